@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.due_time import MessageKey
-from pulsar_encore.state.rocks import HandedOver, RocksStore, Source
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, TopicStore
 
 BATCH = 50
 START_S = 60
@@ -58,7 +58,7 @@ class Known:
             if what == "acks":
                 self.attempts.pop(key, None)
 
-    def check(self, source: Source) -> list[str]:
+    def check(self, source: TopicStore) -> list[str]:
         """What the directory does not know any more."""
         wrong = []
         for (ledger, entry, index), attempts in self.attempts.items():
@@ -73,7 +73,7 @@ class Known:
         return wrong
 
 
-def source_of(store: RocksStore) -> Source:
+def source_of(store: RocksStore) -> TopicStore:
     """The one source of all children."""
     return store.source("persistent://public/default/kills", "s")
 
@@ -112,12 +112,12 @@ class Child:
         if self.rng.random() < 0.3:
             key = (self.ledger, self.entry)
             self.size[key] = BATCH
-            handed = [HandedOver(*key, BATCH, (1 << BATCH) - 1, 1)]
+            handed = [DeliveredRecord(*key, BATCH, (1 << BATCH) - 1, 1)]
             keys = [(*key, index) for index in range(BATCH)]
         else:
             count = self.rng.randrange(1, 33)
             keys = [(self.ledger, self.entry + i, -1) for i in range(count)]
-            handed = [HandedOver(ledger, entry) for ledger, entry, _ in keys]
+            handed = [DeliveredRecord(ledger, entry) for ledger, entry, _ in keys]
             self.entry += count
         self.source.records.started(handed, self.now)
         self.held |= dict.fromkeys(keys, 1)
@@ -160,7 +160,9 @@ class Child:
             found = self.source.records.recall(*key)
             attempt = 1 + (0 if found is None else found.attempts)
             size, mask = (BATCH, 1 << key[2]) if key[2] >= 0 else (1, 1)
-            self.source.records.started([HandedOver(key[0], key[1], size, mask, attempt)], self.now)
+            self.source.records.started(
+                [DeliveredRecord(key[0], key[1], size, mask, attempt)], self.now
+            )
             self.held[key] = attempt
             again.append((key, attempt))
         tell("handed", again)

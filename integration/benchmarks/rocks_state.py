@@ -46,9 +46,9 @@ import psutil
 from integration.benchmarks.figures import Row, report
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.due_time import MessageKey, precision_bits
-from pulsar_encore.state.rocks import HandedOver, Records, RocksStore, Source
+from pulsar_encore.state.rocks import AttemptRecords, DeliveredRecord, RocksStore, TopicStore
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.write_batch import DUE, Writes
+from pulsar_encore.state.rocks.write_batch import DUE, WriteBatch
 
 NOW = 1_800_000_000_000
 MILLION = 1_000_000
@@ -105,14 +105,14 @@ class Rip73:
 
     def put(self, keys: list[tuple[int, MessageKey]]) -> None:
         """New records, one write."""
-        writes = Writes()
+        writes = WriteBatch()
         for due_ms, key in keys:
             writes.put(DUE, self.key(due_ms, key), self.value(due_ms, key))
         self.database.write(writes)
 
     def remove(self, keys: list[bytes]) -> None:
         """Records, one write."""
-        writes = Writes()
+        writes = WriteBatch()
         for key in keys:
             writes.delete(DUE, key)
         self.database.write(writes)
@@ -147,7 +147,7 @@ def fingerprint_of(key: MessageKey) -> int:
     return ((key[0] << 32 | key[1]) * 0x9E3779B97F4A7C15 & 2**64 - 1) or 1
 
 
-def opened(path: Path, **options: Any) -> tuple[RocksStore, Source]:
+def opened(path: Path, **options: Any) -> tuple[RocksStore, TopicStore]:
     """A store and its one source."""
     store = RocksStore(path, wall_now_ms=NOW)
     source = store.source("persistent://public/default/orders", "billing", **options)
@@ -174,7 +174,7 @@ def waits(count: int, spread_ms: int, mixed: bool) -> Iterator[tuple[MessageKey,
         yield key_of(number, count), NOW + delay, precision_bits(delay)
 
 
-def fill(store: RocksStore, source: Source, count: int, spread_ms: int, mixed: bool) -> None:
+def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixed: bool) -> None:
     """Messages that wait, 100 in a write."""
     nack, rows = source.records.waits, waits(count, spread_ms, mixed)
     while some := list(islice(rows, 100)):
@@ -304,7 +304,7 @@ def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
     """Handed over, acked 2 s later, one in a hundred after 30 s."""
     count = int(HANDED * scale)
     store, source = opened(path, count_attempts=count_attempts)
-    records: Records = source.records
+    records: AttemptRecords = source.records
     first = store.statistics()
     watch = Stopwatch()
     turn, mask = (32, 1) if size == 1 else (1, (1 << size) - 1)
@@ -316,7 +316,7 @@ def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
             slow = entry % 100 == 99
             settle.setdefault(now + (30_000 if slow else 2_000), []).append(entry)
         if not ends:
-            handed = [HandedOver(1, e, size, mask) for e in range(at, min(at + turn, entries))]
+            handed = [DeliveredRecord(1, e, size, mask) for e in range(at, min(at + turn, entries))]
             watch(lambda: records.started(handed, now))
         for entry in settle.pop(now, ()):
             watch(lambda entry=entry: records.settled(1, entry))
@@ -347,7 +347,7 @@ def questions(path: Path, scale: float) -> Figures:
     count = int(CHANGES * scale)
     store, source = opened(path)
     for at in range(0, 2 * count, 200):
-        source.records.started([HandedOver(1, entry) for entry in range(at, at + 200, 2)], NOW)
+        source.records.started([DeliveredRecord(1, entry) for entry in range(at, at + 200, 2)], NOW)
     figures = {}
     for name, first in (("new_ns", 1), ("known_ns", 0)):
         start = thread_time()

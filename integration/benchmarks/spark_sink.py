@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from pulsar_encore.spark.connection_options import Connection
+from pulsar_encore.spark.connection_options import ConnectionOptions
 from pulsar_encore.spark.runtime import runtime
 from pulsar_encore.spark.sink import batch_writer
 
@@ -85,7 +85,7 @@ class RowWriter(DataSourceWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         home = runtime()
-        client = home.client(Connection(service_url=self.url))
+        client = home.client(ConnectionOptions(service_url=self.url))
 
         async def make() -> Any:
             return await client.create_producer(

@@ -8,12 +8,12 @@ from collections.abc import Container, Sequence
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
 from pulsar_encore.transport.interface import (
     AckPlan,
-    ConsumerLink,
     Deliveries,
     Delivery,
-    NoDelivery,
     RetryNotice,
+    SkipReason,
     Transport,
+    TransportConsumer,
     singly,
 )
 
@@ -24,7 +24,7 @@ SENT_S = 0.22
 
 
 class Recording:
-    """`Sink` of one link; everything delivered is consumed at once.
+    """`DeliveryListener` of one link; everything delivered is consumed at once.
 
     Attributes:
         deliveries: As they came.
@@ -34,7 +34,7 @@ class Recording:
         seen: (body, broker's redelivery count) of each message that is not acked at the broker.
     """
 
-    def __init__(self, link: ConsumerLink) -> None:
+    def __init__(self, link: TransportConsumer) -> None:
         self.link = link
         self.deliveries: list[Delivery] = []
         self.events: list[str] = []
@@ -82,7 +82,7 @@ class Recording:
     def on_removed(self, source: int) -> None:
         self.events.append(f"removed {source}")
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
 

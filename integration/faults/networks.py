@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.devbroker.session import Session as BrokerSession
-from pulsar_encore.testing.dialer import BrokerDialer, End, Line, whole
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.testing.dialer import BrokerDialer, ConnectionEnd, MemoryConnection, whole
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.addresses import Address
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
 from pulsar_encore.transport.native.native_transport import NativeTransport
@@ -72,11 +72,11 @@ class Network(Protocol):
         """End everything."""
 
 
-class _FaultyLine(Line):
+class _FaultyLine(MemoryConnection):
     """A connection on which things go wrong."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, lines: list[Line], mischief: Mischief
+        self, loop: asyncio.AbstractEventLoop, lines: list[MemoryConnection], mischief: Mischief
     ) -> None:
         super().__init__(loop, whole, lines)
         self._streams = {True: Stream(mischief, "in"), False: Stream(mischief, "out")}
@@ -123,9 +123,12 @@ class _FaultyDialer:
     ) -> Session:
         await asyncio.sleep(0)
         line = _FaultyLine(asyncio.get_running_loop(), self._dialer.lines, self._mischief)
-        line.client = make(End(line, to_broker=True))
+        line.client = make(ConnectionEnd(line, to_broker=True))
         line.broker = BrokerSession(
-            self._dialer.service, End(line, to_broker=False), url=str(address), address="/memory:2"
+            self._dialer.service,
+            ConnectionEnd(line, to_broker=False),
+            url=str(address),
+            address="/memory:2",
         )
         self._dialer.lines.append(line)
         return line.client
@@ -145,7 +148,7 @@ class Memory:
 
     async def client(self, mischief: Mischief | None = None) -> encore.Client:
         dialer = self._dialer if mischief is None else _FaultyDialer(self._dialer, mischief)
-        return encore.Client(_URL, transport=NativeTransport(_URL, Settings(), dialer=dialer))
+        return encore.Client(_URL, transport=NativeTransport(_URL, ClientSettings(), dialer=dialer))
 
     async def left(self, topic: str, subscription: str) -> Left:
         state = self._dialer.service.catalogue.topic(topic)
@@ -194,7 +197,7 @@ class Sockets:
             await proxy.start()
             self._proxies.append(proxy)
             url = proxy.url
-        settings = Settings(keep_alive_s=self.keep_alive_s, operation_timeout_s=5.0)
+        settings = ClientSettings(keep_alive_s=self.keep_alive_s, operation_timeout_s=5.0)
         return encore.Client(url, transport=NativeTransport(url, settings))
 
     async def left(self, topic: str, subscription: str) -> Left:

@@ -30,11 +30,11 @@ from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.spark.sink import data_writers as writers
-from pulsar_encore.spark.sink.letter_copies import Way
-from pulsar_encore.spark.sink.row_batches import Chunk
-from pulsar_encore.spark.sink.row_spool import Held
+from pulsar_encore.spark.sink.letter_copies import Destination
+from pulsar_encore.spark.sink.row_batches import RowChunk
+from pulsar_encore.spark.sink.row_spool import RowSpool
 from pulsar_encore.spark.sink.sequence_ids import numbering_of
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire.entries import decode_body
 
 from ..admin import Admin
@@ -382,14 +382,14 @@ def attempt(options: dict[str, str], rows: Sequence[bytes], killed_after: int = 
     """An attempt at a task whose worker dies after so many rows."""
     sent = rows if killed_after < 0 else rows[:killed_after]
     numbering = numbering_of(Context(), options["producerName"])
-    of_all = Held(lambda batch, first: _chunk(batch), copies=False)
+    of_all = RowSpool(lambda batch, first: _chunk(batch), copies=False)
     of_all.add(_batch(rows))
     of_all.close()
 
-    class Dying(Held):
+    class Dying(RowSpool):
         digest = of_all.digest  # that of all of its rows, though it does not get to send them
 
-    with patch.object(writers, "Held", Dying):
+    with patch.object(writers, "RowSpool", Dying):
         checked = writers._checked(options, VALUE, streaming=True)
         writers.write_rows(*checked, iter([_batch(sent)]), numbering)
 
@@ -398,9 +398,9 @@ def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(rows, pa.binary())], names=["value"])
 
 
-def _chunk(batch: pa.RecordBatch) -> Chunk:
-    messages = [Outgoing(payload=each) for each in batch.column(0).to_pylist()]
-    return Chunk(messages, Way(TOPIC_OF_ATTEMPTS), 0)
+def _chunk(batch: pa.RecordBatch) -> RowChunk:
+    messages = [OutgoingMessage(payload=each) for each in batch.column(0).to_pylist()]
+    return RowChunk(messages, Destination(TOPIC_OF_ATTEMPTS), 0)
 
 
 TOPIC_OF_ATTEMPTS = "persistent://public/dedup/attempts"

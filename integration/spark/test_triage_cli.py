@@ -40,7 +40,7 @@ class Cluster:
         self.rows: list[dict[str, Any]] = [letter(1), letter(2, fingerprint="bbbbbbbbbbbb")]
         self.asked: list[dict[str, Any]] = []
         self.sent: list[set[bytes]] = []
-        self.plans: list[job.Plan] = []
+        self.plans: list[job.TriagePlan] = []
         self.missing: tuple[str, ...] | None = ()
 
     def read(
@@ -51,7 +51,7 @@ class Cluster:
             return stream(spark, str(self.folder), self.rows)
         return frame(spark, self.rows)
 
-    def send_home(self, options: Mapping[str, str], plan: job.Plan) -> job.Send:
+    def send_home(self, options: Mapping[str, str], plan: job.TriagePlan) -> job.Send:
         self.plans.append(plan)
 
         def send(rows: DataFrame, replay_id: str) -> None:
@@ -153,7 +153,7 @@ def test_interrupted_it_says_what_was_done(
 ) -> None:
     """At the second batch's letters; the next run sends them."""
     stream(cluster.spark, str(cluster.folder), [letter(5)])  # a batch of its own
-    send = cluster.send_home({}, job.Plan())
+    send = cluster.send_home({}, job.TriagePlan())
     interrupted = []
 
     def begin(rows: DataFrame, replay_id: str) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.triage import (
     GroupSelection,
-    Plan,
+    TriagePlan,
     dead_topics,
     read_letters,
     send_home,
@@ -66,7 +66,7 @@ def stored(spark: SparkSession, out: Path) -> dict[str, set[bytes]]:
 
 def test_a_look_counts_and_touches_nothing(spark: SparkSession, tmp_path: Path) -> None:
     sink = Sink()
-    report = triage_letters(frame(spark, batch_one()), Plan(topics=(DEAD,)), sink)
+    report = triage_letters(frame(spark, batch_one()), TriagePlan(topics=(DEAD,)), sink)
     assert (report.letters, report.duplicates, report.kept, report.batches) == (3, 1, 3, 1)
     assert [(each.fingerprint[0], each.real_topic, each.count) for each in report.groups] == [
         ("a", HOME, 1),
@@ -78,7 +78,7 @@ def test_a_look_counts_and_touches_nothing(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_look_stores_where_it_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    plan = Plan(topics=(DEAD,), out=str(tmp_path))
+    plan = TriagePlan(topics=(DEAD,), out=str(tmp_path))
     first = triage_letters(frame(spark, batch_one()), plan, Sink())
     second = triage_letters(frame(spark, batch_one()), plan, Sink())
     assert first.run != second.run
@@ -96,7 +96,7 @@ def test_a_look_stores_where_it_is_told(spark: SparkSession, tmp_path: Path) -> 
 
 def test_a_dry_run_counts_what_would_be_sent(spark: SparkSession, tmp_path: Path) -> None:
     sink = Sink()
-    plan = Plan(
+    plan = TriagePlan(
         replay=KEYS, dry_run=True, out=str(tmp_path / "out"), checkpoint=str(tmp_path / "done")
     )
     report = triage_letters(frame(spark, batch_one()), plan, sink)
@@ -110,7 +110,7 @@ def test_a_dry_run_counts_what_would_be_sent(spark: SparkSession, tmp_path: Path
 def test_runs_go_on_where_the_last_one_was(spark: SparkSession, tmp_path: Path) -> None:
     """Each letter is sent once, and what is not sent is stored; also over several batches."""
     sink, source, out = Sink(), str(tmp_path / "source"), tmp_path / "out"
-    plan = Plan(
+    plan = TriagePlan(
         topics=(DEAD,),
         out=str(out),
         checkpoint=str(tmp_path / "done"),
@@ -143,7 +143,7 @@ def test_a_batch_that_failed_is_repeated_and_stored_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sink, out = Sink(), tmp_path / "out"
-    plan = Plan(out=str(out), checkpoint=str(tmp_path / "done"), replay=KEYS)
+    plan = TriagePlan(out=str(out), checkpoint=str(tmp_path / "done"), replay=KEYS)
     letters = stream(spark, str(tmp_path / "source"), batch_one())
     sink.failing = True
     with pytest.raises(StreamingQueryException, match="the broker is away"):
@@ -159,7 +159,7 @@ def test_a_batch_that_failed_is_repeated_and_stored_once(
 def test_a_new_checkpoint_writes_over_nothing(spark: SparkSession, tmp_path: Path) -> None:
     letters = stream(spark, str(tmp_path / "source"), batch_one())
     for name in ("one", "two"):
-        plan = Plan(out=str(tmp_path / "out"), checkpoint=str(tmp_path / name))
+        plan = TriagePlan(out=str(tmp_path / "out"), checkpoint=str(tmp_path / name))
         triage_letters(letters, plan, Sink())
     assert spark.read.parquet(f"{tmp_path}/out/letters").count() == 8
 
@@ -167,7 +167,7 @@ def test_a_new_checkpoint_writes_over_nothing(spark: SparkSession, tmp_path: Pat
 def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> None:
     rows = [letter(each, fingerprint=f"{each:012}") for each in range(5)]
     rows += [letter(10 + each) for each in range(3)]
-    report = triage_letters(frame(spark, rows), Plan(most_groups=2), Sink())
+    report = triage_letters(frame(spark, rows), TriagePlan(most_groups=2), Sink())
     assert [(each.fingerprint, each.hour_ms, each.count) for each in report.groups] == [
         ("(others)", None, 4),
         ("aaaaaaaaaaaa", NOON_MS, 3),
@@ -189,15 +189,15 @@ def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> Non
 )
 def test_what_does_not_go_together_is_said(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Plan(**given)
+        TriagePlan(**given)
 
 
 def test_a_stream_is_for_a_checkpoint_and_only_for_one(spark: SparkSession, tmp_path: Path) -> None:
     rows = batch_one()
     letters = stream(spark, str(tmp_path / "source"), rows)
     for wrong, plan in (
-        (letters, Plan()),
-        (frame(spark, rows), Plan(out="o", checkpoint=str(tmp_path / "done"))),
+        (letters, TriagePlan()),
+        (frame(spark, rows), TriagePlan(out="o", checkpoint=str(tmp_path / "done"))),
     ):
         with pytest.raises(ConfigurationError, match="stream"):
             triage_letters(wrong, plan, Sink())
@@ -298,7 +298,7 @@ class Rows:
 def test_letters_go_home_through_the_sink() -> None:
     rows: Any = Rows()
     reading = {**CLUSTER, "admin.url": "http://b:8080", "maxBytesPerTrigger": "1g"}
-    send_home(reading, Plan())(rows, "r1")
+    send_home(reading, TriagePlan())(rows, "r1")
     assert rows.write.given == {
         **CLUSTER,
         "format": "pulsar-encore",
@@ -312,10 +312,10 @@ def test_letters_go_home_through_the_sink() -> None:
 
 def test_what_was_secret_does_not_go_home_in_clear() -> None:
     with_key = {**CLUSTER, "pulsar.reader.cryptoPrivateKeyPath": "/keys/private.pem"}
-    chosen = Plan(replay=GroupSelection(real_topics=["b"]), dry_run=True, text_keys=True)
+    chosen = TriagePlan(replay=GroupSelection(real_topics=["b"]), dry_run=True, text_keys=True)
     with pytest.raises(ConfigurationError, match="would be sent home in clear"):
         send_home(with_key, chosen)
-    send_home(with_key, Plan())  # a look
+    send_home(with_key, TriagePlan())  # a look
     rows: Any = Rows()
     producing = {
         "pulsar.producer.encryptionKeys": "k",
@@ -331,7 +331,7 @@ def test_what_was_secret_does_not_go_home_in_clear() -> None:
 def test_the_sink_is_told_what_the_plan_says() -> None:
     rows: Any = Rows()
     chosen = GroupSelection(real_topics=["b", "a-partition-1"])
-    send_home(CLUSTER, Plan(replay=chosen, dry_run=True, text_keys=False))(rows, "r1")
+    send_home(CLUSTER, TriagePlan(replay=chosen, dry_run=True, text_keys=False))(rows, "r1")
     home = "persistent://public/default"
     assert rows.write.given["textKeys"] == "false"
     assert rows.write.given["realTopics"] == f"{home}/a,{home}/b"
@@ -341,13 +341,13 @@ def test_the_sink_is_told_what_the_plan_says() -> None:
 def test_letters_say_whether_their_keys_are_text_or_bytes(spark: SparkSession) -> None:
     rows = [letter(1, key=b"text", keyIsBytes=False), letter(2, key=b"\xff", keyIsBytes=True)]
     given: dict[str, Any] = {"replay": KEYS, "dry_run": True}
-    told = triage_letters(frame(spark, rows), Plan(**given), Sink())
+    told = triage_letters(frame(spark, rows), TriagePlan(**given), Sink())
     assert (told.selected, told.refused) == (2, 0)
     wrong = [letter(1, key=b"\xff", keyIsBytes=False)]
-    assert triage_letters(frame(spark, wrong), Plan(**given), Sink()).refused == 1
+    assert triage_letters(frame(spark, wrong), TriagePlan(**given), Sink()).refused == 1
     stored = frame(spark, rows).drop("__keyIsBytes")  # by an older release
     with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
-        triage_letters(stored, Plan(**given), Sink())
+        triage_letters(stored, TriagePlan(**given), Sink())
 
 
 def test_keys_are_text_or_bytes_and_somebody_has_to_say_which(
@@ -356,13 +356,13 @@ def test_keys_are_text_or_bytes_and_somebody_has_to_say_which(
     rows = [letter(1, key=b"text"), letter(2, key=b"\xff"), letter(3, fingerprint="b", key=b"k")]
     given: dict[str, Any] = {"replay": KEYS, "dry_run": True}
     with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
-        triage_letters(frame(spark, rows), Plan(**given), Sink())
-    as_bytes = triage_letters(frame(spark, rows), Plan(text_keys=False, **given), Sink())
+        triage_letters(frame(spark, rows), TriagePlan(**given), Sink())
+    as_bytes = triage_letters(frame(spark, rows), TriagePlan(text_keys=False, **given), Sink())
     assert (as_bytes.selected, as_bytes.refused) == (2, 0)
-    as_text = triage_letters(frame(spark, rows), Plan(text_keys=True, **given), Sink())
+    as_text = triage_letters(frame(spark, rows), TriagePlan(text_keys=True, **given), Sink())
     assert (as_text.selected, as_text.refused) == (1, 1)
-    assert triage_letters(frame(spark, rows), Plan(), Sink()).letters == 3
-    assert triage_letters(frame(spark, [letter(1)]), Plan(**given), Sink()).selected == 1
+    assert triage_letters(frame(spark, rows), TriagePlan(), Sink()).letters == 3
+    assert triage_letters(frame(spark, [letter(1)]), TriagePlan(**given), Sink()).selected == 1
 
 
 def test_a_wrong_plan_connects_nothing() -> None:

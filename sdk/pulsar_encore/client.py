@@ -17,10 +17,10 @@ from weakref import finalize
 
 from .consumer import Consumer
 from .consumer.consumer_factory import make_consumer, open_link
-from .consumer.event_publisher import EventDispatcher, ProducerAnnouncer
+from .consumer.event_publisher import EventDispatcher, ProducerEventPublisher
 from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
 from .consumer.nack_spilling import NackSpilling
-from .consumer.state_writer import Durability
+from .consumer.state_writer import StateWriter
 from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
 from .eventloop.affinity import end_all, running_loop
 from .eventloop.awaitables import opening
@@ -49,7 +49,7 @@ from .options.checks import boolean, topic_name
 from .options.client_options import DEFAULT_RECREATE_AFTER_S
 from .producer import Producer
 from .reader.reader import Reader, subscription_of
-from .transport.interface import ConsumerLink, ProducerLink, Transport
+from .transport.interface import Transport, TransportConsumer, TransportProducer
 from .transport.transport_choice import make_transport
 from .values.backoff import BackoffLike
 from .values.message_id import MessageId
@@ -280,7 +280,7 @@ class Client:
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
 
-    def _producer_announcer(self, options: ProducerOptions) -> ProducerAnnouncer | None:
+    def _producer_announcer(self, options: ProducerOptions) -> ProducerEventPublisher | None:
         if options.event_listener is None:
             return None
         capabilities = self._transport.capabilities
@@ -290,7 +290,7 @@ class Client:
                 "producers. Leave it out, or use transport='native'"
             )
         loop = asyncio.get_running_loop()
-        return ProducerAnnouncer(EventDispatcher(options.event_listener, loop, started=False))
+        return ProducerEventPublisher(EventDispatcher(options.event_listener, loop, started=False))
 
     @opening
     async def subscribe(
@@ -444,7 +444,7 @@ class Client:
         spilling = await NackSpilling.open(options)
         durability = None
         try:
-            durability = await Durability.open(options)
+            durability = await StateWriter.open(options)
             link = await open_link(self._transport, options)
             await self._still_open(link)
             consumer = make_consumer(
@@ -567,7 +567,7 @@ class Client:
         if unclosed is not None:
             unclosed.detach()
 
-    async def _still_open(self, link: ProducerLink | ConsumerLink) -> None:
+    async def _still_open(self, link: TransportProducer | TransportConsumer) -> None:
         """The client may have been closed while the link was made: then it must not stay."""
         if self._closed:
             await link.close()

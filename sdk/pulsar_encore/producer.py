@@ -14,15 +14,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from .consumer.event_publisher import ProducerAnnouncer
+from .consumer.event_publisher import ProducerEventPublisher
 from .errors import ClosedError, ConfigurationError, PulsarException, Result
-from .eventloop.affinity import Place, get_ident, running_loop
+from .eventloop.affinity import LoopAffinity, get_ident, running_loop
 from .eventloop.close_once import CloseOnce
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
-from .transport.interface import ProducerLink
+from .transport.interface import TransportProducer
 from .values.message_id import MessageId
-from .values.outgoing_message import Outgoing
+from .values.outgoing_message import OutgoingMessage
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -42,17 +42,17 @@ class Producer:
 
     def __init__(
         self,
-        link: ProducerLink,
+        link: TransportProducer,
         options: ProducerOptions,
         *,
         on_closed: Callable[[Producer], None] | None = None,
-        announcer: ProducerAnnouncer | None = None,
+        announcer: ProducerEventPublisher | None = None,
     ) -> None:
         self._link = link
         self._announcer = announcer
         self._schema = options.schema
         self._on_closed = on_closed
-        self.place: Place = Place("producer")
+        self.place: LoopAffinity = LoopAffinity("producer")
         self._sending: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -190,8 +190,8 @@ class Producer:
         event_timestamp: int | None,
         deliver_at: int | None,
         deliver_after: timedelta | None,
-    ) -> Outgoing:
-        return Outgoing(
+    ) -> OutgoingMessage:
+        return OutgoingMessage(
             payload=self._encode(content),
             properties=string_map(properties, "properties") or None,
             partition_key=_key(partition_key, "partition_key"),

@@ -17,7 +17,7 @@ import pulsar_encore as encore
 from pulsar_encore.eventloop.mailbox import Mailbox
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.stock import StockTransport, at_exit
-from pulsar_encore.transport.stock.cpp_calls import Calls, close_quietly
+from pulsar_encore.transport.stock.cpp_calls import CppCalls, close_quietly
 from pulsar_encore.transport.stock.result_errors import failure, raised
 
 OK = _pulsar.Result.Ok
@@ -43,7 +43,7 @@ def elsewhere(action: Callable[[], None]) -> None:
     thread.join()
 
 
-async def begin(native: Native, calls: Calls) -> asyncio.Task[Any]:
+async def begin(native: Native, calls: CppCalls) -> asyncio.Task[Any]:
     task = asyncio.create_task(calls.run(native.start, "subscribe", discard=close_quietly))
     await asyncio.sleep(0)
     return task
@@ -51,7 +51,7 @@ async def begin(native: Native, calls: Calls) -> asyncio.Task[Any]:
 
 async def test_a_result_comes_from_another_thread() -> None:
     native = Native()
-    task = await begin(native, Calls())
+    task = await begin(native, CppCalls())
     elsewhere(lambda: native.callbacks[0](OK, 7))
     assert await task == 7
 
@@ -59,7 +59,7 @@ async def test_a_result_comes_from_another_thread() -> None:
 @pytest.mark.parametrize("moment", ["before the result", "in the turn of the result"])
 async def test_what_comes_for_a_cancelled_caller_is_closed(moment: str) -> None:
     native = Native()
-    task = await begin(native, Calls())
+    task = await begin(native, CppCalls())
     if moment == "before the result":
         task.cancel()
         await asyncio.wait([task])
@@ -76,7 +76,7 @@ async def test_what_comes_for_a_cancelled_caller_is_closed(moment: str) -> None:
 
 async def test_a_failure_for_a_cancelled_caller_is_nobodys() -> None:
     native = Native()
-    task = await begin(native, Calls())
+    task = await begin(native, CppCalls())
     task.cancel()
     await asyncio.wait([task])
     native.callbacks[0](_pulsar.Result.Timeout)
@@ -91,7 +91,7 @@ def test_what_comes_after_the_loop_is_closed_is_closed() -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await Calls().run(native.start, "subscribe", discard=close_quietly)
+                await CppCalls().run(native.start, "subscribe", discard=close_quietly)
 
     loop.run_until_complete(main())
     loop.close()
@@ -100,7 +100,7 @@ def test_what_comes_after_the_loop_is_closed_is_closed() -> None:
 
 
 async def test_closing_ends_what_the_engine_forgot() -> None:
-    native, calls = Native(), Calls()
+    native, calls = Native(), CppCalls()
     task = await begin(native, calls)
     calls.abandon()
     with pytest.raises(encore.ClosedError):
@@ -116,7 +116,7 @@ async def test_a_call_that_cannot_even_begin_is_named() -> None:
         raise TypeError("incompatible function arguments")
 
     with pytest.raises(encore.ConfigurationError, match="seek: incompatible"):
-        await Calls().run(refuse, "seek")
+        await CppCalls().run(refuse, "seek")
 
 
 async def test_many_posts_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.transport.stock.cpp_log_lines import Line, Refusals, lines
+from pulsar_encore.transport.stock.cpp_log_lines import LogLine, Refusals, lines
 
 HEAD = "2026-11-22 04:21:34.885 WARN  [140303244617408] ClientConnection:1731 | "
 CONNECTION = "[127.0.0.1:57274 -> 127.0.0.1:16650] "
@@ -22,14 +22,14 @@ def refused(result: str, reason: str, request: int = 1) -> str:
 def told(*texts: str) -> Refusals:
     refusals = Refusals()
     for at, text in enumerate(texts):
-        refusals.add(Line(at, text))
+        refusals.add(LogLine(at, text))
     return refusals
 
 
 def test_a_record_has_its_time_level_thread_and_place() -> None:
     data = f"{HEAD}it broke\n2026-11-22 04:21:35.001 ERROR [17] ConsumerImpl:383 | again\n"
     first, second = lines(data.encode(), 1000)
-    assert first == Line(
+    assert first == LogLine(
         1000,
         "it broke",
         logging.WARNING,
@@ -38,7 +38,7 @@ def test_a_record_has_its_time_level_thread_and_place() -> None:
         "ClientConnection",
         1731,
     )
-    assert second == Line(
+    assert second == LogLine(
         1000 + len(HEAD) + len("it broke\n"),
         "again",
         logging.ERROR,
@@ -109,7 +109,7 @@ def test_a_line_without_a_reason_gives_none() -> None:
 def test_calls_that_fail_one_after_the_other_have_their_own() -> None:
     refusals = told(refused("ConsumerBusy", "first"))
     assert refusals.take("ConsumerBusy", 0) == "first"
-    refusals.add(Line(7, refused("ConsumerBusy", "second")))
+    refusals.add(LogLine(7, refused("ConsumerBusy", "second")))
     assert refusals.take("ConsumerBusy", 0) == "second"
 
 
@@ -128,7 +128,7 @@ def test_equal_lookups_at_once_are_one_line_and_each_has_its_reason() -> None:
     lookup = f"{CONNECTION}Failed partition-metadata lookup req_id: 1 error: TopicNotFound msg: "
     refusals = told(f"{lookup}no namespace")
     assert [refusals.take("TopicNotFound", 0) for _ in range(2)] == ["no namespace"] * 2
-    refusals.add(Line(7, f"{lookup}no topic"))
+    refusals.add(LogLine(7, f"{lookup}no topic"))
     assert refusals.take("TopicNotFound", 0) == "no topic"
     assert refusals.take("TopicNotFound", 0) == ""  # of two lookups, nobody knows of which
     assert refusals.take("TopicNotFound", 7) == "no topic"

@@ -15,9 +15,9 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
 from pulsar_encore.eventloop.mailbox import Mailbox
-from pulsar_encore.transport.stock.cpp_calls import Calls
+from pulsar_encore.transport.stock.cpp_calls import CppCalls
 from pulsar_encore.transport.stock.creations import Creations
-from pulsar_encore.transport.stock.producer_config import Router
+from pulsar_encore.transport.stock.producer_config import RouterGuard
 
 ROUTING = """
 import asyncio, sys
@@ -77,7 +77,7 @@ def test_a_router_that_raises_an_error_without_a_text_is_named() -> None:
     def route(message: Any, partitions: int) -> int:
         raise UnprintableError
 
-    router = Router(route, None)
+    router = RouterGuard(route, None)
     assert router(None, 2) == 2
     assert str(router.failed).endswith("UnprintableError")
 
@@ -111,7 +111,7 @@ def test_an_answer_for_a_closed_loop_does_not_raise(outcome: tuple[Any, ...]) ->
     kept: list[Callable[..., None]] = []
 
     async def begin() -> None:
-        call = asyncio.ensure_future(Calls().run(kept.append, "something"))
+        call = asyncio.ensure_future(CppCalls().run(kept.append, "something"))
         await asyncio.sleep(0)
         call.cancel()
 
@@ -136,7 +136,7 @@ def test_an_action_that_fails_after_the_last_creation_does_not_raise() -> None:
     kept: list[Callable[..., None]] = []
 
     async def begin() -> None:
-        making = asyncio.ensure_future(creations.make(Calls(), kept.append, "make"))
+        making = asyncio.ensure_future(creations.make(CppCalls(), kept.append, "make"))
         await asyncio.sleep(0)
         making.cancel()
         await asyncio.gather(making, return_exceptions=True)
@@ -152,7 +152,7 @@ def test_an_action_that_fails_after_the_last_creation_does_not_raise() -> None:
 
 
 async def test_a_late_result_of_a_call_that_failed_without_a_token_is_closed() -> None:
-    calls = Calls()
+    calls = CppCalls()
     kept: list[Callable[..., None]] = []
     given_back: list[Any] = []
     call = asyncio.ensure_future(calls.run(kept.append, "make", discard=given_back.append))

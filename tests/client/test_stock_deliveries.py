@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.transport.stock.deliveries import Grouper, Sources
+from pulsar_encore.transport.stock.deliveries import Grouper, TopicNames
 from pulsar_encore.values.message_id import MessageId
 
 
@@ -54,7 +54,7 @@ def run(
 
 def flat(natives: list[Native], *, one_queue: bool) -> list[tuple[Any, ...]]:
     """What the deliveries say of each message, in order."""
-    sources = Sources(("t",))
+    sources = TopicNames(("t",))
     said = []
     for delivery in Grouper(sources, one_queue=one_queue).group(natives):
         assert len(delivery.indexes) == len(delivery.messages)
@@ -125,7 +125,7 @@ def test_agrees_with_reading_every_id(parts: list[list[Native]], one_queue: bool
 @pytest.mark.parametrize("one_queue", [True, False])
 def test_a_batch_is_one_delivery(one_queue: bool) -> None:
     natives = run(3, 7, 300, 0, 300) + run(3, 8, 0, 0, 0) + run(3, 9, 300, 120, 300)
-    deliveries = Grouper(Sources(("t",)), one_queue=one_queue).group(natives)
+    deliveries = Grouper(TopicNames(("t",)), one_queue=one_queue).group(natives)
     assert [(each.entry, len(each.messages)) for each in deliveries] == [(7, 300), (8, 1), (9, 180)]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_encore.transport.interface import Delivery
 from pulsar_encore.transport.stock import originals as module
-from pulsar_encore.transport.stock.originals import Originals
+from pulsar_encore.transport.stock.originals import CppOriginals
 
 
 class Native:
@@ -27,7 +27,7 @@ def chunked(source: int, entry: int) -> Delivery:
     return Delivery(source, 1, entry, 0, 0, (0,), [Native()], first_chunk=(1, entry - 2))
 
 
-def here(originals: Originals) -> list[tuple[int, int]]:
+def here(originals: CppOriginals) -> list[tuple[int, int]]:
     """(source, entry) of what is kept."""
     return [
         (source, entry)
@@ -40,7 +40,7 @@ def here(originals: Originals) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("known", [True, False])
 def test_when_full_the_oldest_of_all_goes(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_ENTRIES", 3)
-    originals = Originals()
+    originals = CppOriginals()
     if known:
         originals.keep(batch(1, 0), 0.0)
         originals.pop(1, (1, 0))
@@ -56,7 +56,7 @@ def test_when_full_the_oldest_of_all_goes(known: bool, monkeypatch: pytest.Monke
 
 def test_what_did_not_come_again_is_let_go() -> None:
     """Another consumer got it, and acked it; this one hears nothing of it."""
-    originals = Originals()
+    originals = CppOriginals()
     for entry in range(4):
         originals.keep(batch(0, entry), 0.0)
     for entry in (0, 1):
@@ -69,7 +69,7 @@ def test_what_did_not_come_again_is_let_go() -> None:
 
 
 def test_after_a_reconnect_what_does_not_come_again_is_let_go() -> None:
-    originals = Originals()
+    originals = CppOriginals()
     for entry in range(4):
         originals.keep(batch(0, entry), 0.0)
     originals.asked_all(1.0)
@@ -85,7 +85,7 @@ def test_after_a_reconnect_what_does_not_come_again_is_let_go() -> None:
 
 
 def test_a_batch_of_which_every_index_that_came_is_acked_needs_no_record() -> None:
-    originals = Originals()
+    originals = CppOriginals()
     delivery = Delivery(0, 1, 7, 4, 1, (1, 3), [Native(), Native()])
     originals.keep(delivery, 0.0)
     assert len(list(originals.take_acked(0, (1, 7), 0b1101))) == 1
@@ -96,7 +96,7 @@ def test_a_batch_of_which_every_index_that_came_is_acked_needs_no_record() -> No
 
 
 def test_an_acked_batch_pins_nothing_while_nothing_arrives() -> None:
-    originals = Originals()
+    originals = CppOriginals()
     delivery = batch(0, 1)
     originals.keep(delivery, 0.0)
     payload = weakref.ref(delivery.messages[0])
@@ -110,7 +110,7 @@ def test_compaction_says_when_it_is_needed_and_ends_after_a_few_ms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_STEP", 10)
-    originals = Originals()
+    originals = CppOriginals()
     assert originals.compact(0.0) is None
     for entry in range(12):
         originals.keep(batch(0, entry), 0.0)
@@ -128,7 +128,7 @@ def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
     """An ack that was perhaps lost with the connection is sent again: of the last chunk alone it
     would leave the others with nobody."""
     monkeypatch.setattr(module, "_MAX_SPARE", 2)
-    originals = Originals()
+    originals = CppOriginals()
     for entry in (3, 6, 9):
         delivery = chunked(0, entry)
         originals.keep(delivery, 0.0)
@@ -147,7 +147,7 @@ def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
 
 def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
     """One that was nacked just before would else be handed out after it."""
-    originals = Originals()
+    originals = CppOriginals()
     originals.keep(chunked(0, 3), 0.0)
     kept: Any = originals.find(0, (1, 3))
     assert kept.chunked is not None
@@ -158,7 +158,7 @@ def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
 
 
 def test_a_cumulative_ack_lets_go_of_what_is_before_it() -> None:
-    originals = Originals()
+    originals = CppOriginals()
     for source in (0, 1):
         for entry in range(4):
             originals.keep(batch(source, entry), 0.0)

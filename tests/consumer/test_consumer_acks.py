@@ -32,9 +32,9 @@ from pulsar_encore import (
     ReceiveTimeout,
 )
 from pulsar_encore.consumer.consumer_factory import assemble, open_link
-from pulsar_encore.consumer.delivery_handler import Intake
+from pulsar_encore.consumer.delivery_handler import DeliveryHandler
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
-from pulsar_encore.consumer.topic_states import Sources
+from pulsar_encore.consumer.topic_states import TopicStates
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
 from pulsar_encore.transport.interface import AckPlan, Capabilities, Deliveries, Delivery, singly
@@ -601,13 +601,13 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
     """Its first message waited in the engine since before the connection was lost, and the
     broker's second copy behind it."""
     came: list[Delivery] = []
-    hand_on = Intake.on_deliveries
+    hand_on = DeliveryHandler.on_deliveries
 
-    def on_deliveries(self: Intake, deliveries: Deliveries) -> None:
+    def on_deliveries(self: DeliveryHandler, deliveries: Deliveries) -> None:
         came.extend(copy(each) for each in singly(deliveries))
         hand_on(self, deliveries)
 
-    monkeypatch.setattr(Intake, "on_deliveries", on_deliveries)
+    monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
     consumer = await subscribe()
     consumer._parts.intake.on_doubtful()  # one of several topics was away
     consumer._parts.intake.on_connected()
@@ -668,7 +668,7 @@ async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> N
     )
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     queue: Any = []
-    sources = Sources(link, options, loop)
+    sources = TopicStates(link, options, loop)
     sender = AckSender(link, sources, options, loop, queue)
 
     def one(source: int, number: int) -> None:

@@ -34,7 +34,7 @@ from pulsar_encore import (
     StoreError,
     letters,
 )
-from pulsar_encore.consumer.state_writer import Durability
+from pulsar_encore.consumer.state_writer import StateWriter
 from pulsar_encore.evacuation import evacuate
 from pulsar_encore.eventloop.alarm import wall_now_ms
 from pulsar_encore.options import ConsumerOptions
@@ -721,7 +721,7 @@ async def test_another_event_loop_is_refused_also_when_nothing_came_yet(host: Ho
             topics=(TOPIC,), pattern=None, subscription_name="t", state=RocksState(host.path)
         )
         with pytest.raises(StateInUseError, match="another thread"):
-            await Durability.open(options)
+            await StateWriter.open(options)
 
     await asyncio.to_thread(asyncio.run, there())
     await consumer.close()

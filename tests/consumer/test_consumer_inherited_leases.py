@@ -24,7 +24,7 @@ from pulsar_encore import (
     MessageNotHeldError,
 )
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
-from pulsar_encore.state.rocks import Records, StateReader
+from pulsar_encore.state.rocks import AttemptRecords, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
 
@@ -463,7 +463,7 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
     for lease in leases:
         await lease.extend(2 * LEASE)
     written, most = 0, 0
-    write = Records.leased
+    write = AttemptRecords.leased
 
     def counted(*args: Any, **options: Any) -> None:
         nonlocal written, most
@@ -477,7 +477,7 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
             written = 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(Records, "leased", counted)
+    monkeypatch.setattr(AttemptRecords, "leased", counted)
     counting = asyncio.ensure_future(turns())
     await consumer.close()
     counting.cancel()

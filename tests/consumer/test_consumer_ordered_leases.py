@@ -24,7 +24,7 @@ from pulsar_encore import (
     LeaseLostError,
     RocksState,
 )
-from pulsar_encore.consumer.leases.key_queues import Lanes
+from pulsar_encore.consumer.leases.key_queues import KeyQueues
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import MemoryTransport
 
@@ -367,14 +367,14 @@ async def test_a_hot_key_costs_a_few_steps_a_message(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
-    judge = Lanes._judge
+    judge = KeyQueues._judge
 
-    def counting(self: Lanes, *arguments: Any) -> bool:
+    def counting(self: KeyQueues, *arguments: Any) -> bool:
         nonlocal steps
         steps += 1
         return judge(self, *arguments)
 
-    monkeypatch.setattr(Lanes, "_judge", counting)
+    monkeypatch.setattr(KeyQueues, "_judge", counting)
     put_keyed(transport, 1_500, 1, batch=50)
     consumer = await in_order(subscribe)
     assert len(await drain(consumer)) == 1_500

@@ -25,7 +25,7 @@ from pulsar_encore import (
     TransportError,
 )
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
-from pulsar_encore.consumer.topic_states import Sources
+from pulsar_encore.consumer.topic_states import TopicStates
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 from pulsar_encore.transport.interface import AckPlan, Capabilities
@@ -146,7 +146,7 @@ async def test_a_receipt_that_fails_by_itself_has_its_acks_sent_again() -> None:
         topics=(TOPIC,), pattern=None, subscription_name="s", ack_group_time_ms=0
     )
     queue: Any = []
-    sources = Sources(link, options, loop)
+    sources = TopicStates(link, options, loop)
     sender = AckSender(link, sources, options, loop, queue)
     state = sources.by_number[0]
     entry, _ = state.arrive((1, 0), 4, 0, range(4))

@@ -15,7 +15,7 @@ from pulsar_encore.consumer.consumer_factory import assemble, open_link
 from pulsar_encore.consumer.delivery import batch_receiver as batches
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.leases import lease_table as leases_module
-from pulsar_encore.consumer.leases.lease_table import Leases
+from pulsar_encore.consumer.leases.lease_table import LeaseTable
 from pulsar_encore.consumer.settlement.settlement import ROW, Settlement
 from pulsar_encore.eventloop.fair_yield import TURN_S
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
@@ -108,13 +108,13 @@ async def test_leases_are_lost_in_parts(
     leases = []
     while len(leases) < 1_000:
         leases += await consumer.pop(1_000, lease=1_000)
-    lost, lose = Burst(), Leases._lose
+    lost, lose = Burst(), LeaseTable._lose
 
-    def noted(self: Leases, *given: Any) -> None:
+    def noted(self: LeaseTable, *given: Any) -> None:
         lost.done()
         lose(self, *given)
 
-    monkeypatch.setattr(Leases, "_lose", noted)
+    monkeypatch.setattr(LeaseTable, "_lose", noted)
     if end == "redeliver":
         consumer.redeliver_unacknowledged_messages()
     elif end == "seek":

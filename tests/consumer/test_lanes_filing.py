@@ -11,9 +11,9 @@ from unittest.mock import ANY
 from consumer_kit import TOPIC
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
-from pulsar_encore.consumer.leases.key_queues import Lanes
+from pulsar_encore.consumer.leases.key_queues import KeyQueues
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 
 LONG = 1 << 40
 
@@ -22,7 +22,7 @@ class Keyed:
     """A queue of one topic, and its lanes; all messages are of one key."""
 
     def __init__(self) -> None:
-        self.source = SourceState(
+        self.source = TopicState(
             object(),
             0,
             TOPIC,
@@ -33,7 +33,7 @@ class Keyed:
             in_order=True,
         )
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
-        self.lanes = Lanes(self.queue, asyncio.get_running_loop(), 1_000_000)
+        self.lanes = KeyQueues(self.queue, asyncio.get_running_loop(), 1_000_000)
         self._raw: Any = SimpleNamespace(
             ordering_key=lambda: None, partition_key=lambda: "k", length=lambda: 10
         )

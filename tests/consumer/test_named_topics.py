@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_encore.consumer.event_publisher import Announcer
+from pulsar_encore.consumer.event_publisher import EventPublisher
 from pulsar_encore.consumer.events import Connected, ConsumerEvent, Disconnected
 
 NAMED = ("persistent://public/default/a", "persistent://public/default/b")
@@ -29,7 +29,7 @@ class Link:
 async def announced(*, learns: str = "") -> list[ConsumerEvent]:
     link, events = Link(), cast("list[ConsumerEvent]", [])
     loop = asyncio.get_running_loop()
-    announcer = Announcer(cast("Any", link), events.append, loop, named=NAMED)
+    announcer = EventPublisher(cast("Any", link), events.append, loop, named=NAMED)
     for lost in (announcer.doubtful, announcer.disconnected):
         lost(None)
         if learns:

@@ -26,7 +26,7 @@ from pulsar_encore.options import (
 )
 from pulsar_encore.reader.reader import subscription_of
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.interface import ConsumerLink
+from pulsar_encore.transport.interface import TransportConsumer
 
 # Other than the default, each.
 CHOSEN: dict[str, Any] = {
@@ -68,7 +68,7 @@ class Listening(MemoryTransport):
         super().__init__()
         self.told: list[Subscription] = []
 
-    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+    async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         self.told.append(subscription)
         plain = Subscription(
             topics=subscription.topics,

@@ -20,7 +20,7 @@ from pulsar_encore import (
     LeaseLostError,
     RocksState,
 )
-from pulsar_encore.consumer.leases.key_queues import Lanes
+from pulsar_encore.consumer.leases.key_queues import KeyQueues
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 DEAD = "persistent://public/default/dead"
@@ -176,9 +176,9 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
     transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    judge = Lanes._judge
+    judge = KeyQueues._judge
 
-    def counting(self: Lanes, *arguments: Any) -> bool:
+    def counting(self: KeyQueues, *arguments: Any) -> bool:
         nonlocal looks
         looks += 1
         return judge(self, *arguments)
@@ -187,7 +187,7 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         slow_letters(transport)
         consumer = await after_spent(transport, client, 2, keys, tmp_path)
-        monkeypatch.setattr(Lanes, "_judge", counting)
+        monkeypatch.setattr(KeyQueues, "_judge", counting)
         assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
         assert looks <= 3 * keys  # each 20 ms it would be 200 of each key
         (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)

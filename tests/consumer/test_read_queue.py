@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import ClosedError
-from pulsar_encore.consumer.event_publisher import Announcer
+from pulsar_encore.consumer.event_publisher import EventPublisher
 from pulsar_encore.reader.read_queue import Part, ReadQueue
 from pulsar_encore.testing import VirtualClockLoop
-from pulsar_encore.transport.interface import ConsumerLink, Delivery
+from pulsar_encore.transport.interface import Delivery, TransportConsumer
 
 
 class Link:
@@ -46,8 +46,8 @@ class Stored:
 
 
 def queue(link: Link | None = None) -> ReadQueue:
-    used = cast(ConsumerLink, link or Link())
-    return ReadQueue(used, Announcer(used, None, asyncio.get_event_loop(), "reader"))
+    used = cast(TransportConsumer, link or Link())
+    return ReadQueue(used, EventPublisher(used, None, asyncio.get_event_loop(), "reader"))
 
 
 def entry(number: int, *payloads: bytes, source: int = 0) -> Delivery:

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from pulsar_encore import ConfigurationError
-from pulsar_encore.consumer.leases.topic_choice import Choices
-from pulsar_encore.transport.interface import ConsumerLink
-from pulsar_encore.transport.stock.deliveries import Sources
+from pulsar_encore.consumer.leases.topic_choice import TopicChoices
+from pulsar_encore.transport.interface import TransportConsumer
+from pulsar_encore.transport.stock.deliveries import TopicNames
 
 TOPIC = "persistent://public/default/t"
 
@@ -18,7 +18,7 @@ class Link:
     """Names sources as the stock transport does."""
 
     def __init__(self, *topics: str) -> None:
-        self._sources = Sources(topics)
+        self._sources = TopicNames(topics)
 
     def came(self, topic: str, partition: int = -1) -> None:
         self._sources.add(topic, partition)
@@ -33,8 +33,8 @@ class Link:
         return self._sources.find(topic, partition)
 
 
-def choices(link: Link) -> Choices:
-    return Choices(cast("ConsumerLink", link), [TOPIC])
+def choices(link: Link) -> TopicChoices:
+    return TopicChoices(cast("TransportConsumer", link), [TOPIC])
 
 
 def test_a_partition_of_which_no_message_has_come_can_be_named() -> None:
@@ -61,6 +61,6 @@ def test_a_partition_that_was_named_does_not_count_as_read() -> None:
 
 
 def test_a_pattern_consumer_that_knows_no_topic_says_so() -> None:
-    known = Choices(cast("ConsumerLink", Link()), [])
+    known = TopicChoices(cast("TransportConsumer", Link()), [])
     with pytest.raises(ConfigurationError, match="knows no topic yet that matches its pattern"):
         known.of("none")

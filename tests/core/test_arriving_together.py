@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core.entry import HELD, QUEUED, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 
 steps = st.lists(
     st.tuples(st.just("come"), st.integers(0, 30), st.integers(1, 8))
@@ -22,7 +22,7 @@ class Twin:
     """One of two that live through the same."""
 
     def __init__(self, *, shared: bool, together: bool) -> None:
-        self.state: SourceState = source_state(shared=shared)
+        self.state: TopicState = source_state(shared=shared)
         self._together = together
         self._entries: dict[EntryKey, Entry] = {}
 

@@ -15,7 +15,7 @@ from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 KEY = (7, 3)
@@ -153,7 +153,7 @@ def test_a_message_is_dead_lettered_when_it_fails_and_its_entry_was_redelivered_
 # Through the state of a source
 
 
-def arrive(state: SourceState, count: int, ack_set: int = -1) -> Entry:
+def arrive(state: TopicState, count: int, ack_set: int = -1) -> Entry:
     left = [index for index in range(3) if ack_set >> index & 1]
     entry, wanted = state.arrive(KEY, 3, count, left, ack_set)
     assert entry is not None

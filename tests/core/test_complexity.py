@@ -18,7 +18,7 @@ from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 from pulsar_encore.options import ConsumerOptions
 
 FEW, MANY = 10_000, 40_000
@@ -66,7 +66,7 @@ class Walked(dict[Any, Any]):
         return ((key, self[key]) for key in self)
 
 
-def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[SourceState, list[Entry]]:
+def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState, list[Entry]]:
     """A source, of which so many entries are held."""
     source = source_state(shared=shared)
     entries = []
@@ -81,7 +81,7 @@ def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[SourceState
     return source, entries
 
 
-async def sender_that_cannot_send(source: SourceState) -> AckSender:
+async def sender_that_cannot_send(source: TopicState) -> AckSender:
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     link: Any = SimpleNamespace(can_ack=lambda source: False)
     queue: Any = []

@@ -28,7 +28,7 @@ from pulsar_encore.core.entry import (
     drop_queued_alone,
     release_alone,
 )
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 
 STATES = (AWAY, QUEUED, HELD, NACKED, LEAVING)
 COUNT = 80
@@ -90,7 +90,7 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
     return seen
 
 
-def observed(source: SourceState) -> Any:
+def observed(source: TopicState) -> Any:
     rewind = source.rewind
     return (
         source.unacked,
@@ -191,7 +191,7 @@ def test_no_step_of_many_makes_a_call_for_each(end: str, state: int) -> None:
 
 def test_unused_containers_are_passed_to_the_disposal() -> None:
     freed: list[Any] = []
-    source = SourceState(
+    source = TopicState(
         object(),
         0,
         "persistent://public/default/t",

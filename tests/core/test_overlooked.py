@@ -27,7 +27,7 @@ from pulsar_encore.core import attempts
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import EntryKey
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 from pulsar_encore.message import Message
 
 KEYS = [(1, number) for number in range(3)]
@@ -139,7 +139,7 @@ def test_the_count_is_the_number_of_looks_that_ended() -> None:
     )
 
 
-def arrive(source: SourceState, count: int, key: EntryKey = (1, 1)) -> int:
+def arrive(source: TopicState, count: int, key: EntryKey = (1, 1)) -> int:
     """A copy comes with the broker's count; how many attempts that leaves."""
     entry, _ = source.arrive(key, 0, count, (0,))
     assert entry is not None

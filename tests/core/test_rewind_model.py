@@ -1,6 +1,6 @@
 """Rewinds against an abstract broker whose reads race with them, at any place and repeatedly.
 
-The consumer's side is `Rewind` and `SourceState`, driven as the shell drives them. Whatever is
+The consumer's side is `Rewind` and `TopicState`, driven as the shell drives them. Whatever is
 handed out lies in order and past no hole, but for what does not exist; in the end everything was
 handed out, and the number of rewinds has a bound. Seeded, because what matters are long stories
 with many skips; a story that fails is shown without the steps that it does not need.

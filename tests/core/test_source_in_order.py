@@ -10,11 +10,11 @@ from core_kit import TOPIC
 from pulsar_encore.core import source_state
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import AWAY, HELD, QUEUED, Entry
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 
 
-def in_order() -> SourceState:
-    return SourceState(
+def in_order() -> TopicState:
+    return TopicState(
         object(),
         0,
         TOPIC,
@@ -26,7 +26,7 @@ def in_order() -> SourceState:
     )
 
 
-def arrived(state: SourceState, number: int, size: int = 1) -> Entry:
+def arrived(state: TopicState, number: int, size: int = 1) -> Entry:
     entry, _ = state.arrive((1, number), size if size > 1 else 0, 0, range(size))
     assert entry is not None
     return entry

@@ -1,6 +1,6 @@
 """Who holds what, against a naive model: one word for each message, and a broker that forgets.
 
-The machine drives `SourceState` the way the shell does, through the real `Settlement`, `Router` and
+The machine drives `TopicState` the way the shell does, through the real `Settlement`, `Router` and
 `ReceiveQueue`, synchronously. The model knows of each message where it is; after every step the
 two agree, and nothing is lost: what is away will be sent again by the model's broker.
 """

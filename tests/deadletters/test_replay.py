@@ -19,7 +19,7 @@ from pulsar_encore.deadletters import (
 )
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 from pulsar_encore.transport.native.producer.native_producer import NativeProducer
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 OTHER = "persistent://public/default/refunds"
 
@@ -308,7 +308,7 @@ async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
     """Run after run, and also when the engine calls it something that may pass."""
     publish = NativeProducer.publish
 
-    def picky(self: NativeProducer, message: Outgoing) -> Any:
+    def picky(self: NativeProducer, message: OutgoingMessage) -> Any:
         if message.payload is not None and message.payload.startswith(b"bad"):
             raise encore.TransportError("too much", result=message.payload[3:].decode())
         return publish(self, message)

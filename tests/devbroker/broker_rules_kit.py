@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from pulsar_encore.devbroker.rules.attached_consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer, SubscriptionType
 from pulsar_encore.devbroker.rules.rule_settings import SubscriptionRules
 from pulsar_encore.devbroker.rules.subscriptions import Subscription
 from pulsar_encore.devbroker.rules.topic_log import LogEntry, TopicLog
@@ -44,9 +44,9 @@ class Bench:
             for _ in range(count)
         ]
 
-    def join(self, name: str, permits: int = 0, **fields: object) -> Consumer:
+    def join(self, name: str, permits: int = 0, **fields: object) -> SubscribedConsumer:
         """Connect a consumer."""
-        consumer = Consumer(name, **fields)  # type: ignore[arg-type]
+        consumer = SubscribedConsumer(name, **fields)  # type: ignore[arg-type]
         self.sub.add_consumer(consumer, self.kind, self.now_ms)
         if permits:
             self.sub.flow(consumer, permits)
@@ -70,6 +70,6 @@ class Bench:
         """Ack by number."""
         self.sub.ack(*self.id(seq), mask)
 
-    def nack(self, consumer: Consumer, *seqs: int) -> None:
+    def nack(self, consumer: SubscribedConsumer, *seqs: int) -> None:
         """Ask for entries again."""
         self.sub.redeliver(consumer, [self.id(seq) for seq in seqs])

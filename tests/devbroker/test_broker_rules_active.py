@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import EXCLUSIVE, FAILOVER, Bench
 
-from pulsar_encore.devbroker.rules.attached_consumers import Consumer, NoticeKind
+from pulsar_encore.devbroker.rules.attached_consumers import NoticeKind, SubscribedConsumer
 from pulsar_encore.devbroker.rules.refusal import Refusal
 
 
@@ -187,7 +187,7 @@ def test_failover_without_partitions_chooses_the_same_whoever_came_first() -> No
 def test_failover_takes_over_what_is_not_acked_and_tells_everybody() -> None:
     bench = Bench(FAILOVER, partition=0, failover_delay_ms=1000)
     bench.publish(3)
-    a, b = Consumer("a"), Consumer("b")
+    a, b = SubscribedConsumer("a"), SubscribedConsumer("b")
     told = bench.sub.add_consumer(a, FAILOVER, 0)
     assert told == [(a, NoticeKind.ACTIVE)]
     told = bench.sub.add_consumer(b, FAILOVER, 0)

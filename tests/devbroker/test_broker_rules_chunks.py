@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import KEY_SHARED, SHARED, Bench
 
-from pulsar_encore.devbroker.rules.attached_consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer, SubscriptionType
 
 
 def publish(bench: Bench, *messages: str) -> None:
@@ -110,7 +110,7 @@ def test_what_waits_and_is_acked_meanwhile_is_not_sent() -> None:
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 def test_permits_and_counts_are_right_with_chunks_too(kind: SubscriptionType) -> None:
     bench = Bench(kind)
-    consumers: list[Consumer] = [bench.join(name, permits=50) for name in ("x", "y")]
+    consumers: list[SubscribedConsumer] = [bench.join(name, permits=50) for name in ("x", "y")]
     for number in range(40):
         bench.publish(chunked=f"m{number % 5}", key=b"%d" % (number % 5))
     bench.deliver()

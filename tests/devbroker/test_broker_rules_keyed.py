@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import KEY_SHARED, Bench
 
-from pulsar_encore.devbroker.rules.attached_consumers import Consumer
-from pulsar_encore.devbroker.rules.key_ranges import AutoSplit, Sticky
+from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer
+from pulsar_encore.devbroker.rules.key_ranges import AutoSplit, StickyRanges
 from pulsar_encore.devbroker.rules.refusal import Refusal
 from pulsar_encore.wire.key_hashes import murmur3
 
@@ -71,15 +71,15 @@ def test_leaving_consumer_hands_its_keys_over_in_order() -> None:
 
 def test_sticky_ranges_decide_and_an_uncovered_key_waits() -> None:
     bench = Bench(KEY_SHARED)
-    low = Consumer("low", ranges=[(0, 20_000)])
+    low = SubscribedConsumer("low", ranges=[(0, 20_000)])
     bench.sub.add_consumer(low, KEY_SHARED, 0, sticky=True)
     bench.sub.flow(low, 1000)
     for i in range(50):
         bench.publish(key=b"k%d" % i)
     got = bench.deliver()
     assert 0 < len(got) < 50
-    assert all(Sticky.slot(bench.topic.at(seq).key_hash) <= 20_000 for _, seq, *_ in got)
-    high = Consumer("high", ranges=[(20_001, 65_535)])
+    assert all(StickyRanges.slot(bench.topic.at(seq).key_hash) <= 20_000 for _, seq, *_ in got)
+    high = SubscribedConsumer("high", ranges=[(20_001, 65_535)])
     bench.sub.add_consumer(high, KEY_SHARED, 0, sticky=True)
     bench.sub.flow(high, 1000)
     rest = bench.deliver()
@@ -90,21 +90,21 @@ def test_sticky_ranges_decide_and_an_uncovered_key_waits() -> None:
 @pytest.mark.parametrize("ranges", [[], [(5, 4)], [(0, 70_000)], [(100, 300)], [(0, 5), (5, 9)]])
 def test_bad_sticky_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
     bench = Bench(KEY_SHARED)
-    first = Consumer("a", ranges=[(200, 400)])
+    first = SubscribedConsumer("a", ranges=[(200, 400)])
     bench.sub.add_consumer(first, KEY_SHARED, 0, sticky=True)
     with pytest.raises(Refusal, match="ConsumerAssignError"):
-        bench.sub.add_consumer(Consumer("b", ranges=ranges), KEY_SHARED, 0, sticky=True)
+        bench.sub.add_consumer(SubscribedConsumer("b", ranges=ranges), KEY_SHARED, 0, sticky=True)
 
 
 def test_modes_do_not_mix() -> None:
     bench = Bench(KEY_SHARED)
-    bench.sub.add_consumer(Consumer("a", ranges=[(0, 9)]), KEY_SHARED, 0, sticky=True)
+    bench.sub.add_consumer(SubscribedConsumer("a", ranges=[(0, 9)]), KEY_SHARED, 0, sticky=True)
     with pytest.raises(Refusal, match="ConsumerBusy"):
         bench.join("b")
 
 
 def test_equal_names_share_the_ring() -> None:
-    layout = AutoSplit([Consumer("same"), Consumer("same")])
+    layout = AutoSplit([SubscribedConsumer("same"), SubscribedConsumer("same")])
     owners = {id(layout.owner(slot)) for slot in range(1, 65_535, 97)}
     assert len(owners) == 2
 

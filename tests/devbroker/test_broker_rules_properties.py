@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pulsar_encore.devbroker.rules.attached_consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer, SubscriptionType
 
 BIG = 10**9
 
@@ -30,9 +30,9 @@ class Model(RuleBasedStateMachine):
             rewind_overtaken=0.75,
         )
         self.left: dict[int, int] = {}
-        self.held: dict[Consumer, dict[int, int]] = {}
+        self.held: dict[SubscribedConsumer, dict[int, int]] = {}
         self.counts: dict[int, int] = {}
-        self.permits: dict[Consumer, int] = {}
+        self.permits: dict[SubscribedConsumer, int] = {}
         self.names = 0
 
     @property

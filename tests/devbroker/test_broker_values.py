@@ -16,7 +16,7 @@ from pulsar_encore.devbroker.rules.names import parse
 from pulsar_encore.devbroker.rules.refusal import Refusal
 from pulsar_encore.devbroker.rules.schema_log import SchemaLog
 from pulsar_encore.devbroker.rules.topic_log import EARLIEST, LATEST, LogEntry, TopicLog
-from pulsar_encore.devbroker.rules.topic_producers import Access, Producers, Publisher
+from pulsar_encore.devbroker.rules.topic_producers import AccessMode, Producers, Publisher
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.ack_sets import from_words
 
@@ -165,12 +165,12 @@ def test_producer_names_and_replacement_by_a_later_epoch() -> None:
 
 def test_fencing_moves_the_topic_epoch_on() -> None:
     producers = Producers()
-    first = Publisher((1, 1), "a", Access.EXCLUSIVE)
+    first = Publisher((1, 1), "a", AccessMode.EXCLUSIVE)
     producers.add(first)
-    producers.add(Publisher((2, 1), "b", Access.FENCING))
+    producers.add(Publisher((2, 1), "b", AccessMode.FENCING))
     assert first.fenced and producers.topic_epoch == 1
     with pytest.raises(Refusal, match="ProducerFenced"):
-        producers.add(Publisher((1, 1), "c", Access.WAIT), topic_epoch=0)
+        producers.add(Publisher((1, 1), "c", AccessMode.WAIT), topic_epoch=0)
 
 
 def test_runs_as_a_process_and_prints_its_address() -> None:

@@ -32,7 +32,7 @@ from pulsar_encore import (
 )
 from pulsar_encore.core.fingerprint import NO_FINGERPRINT
 from pulsar_encore.evacuation import EvacuationReport, evacuate, evacuation_plan
-from pulsar_encore.state.rocks import RocksStore, Source, StateReader
+from pulsar_encore.state.rocks import RocksStore, StateReader, TopicStore
 from pulsar_encore.testing import MemoryTransport
 
 BATCHES = pytest.mark.parametrize("batch", [1, 10])
@@ -44,7 +44,7 @@ def waiting_in(path: Path) -> int:
 
 
 @contextmanager
-def opened(path: Path, topic: str = TOPIC) -> Iterator[Source]:
+def opened(path: Path, topic: str = TOPIC) -> Iterator[TopicStore]:
     store = RocksStore(path, wall_now_ms=0)
     source = store.source(topic, "billing")
     yield source

@@ -23,10 +23,10 @@ from pulsar_encore import Client, Consumer, TransportError
 from pulsar_encore.evacuation import EvacuationReport, EvacuationStoppedError, evacuate
 from pulsar_encore.evacuation import evacuation_run as moving
 from pulsar_encore.exceptions import MessageTooBig
-from pulsar_encore.state.rocks import Records, StateReader
+from pulsar_encore.state.rocks import AttemptRecords, StateReader
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.native.producer.native_producer import NativeProducer
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 WHICH = {0, 1, 2, 3, 11, 12, 27}
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
@@ -75,7 +75,7 @@ async def killed_at(
     [
         (NativeProducer, "publish", 3),
         (Consumer, "acknowledge", 4),
-        (Records, "settled", 4),
+        (AttemptRecords, "settled", 4),
     ],
 )
 async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
@@ -167,7 +167,7 @@ async def test_a_cluster_that_is_lost_on_the_way_is_said_and_loses_nothing(
     put_numbers(transport, 40)
     await host.leave_waiting(40, WHICH)
     calls = 0
-    read = moving.Entries.of
+    read = moving.TopicEntries.of
 
     async def of(self: Any, *args: Any) -> Any:
         nonlocal calls
@@ -176,7 +176,7 @@ async def test_a_cluster_that_is_lost_on_the_way_is_said_and_loses_nothing(
             raise TransportError("nobody answers", result="Timeout")
         return await read(self, *args)
 
-    monkeypatch.setattr(moving.Entries, "of", of)
+    monkeypatch.setattr(moving.TopicEntries, "of", of)
     with pytest.raises(EvacuationStoppedError, match="after 3 messages, 4 are left: nobody"):
         await evacuate(client, host.path)
     monkeypatch.undo()
@@ -188,7 +188,7 @@ async def test_a_cluster_that_is_lost_on_the_way_is_said_and_loses_nothing(
 def refuse_payloads(patch: pytest.MonkeyPatch, refused: set[bytes], error: Exception) -> None:
     publish = NativeProducer.publish
 
-    def checked(self: NativeProducer, message: Outgoing) -> Any:
+    def checked(self: NativeProducer, message: OutgoingMessage) -> Any:
         if message.payload in refused:
             raise error
         return publish(self, message)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pulsar_encore import UnreadableError
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing, key_bytes, key_text
+from pulsar_encore.values.outgoing_message import OutgoingMessage, key_bytes, key_text
 
 TOPIC = "persistent://a/b/c"
 HERE = MessageId(-1, 5, 6)
@@ -91,7 +91,7 @@ class Row:
     def publish_timestamp(self) -> int:
         return self.publish_ms
 
-    def read_back(self, letter: Outgoing, topic: str, entry: int = 0) -> Row:
+    def read_back(self, letter: OutgoingMessage, topic: str, entry: int = 0) -> Row:
         """This row's letter, as it is read from where it was published."""
         return replace(
             self,

@@ -26,7 +26,7 @@ from pulsar_encore.eventloop.alarm import wall_now_ms
 from pulsar_encore.letters.evidence import evidence_of
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.interface import ProducerLink, ProducerListener
+from pulsar_encore.transport.interface import ProducerListener, TransportProducer
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 PARTS = "persistent://public/default/parts"
@@ -224,7 +224,7 @@ async def test_producers_are_named_as_java_names_them_and_made_once(
 
     async def listening(
         options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         asked.append(options)
         return await create(options, listener)
 

@@ -26,9 +26,9 @@ from pulsar_encore import letters
 from pulsar_encore.exceptions import NotAllowedError
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.interface import ProducerLink, ProducerListener
+from pulsar_encore.transport.interface import ProducerListener, TransportProducer
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 REFUSALS = [
     "ProducerBusy",
@@ -89,11 +89,11 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
 
     async def create(
         options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         link = await made(options, listener)
         publish = link.publish
 
-        def picky(message: Outgoing) -> Awaitable[encore.MessageId]:
+        def picky(message: OutgoingMessage) -> Awaitable[encore.MessageId]:
             if message.payload == b"bad":
                 tries.append(asyncio.get_running_loop().time())
                 failed = asyncio.get_running_loop().create_future()

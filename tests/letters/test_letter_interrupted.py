@@ -11,7 +11,7 @@ from forwarding_kit import DEAD, RETRY, TOPIC, bodies, open_consumer, read_out
 import pulsar_encore as encore
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.interface import ProducerLink, ProducerListener
+from pulsar_encore.transport.interface import ProducerListener, TransportProducer
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage
 from pulsar_encore.transport.native.consumer.native_consumer import NativeConsumer
 
@@ -21,7 +21,7 @@ class SlowTransport(MemoryTransport):
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         await asyncio.sleep(3)
         return await super().create_producer(options, listener)
 
@@ -206,7 +206,7 @@ async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> 
     class Stuck(MemoryTransport):
         async def create_producer(
             self, options: ProducerOptions, listener: ProducerListener | None = None
-        ) -> ProducerLink:
+        ) -> TransportProducer:
             asked.append(options.topic)
             await asyncio.sleep(60)
             return await super().create_producer(options, listener)

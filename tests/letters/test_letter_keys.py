@@ -9,7 +9,7 @@ from forwarding_kit import DEAD, TOPIC, Act, look, nack, open_consumer, read_out
 
 import pulsar_encore as encore
 from pulsar_encore.consumer.forwarding.copy_options import producer_options
-from pulsar_encore.letters.letter_form import Form
+from pulsar_encore.letters.letter_form import LetterForm
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_key_value_pairs_are_copied_where_keys_of_bytes_are(byte_keys: boo
     async def schema_of(topic: str, version: int) -> Any:
         return pairs
 
-    form = Form(TOPIC, 0, keyed=True)
+    form = LetterForm(TOPIC, 0, keyed=True)
     if byte_keys:
         options = await producer_options(form, schema_of, None, byte_keys=True, topic=DEAD)
         assert options.schema is pairs

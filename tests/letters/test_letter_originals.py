@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from original_kit import Row
 
 from pulsar_encore import NotSupportedError, UnreadableError
-from pulsar_encore.letters.letter_form import PLAIN, Form, form_of
+from pulsar_encore.letters.letter_form import PLAIN, LetterForm, form_of
 from pulsar_encore.letters.original_message import keys_of, reads_as_bytes
 from pulsar_encore.values.outgoing_message import key_bytes
 
@@ -56,9 +56,9 @@ def test_where_bytes_are_known_each_key_is_copied_as_what_it_was_sent_as(
 def test_a_form_is_what_copies_are_written_with() -> None:
     row = Row(topic="persistent://a/b/c-partition-1", schema_version=4)
     assert form_of(replace(row, schema_version=-1)) == PLAIN
-    assert form_of(row) == Form("persistent://a/b/c", 4)
-    assert form_of(replace(row, key="k")) == Form("persistent://a/b/c", 4, keyed=True)
+    assert form_of(row) == LetterForm("persistent://a/b/c", 4)
+    assert form_of(replace(row, key="k")) == LetterForm("persistent://a/b/c", 4, keyed=True)
     encrypted = replace(row, schema_version=-1, encrypted_with=("b", "a"))
-    assert form_of(encrypted) == Form(secrets=("a", "b"))
+    assert form_of(encrypted) == LetterForm(secrets=("a", "b"))
     with pytest.raises(NotSupportedError, match="was not decrypted"):
         form_of(replace(encrypted, decrypted=False))

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
-from pulsar_encore.consumer.event_publisher import EventDispatcher, ProducerAnnouncer
+from pulsar_encore.consumer.event_publisher import EventDispatcher, ProducerEventPublisher
 from pulsar_encore.consumer.forwarding.letter_producer import LetterProducer
 from pulsar_encore.exceptions import AuthorizationError
 from pulsar_encore.testing import run
-from pulsar_encore.transport.interface import ProducerLink
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.transport.interface import TransportProducer
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 def test_an_error_in_the_outcome_of_one_letter_leaves_no_other_letter_waiting() -> None:
     async def main() -> None:
-        async def create() -> ProducerLink:
+        async def create() -> TransportProducer:
             raise AuthorizationError("x")
 
         loop = asyncio.get_running_loop()
-        producer = LetterProducer("t", create, ProducerAnnouncer(EventDispatcher(None, loop)))
+        producer = LetterProducer("t", create, ProducerEventPublisher(EventDispatcher(None, loop)))
         told: list[int] = []
 
         def broken(error: Exception | None) -> None:
             raise KeyError("e.g. a full disk")
 
-        letter = Outgoing(payload=b"")
+        letter = OutgoingMessage(payload=b"")
         producer.post(letter, broken)
         for number in range(500):  # more than are sent in one turn of the loop
             producer.post(letter, lambda error, number=number: told.append(number))  # type: ignore[misc]

@@ -13,9 +13,9 @@ from original_kit import TOPIC, Row
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.letters.evidence import Evidence, evidence_of
-from pulsar_encore.letters.letter_reader import Letter
+from pulsar_encore.letters.letter_reader import LetterFacts
 from pulsar_encore.letters.letter_writer import (
-    Author,
+    LetterAuthor,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     letter_properties,
@@ -28,11 +28,11 @@ from pulsar_encore.letters.reconsume_counts import (
     reconsume_attempt,
     reconsume_times,
 )
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 RETRY = f"{TOPIC}-s-RETRY"
 DEAD = f"{TOPIC}-s-DLQ"
-AUTHOR = Author(subscription="s", consumer_name="me", version="1.2.3")
+AUTHOR = LetterAuthor(subscription="s", consumer_name="me", version="1.2.3")
 FAILURE = Evidence("nack", "ValueError", "bad", "place", "aaaaaaaaaaaa")
 LATER = Evidence("reconsume_later", "KeyError", "worse", fingerprint="bbbbbbbbbbbb")
 
@@ -49,7 +49,7 @@ texts = st.text(max_size=40)
 names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_size=20)
 
 
-def said(letter: Outgoing) -> dict[str, str]:
+def said(letter: OutgoingMessage) -> dict[str, str]:
     assert letter.properties is not None
     return letter.properties
 
@@ -61,7 +61,7 @@ def test_a_retry_letter() -> None:
     letter = retry_letter(
         ROW, AUTHOR, attempt=1, delay_ms=500, deliver_at=1_501, wall_now=1_000, custom={"own": "1"}
     )
-    assert letter == Outgoing(
+    assert letter == OutgoingMessage(
         payload=b"payload",
         partition_key="k",
         ordering_key="o",
@@ -163,7 +163,7 @@ def test_absent_fields_are_none() -> None:
 
 @pytest.mark.parametrize("row", [Row(key=None), Row(attributes=None), Row(key="AAE=")])
 def test_what_cannot_be_copied_is_refused_by_every_kind(row: Row) -> None:
-    author = Author(subscription="s", consumer_name="me", version="1", refuse_byte_keys=True)
+    author = LetterAuthor(subscription="s", consumer_name="me", version="1", refuse_byte_keys=True)
     of_reconsume: Any = {"attempt": 1, "delay_ms": 0, "wall_now": 0}
     with pytest.raises(encore.NotSupportedError):
         retry_letter(row, author, deliver_at=None, **of_reconsume)
@@ -180,7 +180,7 @@ def test_what_cannot_be_copied_is_refused_by_every_kind(row: Row) -> None:
 # What survives a second pass
 
 
-def again(row: Row, wall_now: int, **given_: Any) -> Outgoing:
+def again(row: Row, wall_now: int, **given_: Any) -> OutgoingMessage:
     """One more `reconsume_later`, counted by what the row says."""
     attempt = reconsume_attempt(row, "s")
     return retry_letter(
@@ -266,7 +266,7 @@ failures = st.one_of(
 moments = st.integers(0, 2**60)
 
 
-def content(row: Row | Outgoing) -> tuple[Any, ...]:
+def content(row: Row | OutgoingMessage) -> tuple[Any, ...]:
     if isinstance(row, Row):
         return row.payload, row.key, row.ordering, row.event_ms
     key, ordering = row.partition_key or "", row.ordering_key or ""
@@ -285,7 +285,7 @@ def test_a_dead_letter_is_read_as_it_was_written(
         letter = dead_letter_by_reconsume(
             row, AUTHOR, attempt=attempt, delay_ms=3, wall_now=now, evidence=evidence
         )
-    found = Letter(row.read_back(letter, DEAD))
+    found = LetterFacts(row.read_back(letter, DEAD))
     assert content(letter) == content(row)
     assert found.user_properties() == row.attributes
     assert found.real_topic == TOPIC
@@ -298,7 +298,7 @@ def test_a_dead_letter_is_read_as_it_was_written(
     assert (told[letters.ATTEMPTS], told[letters.LAST_TIME]) == (str(attempt), str(now))
 
     copy = replayed_copy(found.message, replay_id="r", keep_counters=False)
-    replayed = Letter(row.read_back(copy, TOPIC))
+    replayed = LetterFacts(row.read_back(copy, TOPIC))
     assert content(copy) == content(row)
     assert replayed.user_properties() == row.attributes
     assert replayed.replay_id == "r"

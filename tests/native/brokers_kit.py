@@ -10,10 +10,13 @@ from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.errors import TransportTimeout
 from pulsar_encore.exceptions import ConnectError
 from pulsar_encore.testing.dialer import BrokerDialer
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.addresses import Address
-from pulsar_encore.transport.native.connection.cluster_service import Credentials, Service
-from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.connection.cluster_service import (
+    ClusterService,
+    ConnectionCredentials,
+)
+from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
@@ -57,11 +60,13 @@ class Brokers:
         self,
         url: str,
         *,
-        settings: Settings | None = None,
-        credentials: Credentials | None = None,
+        settings: ClientSettings | None = None,
+        credentials: ConnectionCredentials | None = None,
         seed: int = 1,
-    ) -> Pool:
-        return Pool(Service.at(url, self, credentials), settings or Settings(), Random(seed))
+    ) -> ConnectionPool:
+        return ConnectionPool(
+            ClusterService.at(url, self, credentials), settings or ClientSettings(), Random(seed)
+        )
 
 
 class Deaf:

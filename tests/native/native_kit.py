@@ -13,7 +13,7 @@ from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
 from pulsar_encore.testing import run as run_in_virtual_time
 from pulsar_encore.testing.dialer import BrokerDialer, Cuts, whole
 from pulsar_encore.transport.interface import Deliveries, Delivery, singly
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
@@ -44,12 +44,12 @@ class Rig:
     def __init__(
         self,
         broker: BrokerSettings | None = None,
-        settings: Settings | None = None,
+        settings: ClientSettings | None = None,
         *,
         cuts: Cuts = whole,
     ) -> None:
         self.dialer = BrokerDialer(broker, cuts=cuts)
-        self.settings = settings or Settings()
+        self.settings = settings or ClientSettings()
         self.transport = NativeTransport(URL, self.settings, dialer=self.dialer)
 
     @property

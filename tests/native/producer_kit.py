@@ -12,13 +12,13 @@ from pulsar_encore.devbroker.recorder import Recorded
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import run
 from pulsar_encore.testing.dialer import BrokerDialer
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.addresses import Address
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
 from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.transport.native.producer.native_producer import NativeProducer
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire import decode_batch, decode_body
 from pulsar_encore.wire import pulsar_pb2 as pb
 
@@ -58,7 +58,7 @@ class Network(BrokerDialer):
         return session
 
     def transport(self, **settings: Any) -> NativeTransport:
-        return NativeTransport("pulsar://memory:1", Settings(**settings), dialer=self)
+        return NativeTransport("pulsar://memory:1", ClientSettings(**settings), dialer=self)
 
     async def producer(
         self, topic: str = TOPIC, *, client: NativeTransport | None = None, **options: Any
@@ -91,8 +91,8 @@ class Network(BrokerDialer):
         return [getattr(each.command, field) for each in recorded]
 
 
-def message(number: int, **more: Any) -> Outgoing:
-    return Outgoing(payload=b"%d" % number, **more)
+def message(number: int, **more: Any) -> OutgoingMessage:
+    return OutgoingMessage(payload=b"%d" % number, **more)
 
 
 async def outcomes(waiting: Iterable[Awaitable[MessageId]]) -> list[MessageId | BaseException]:

@@ -28,9 +28,9 @@ from pulsar_encore.exceptions import (
     TopicNotFound,
     TopicTerminated,
 )
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.attachment import Attachment
-from pulsar_encore.transport.native.connection.cluster_service import Service
+from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.wire import commands, frames
@@ -72,7 +72,7 @@ class Thing:
         failures: What was given up for.
     """
 
-    def __init__(self, *outcomes: Any, settings: Settings | None = None) -> None:
+    def __init__(self, *outcomes: Any, settings: ClientSettings | None = None) -> None:
         self.network = Brokers(h=None, other=None)
         # Of this seed the delays before the last attempt add up to most of 30 s.
         self.lookup = Lookup(self.network.pool("pulsar://h", settings=settings, seed=3))
@@ -232,7 +232,7 @@ def test_what_is_lost_whenever_it_was_attached_is_attached_less_and_less_often()
         async def attached_for_a_moment() -> None:
             asyncio.get_running_loop().call_later(0.05, thing.attachment.again)
 
-        thing = Thing(attached_for_a_moment, settings=Settings(max_backoff_s=20.0))
+        thing = Thing(attached_for_a_moment, settings=ClientSettings(max_backoff_s=20.0))
         await thing.attachment.first()
         await asyncio.sleep(300)
         assert 80 < len(thing.at) < 250, "every few seconds: it works"
@@ -261,7 +261,7 @@ def test_what_is_lost_whenever_it_was_attached_is_attached_less_and_less_often()
 )
 def test_later_it_is_tried_for_ever_and_less_often_each_time(error: Exception) -> None:
     async def main() -> None:
-        thing = Thing(None, error, settings=Settings(max_backoff_s=20.0, keep_alive_s=1e6))
+        thing = Thing(None, error, settings=ClientSettings(max_backoff_s=20.0, keep_alive_s=1e6))
         await thing.attachment.first()
         thing.attachment.again()
         await asyncio.sleep(2000)
@@ -342,7 +342,7 @@ def test_a_move_to_another_cluster_ends_the_wait() -> None:
         thing.attachment.again()
         await asyncio.sleep(8)
         tried, before = len(thing.at), thing.loop.time()
-        thing.lookup.pool.move(Service.at("pulsar://other", thing.network))
+        thing.lookup.pool.move(ClusterService.at("pulsar://other", thing.network))
         await asyncio.sleep(0.15)
         assert len(thing.at) == tried + 1
         assert thing.at[-1] - before <= 0.11

@@ -18,8 +18,8 @@ from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.interface import AckPlan, Unread
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.interface import AckPlan, SkippedEntry
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.chunked_messages import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
@@ -45,7 +45,7 @@ async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
 
 def test_more_partitions_than_the_client_accepts_are_an_error_that_names_the_option() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_partitions=3))
+        rig = Rig(settings=ClientSettings(max_partitions=3))
         rig.service.catalogue.create_partitioned(TOPIC, 4)
         text = r": 4 partitions, and this client accepts at most 3: .*max_partitions"
         with pytest.raises(TopicLookupError, match=text):
@@ -60,7 +60,7 @@ def test_more_partitions_than_the_client_accepts_are_an_error_that_names_the_opt
 
 def test_as_many_partitions_as_the_client_accepts_are_subscribed() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_partitions=3))
+        rig = Rig(settings=ClientSettings(max_partitions=3))
         rig.service.catalogue.create_partitioned(TOPIC, 3)
         link, _ = await opened(rig)
         assert len(link.sources()) == 3
@@ -70,7 +70,7 @@ def test_as_many_partitions_as_the_client_accepts_are_subscribed() -> None:
 
 def test_the_partitions_of_several_topics_together_are_bounded() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_partitions=5))
+        rig = Rig(settings=ClientSettings(max_partitions=5))
         topics = (TOPIC, f"{TOPIC}2")
         for topic in topics:
             rig.service.catalogue.create_partitioned(topic, 3)
@@ -139,7 +139,7 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
     compressed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_uncompressed_size=1_000))
+        rig = Rig(settings=ClientSettings(max_uncompressed_size=1_000))
         payload = b"x" * 1_001
         if compressed:
             packed = compress(pb.ZLIB, payload)
@@ -199,7 +199,7 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
     monkeypatch.setattr(source.wire_commands, "ack", recorded)
 
     async def main() -> None:
-        rig = Rig(settings=Settings(max_uncompressed_size=2_000))
+        rig = Rig(settings=ClientSettings(max_uncompressed_size=2_000))
         payload, fields = b"x" * 3_000, dict(SIZES[case])
         if "compression" in fields:
             payload = compress(pb.ZLIB, payload)
@@ -229,7 +229,7 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_uncompressed_size=2_000))
+        rig = Rig(settings=ClientSettings(max_uncompressed_size=2_000))
         payload, fields = b"x" * 3_000, dict(SIZES[case])
         if "compression" in fields:
             payload = compress(pb.ZLIB, payload)
@@ -246,7 +246,7 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
         assert sink.payloads == [b"behind"]
         assert "disconnected" not in sink.names
         passed = [each for told in sink.told if told[0] == "unread" for each in told[2]]
-        assert Unread.BROKEN in {each.why for each in passed}
+        assert SkippedEntry.BROKEN in {each.why for each in passed}
         assert link.is_connected()
 
     run(main())

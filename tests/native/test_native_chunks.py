@@ -12,7 +12,7 @@ from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.native.consumer.chunked_messages import Chunked
 from pulsar_encore.transport.native.consumer.entry_reader import Chunk
 from pulsar_encore.wire import pulsar_pb2 as pb
-from pulsar_encore.wire.chunks import Joined, Place
+from pulsar_encore.wire.chunks import JoinedMessage, Place
 
 LEDGER = 3
 
@@ -29,7 +29,7 @@ class Broker:
         self.pieces = [
             (uuid, at, count) for uuid, count in enumerate(messages) for at in range(count)
         ]
-        self.joined: list[Joined] = []
+        self.joined: list[JoinedMessage] = []
         self.asked = 0
         self._loop = asyncio.get_running_loop()
         self.chunked = Chunked(
@@ -54,7 +54,7 @@ class Broker:
                 uuid=str(uuid), chunk_id=at, num_chunks_from_msg=count, total_chunk_msg_size=count
             )
             joined = self.chunked.add(Chunk(metadata, b"", b"x"), LEDGER, entry, 1)
-            if isinstance(joined, Joined):
+            if isinstance(joined, JoinedMessage):
                 self.joined.append(joined)
 
 

@@ -15,9 +15,9 @@ from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.exceptions import InvalidUrl
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.transport.native.clusters import Failover, Provided
-from pulsar_encore.transport.native.connection.cluster_service import Service
+from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.native_transport import NativeTransport
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 class Client:
@@ -25,7 +25,7 @@ class Client:
 
     def __init__(self, *names: str, **plan: Any) -> None:
         self.network = Brokers(**dict.fromkeys(names))
-        self.services = [Service.at(f"pulsar://{name}", self.network) for name in names]
+        self.services = [ClusterService.at(f"pulsar://{name}", self.network) for name in names]
         chosen = {"check_s": 5.0, "failures": 1, "successes": 1, **plan}
         self.clusters = Failover(self.services, **chosen)
         self.transport = NativeTransport(self.clusters)
@@ -53,7 +53,7 @@ class Client:
     async def works(self) -> None:
         """A message goes through."""
         before = len(self.sink.payloads)
-        await self.producer.publish(Outgoing(payload=b"x"))
+        await self.producer.publish(OutgoingMessage(payload=b"x"))
         await asyncio.sleep(0.5)
         assert len(self.sink.payloads) == before + 1
 
@@ -181,7 +181,7 @@ def test_a_provider_says_where_to_go_on_any_thread() -> None:
     async def main() -> None:
         network = Brokers(one=None, two=BrokerSettings(), three=None)
         provider = Provider("pulsar://one")
-        clusters = Provided(provider, lambda url: Service.at(url, network))
+        clusters = Provided(provider, lambda url: ClusterService.at(url, network))
         transport = NativeTransport(clusters)
         link: Any = await transport.subscribe(subscription())
         link.start(Collector())

@@ -32,7 +32,7 @@ from pulsar_encore.exceptions import (
 )
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.interface import AckPlan
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.consumer import native_consumer as link_module
 from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.permits import Permits
@@ -325,7 +325,7 @@ class Rig2(Rig):
 
 def test_a_broker_that_accepts_and_never_answers_ends_by_name_in_time() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(operation_timeout_s=5))
+        rig = Rig(settings=ClientSettings(operation_timeout_s=5))
         rig.dialer.service.faults = FaultPlan([Fault(kind="drop", command="SUBSCRIBE", times=99)])
         with pytest.raises(TransportTimeout):
             await rig.transport.subscribe(subscription())
@@ -494,7 +494,7 @@ def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
     monkeypatch.setattr(source, "_FENCED", "refused by the fault plan")
 
     async def main() -> None:
-        rig = Rig(settings=Settings(operation_timeout_s=5))
+        rig = Rig(settings=ClientSettings(operation_timeout_s=5))
         link, sink = await opened(rig)
         rig.store(b"a", b"b")
         await settle()
@@ -591,7 +591,7 @@ def test_what_is_asked_between_two_attachments_waits_for_the_second() -> None:
 
 def test_who_asks_while_the_broker_is_away_waits_no_longer_than_the_operation_timeout() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(operation_timeout_s=10.0))
+        rig = Rig(settings=ClientSettings(operation_timeout_s=10.0))
         loop = asyncio.get_running_loop()
         link, _ = await opened(rig)
         rig.dialer.reachable = False
@@ -653,7 +653,7 @@ def test_has_message_available_before_anything_came() -> None:
 
 def test_partitions_are_sources_and_new_ones_are_found() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(discovery_s=60))
+        rig = Rig(settings=ClientSettings(discovery_s=60))
         rig.service.catalogue.create_partitioned(TOPIC, 2)
         link, sink = await opened(rig)
         for each in range(2):

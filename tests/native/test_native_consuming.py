@@ -13,8 +13,8 @@ import pulsar_encore as encore
 from pulsar_encore import ConsumerType, InitialPosition
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
-from pulsar_encore.transport.interface import Run
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.transport.interface import PlainDeliveries
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 async def subscribed(client: encore.Client, **options: Any) -> encore.Consumer:
@@ -44,7 +44,7 @@ def test_a_run_with_a_message_that_is_held_here_loses_nothing_of_it() -> None:
             messages = [await consumer.receive(timeout=5) for _ in range(2)]
             held = messages[1].message_id()
             ledger, entry = held.ledger_id(), held.entry_id()
-            again = Run(0)
+            again = PlainDeliveries(0)
             again.places = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
             again.messages = [messages[0]._raw] * 4
             consumer._parts.intake.on_deliveries([again])
@@ -449,7 +449,7 @@ def test_who_waits_for_room_of_a_lazy_partition_is_told_what_became_of_it() -> N
         producer._choice.partition = lambda *_: idle.partition  # type: ignore[method-assign]
         network.drop()
         network.reachable = False
-        sends = [producer.publish(Outgoing(payload=b"%d" % number)) for number in range(3)]
+        sends = [producer.publish(OutgoingMessage(payload=b"%d" % number)) for number in range(3)]
         async with asyncio.timeout(600):
             outcomes = await asyncio.gather(*sends, return_exceptions=True)
         assert all(isinstance(each, encore.TransportError) for each in outcomes)

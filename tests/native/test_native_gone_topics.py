@@ -10,7 +10,7 @@ from native_kit import Collector, Rig, run, subscription
 import pulsar_encore as encore
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 
 SPACE = "persistent://public/default"
 
@@ -85,7 +85,7 @@ def test_nothing_is_kept_of_topics_of_a_pattern_that_come_and_go() -> None:
 
 def test_the_bound_of_partitions_is_of_all_topics_of_a_pattern_together() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_partitions=4))
+        rig = Rig(settings=ClientSettings(max_partitions=4))
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-0", 3)
         link = await rig.transport.subscribe(
             subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
@@ -101,7 +101,7 @@ def test_the_bound_of_partitions_is_of_all_topics_of_a_pattern_together() -> Non
 
 def test_the_error_about_too_many_partitions_says_what_to_change() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(max_partitions=4))
+        rig = Rig(settings=ClientSettings(max_partitions=4))
         topics = tuple(f"{SPACE}/t-{number}" for number in range(2))
         for topic in topics:
             rig.service.catalogue.create_partitioned(topic, 3)

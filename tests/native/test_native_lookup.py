@@ -20,10 +20,10 @@ from pulsar_encore.exceptions import (
 )
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.options import RegexSubscriptionMode
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.lookup.lookup import Lookup
-from pulsar_encore.transport.native.lookup.lookup_interface import Pattern
+from pulsar_encore.transport.native.lookup.lookup_interface import NamePattern
 from pulsar_encore.wire import commands
 from pulsar_encore.wire import pulsar_pb2 as pb
 
@@ -190,7 +190,7 @@ def test_a_connection_that_is_lost_under_a_question_is_made_anew() -> None:
 
 def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(operation_timeout_s=10.0))
+        rig = Rig(settings=ClientSettings(operation_timeout_s=10.0))
         rig.service.faults = FaultPlan(
             [Fault(kind="refuse", command="PARTITIONED_METADATA", times=1000)]
         )
@@ -203,7 +203,7 @@ def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> 
         began = loop.time()
         with pytest.raises(TransportTimeout, match=r"within 25 s; this came before: no connection"):
             await Lookup(
-                network.pool("pulsar://h", settings=Settings(operation_timeout_s=25.0))
+                network.pool("pulsar://h", settings=ClientSettings(operation_timeout_s=25.0))
             ).partitions(TOPIC)
         assert loop.time() - began == pytest.approx(25)
 
@@ -224,7 +224,7 @@ def test_a_broker_with_too_much_to_do_is_left_for_another() -> None:
     async def main() -> None:
         network = Brokers(free=None)
         network.doubles["busy:6650"] = double = Double(busy)
-        pool = network.pool("pulsar://busy,free", settings=Settings(idle_s=0))
+        pool = network.pool("pulsar://busy,free", settings=ClientSettings(idle_s=0))
         while (await pool.any_broker()).peer != "pulsar://busy:6650":
             pool = network.pool("pulsar://busy,free", seed=len(network.dialed) + 2)
         lookup = Lookup(pool)
@@ -247,7 +247,7 @@ def test_refusals_now_and_then_cost_no_connection() -> None:
     async def main() -> None:
         network = Brokers()
         network.doubles["h:6650"] = double = Double(busy)
-        lookup = Lookup(network.pool("pulsar://h", settings=Settings(idle_s=0)))
+        lookup = Lookup(network.pool("pulsar://h", settings=ClientSettings(idle_s=0)))
         for _ in range(200):
             with pytest.raises(TooManyLookupRequestException):
                 await lookup.owner(TOPIC)
@@ -287,7 +287,7 @@ def test_the_same_question_is_asked_once_however_many_ask_it() -> None:
 
 def test_no_more_questions_are_under_way_than_may_be() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(lookups=2))
+        rig = Rig(settings=ClientSettings(lookups=2))
         rig.service.faults = FaultPlan(
             [
                 Fault(
@@ -322,15 +322,15 @@ def test_a_question_nobody_waits_for_any_more_leaves_no_noise() -> None:
 
 
 def test_patterns_are_matched_in_full_by_the_topics_own_name() -> None:
-    pattern = Pattern("persistent://t/n/a.*")
+    pattern = NamePattern("persistent://t/n/a.*")
     assert pattern.namespace == "t/n" and pattern.path == "t/n/a.*"
     assert pattern.matches("persistent://t/n/a")
     assert pattern.matches("non-persistent://t/n/ab")
     assert pattern.matches("persistent://t/n/ab-partition-3")
     assert not pattern.matches("persistent://t/n/ba")
-    assert not Pattern("t/n/a").matches("persistent://t/n/ab")
-    assert Pattern("t/n/a").matches("persistent://t/n/a-partition-3")
-    assert Pattern("x.*").namespace == "public/default"
+    assert not NamePattern("t/n/a").matches("persistent://t/n/ab")
+    assert NamePattern("t/n/a").matches("persistent://t/n/a-partition-3")
+    assert NamePattern("x.*").namespace == "public/default"
     for wrong in ("persistent://t/n", "t/n/[", "persistent://t"):
         with pytest.raises(InvalidTopicName):
-            Pattern(wrong)
+            NamePattern(wrong)

@@ -20,10 +20,10 @@ from pulsar_encore.exceptions import (
     InvalidUrl,
     NotConnected,
 )
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.addresses import Addresses, parse
-from pulsar_encore.transport.native.connection.cluster_service import Service
-from pulsar_encore.transport.native.connection.reconnect_backoff import Delays
+from pulsar_encore.transport.native.connection.cluster_service import ClusterService
+from pulsar_encore.transport.native.connection.reconnect_backoff import ReconnectBackoff
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.connection.staggered import first
 from pulsar_encore.wire import commands, frames
@@ -123,7 +123,7 @@ def test_with_no_address_left_the_last_ones_error_is_told() -> None:
 def test_delays_double_and_are_spread() -> None:
     seen = []
     for seed in range(200):
-        delays = Delays(0.1, 60.0, Random(seed))
+        delays = ReconnectBackoff(0.1, 60.0, Random(seed))
         seen.append([delays.next() for _ in range(12)])
     for at, most in enumerate([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]):
         taken = [each[at] for each in seen]
@@ -240,7 +240,7 @@ def test_a_credential_that_expires_is_asked_for_again_and_nothing_is_lost() -> N
             )
         )
         secret = Secret("old", "new")
-        pool = network.pool("pulsar://h", credentials=secret, settings=Settings(idle_s=0))
+        pool = network.pool("pulsar://h", credentials=secret, settings=ClientSettings(idle_s=0))
         session = await pool.any_broker()
         await asyncio.sleep(200)
         assert not session.closed
@@ -257,7 +257,7 @@ def test_a_challenge_that_cannot_be_met_ends_the_connection_by_name() -> None:
             )
         )
         secret = Secret("old", AuthenticationError("the issuer is away", retryable=True))
-        pool = network.pool("pulsar://h", credentials=secret, settings=Settings(idle_s=0))
+        pool = network.pool("pulsar://h", credentials=secret, settings=ClientSettings(idle_s=0))
         session = await pool.any_broker()
         await asyncio.sleep(29)
         assert not session.closed
@@ -303,7 +303,7 @@ def test_a_connection_that_is_asked_now_and_then_stays() -> None:
             )
             await asyncio.sleep(50)
         assert not session.closed
-        forever = network.pool("pulsar://h", settings=Settings(idle_s=0))
+        forever = network.pool("pulsar://h", settings=ClientSettings(idle_s=0))
         session = await forever.any_broker()
         await asyncio.sleep(1000)
         assert not session.closed
@@ -441,16 +441,16 @@ def test_a_move_ends_the_connections_and_what_is_under_way_goes_to_the_other_clu
         network.brokers["old:6650"] = Brokers(old=None).brokers["old:6650"]
         pool = network.pool("pulsar://old")
         session = await pool.any_broker()
-        pool.move(Service.at("pulsar://slow", network))
+        pool.move(ClusterService.at("pulsar://slow", network))
         assert session.closed
         waiting = asyncio.create_task(pool.any_broker())
         await settle()
-        pool.move(Service.at("pulsar://new", network))
+        pool.move(ClusterService.at("pulsar://new", network))
         with pytest.raises(NotConnected, match="moved to another cluster"):
             await waiting
         assert (await pool.any_broker()).peer == "pulsar://new:6650"
-        assert not await pool.probe(Service.at("pulsar://slow,nobody", network))
-        assert await pool.probe(Service.at("pulsar://nobody,new", network))
+        assert not await pool.probe(ClusterService.at("pulsar://slow,nobody", network))
+        assert await pool.probe(ClusterService.at("pulsar://nobody,new", network))
         await settle()
         assert len(network.brokers["new:6650"].lines) == 1, "a probe leaves nothing"
 

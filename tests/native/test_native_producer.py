@@ -51,7 +51,7 @@ from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.transport.native.producer.native_producer import NativeProducer
 from pulsar_encore.values.crypto_keys import CryptoKeyReader
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire import decode_body, decompress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entry_encryption import DataKeys
@@ -133,13 +133,13 @@ async def test_everything_that_can_be_said_of_a_message_arrives() -> None:
         "event_timestamp": 1234,
     }
     sent = [
-        Outgoing(payload=b"plain"),
-        Outgoing(payload=b"x", **said),
-        Outgoing(payload=None, partition_key="pk"),
-        Outgoing(payload=b"d", deliver_at=EARLY, **said),
-        Outgoing(payload=b"r", replication_clusters=["west", "east"]),
-        Outgoing(payload=b"l", disable_replication=True),
-        Outgoing(payload=b"after"),
+        OutgoingMessage(payload=b"plain"),
+        OutgoingMessage(payload=b"x", **said),
+        OutgoingMessage(payload=None, partition_key="pk"),
+        OutgoingMessage(payload=b"d", deliver_at=EARLY, **said),
+        OutgoingMessage(payload=b"r", replication_clusters=["west", "east"]),
+        OutgoingMessage(payload=b"l", disable_replication=True),
+        OutgoingMessage(payload=b"after"),
     ]
     ok(await outcomes(producer.publish(each) for each in sent))
     stored = network.stored()
@@ -189,10 +189,10 @@ async def test_a_message_over_the_limit_is_refused_before_anything_is_sent() -> 
     for options in (UNBATCHED, {}, {"batching_max_allowed_size_in_bytes": 10**6}):
         producer = await network.producer(**options)
         first = producer.publish(message(1))
-        large = producer.publish(Outgoing(payload=bytes(20_001)))
+        large = producer.publish(OutgoingMessage(payload=bytes(20_001)))
         with pytest.raises(MessageTooBig, match="chunking_enabled"):
             await large
-        await producer.publish(Outgoing(payload=bytes(20_000)))
+        await producer.publish(OutgoingMessage(payload=bytes(20_000)))
         await first
         assert producer.is_connected()
     assert len(network.service.sessions) == 3
@@ -203,7 +203,7 @@ async def test_a_message_over_the_limit_is_refused_before_anything_is_sent() -> 
 async def test_a_batch_keeps_below_what_the_broker_takes() -> None:
     network = Network(settings=BrokerSettings(max_message_size=20_000))
     producer = await network.producer(batching_max_allowed_size_in_bytes=10**6)
-    ok(await outcomes(producer.publish(Outgoing(payload=bytes(700))) for _ in range(100)))
+    ok(await outcomes(producer.publish(OutgoingMessage(payload=bytes(700))) for _ in range(100)))
     assert len(network.stored()) == 100
     assert len(network.service.sessions) == 1
 
@@ -239,7 +239,7 @@ async def test_nothing_leaves_in_clear_when_there_are_keys(options: dict[str, An
     )
     large = b"".join(b"%d" % each for each in range(30_000)) if options is CHUNKED else b"secret"
     sent = [b"secret 1", b"secret 2" * 100, large]
-    ok(await outcomes(producer.publish(Outgoing(payload=each)) for each in sent))
+    ok(await outcomes(producer.publish(OutgoingMessage(payload=each)) for each in sent))
     assert keys.asked == ["a", "b"]
     (asked,) = network.commands("PRODUCER")
     assert asked.encrypted
@@ -470,7 +470,7 @@ async def test_a_refused_chunk_fails_its_message_and_no_other(nth: int) -> None:
         settings=BrokerSettings(max_message_size=20_000),
     )
     producer = await network.producer(**CHUNKED)
-    large = Outgoing(payload=bytes(25_000))
+    large = OutgoingMessage(payload=bytes(25_000))
     failed, stored, small = await outcomes(
         [producer.publish(large), producer.publish(large), producer.publish(message(1))]
     )
@@ -737,13 +737,13 @@ async def test_chunks_wait_for_a_full_queue_too(limit: int) -> None:
         max_pending_messages=limit, block_if_queue_full=True, **CHUNKED
     )
     contents = [bytes([each]) * (25_000 if each % 2 else 10) for each in range(6)]
-    ids = ok(await outcomes(producer.publish(Outgoing(payload=each)) for each in contents))
+    ids = ok(await outcomes(producer.publish(OutgoingMessage(payload=each)) for each in contents))
     assert ids == sorted(ids)
     assert b"".join(network.payloads()) == b"".join(contents)
     assert [each.first_chunk is not None for each in ids] == [False, True] * 3
     refusing = await network.producer(max_pending_messages=3, **CHUNKED)
     for _ in range(3):
-        sends = [refusing.publish(Outgoing(payload=bytes(25_000))) for _ in range(3)]
+        sends = [refusing.publish(OutgoingMessage(payload=bytes(25_000))) for _ in range(3)]
         stored, *rest = await outcomes(sends)
         assert isinstance(stored, MessageId)
         assert all(isinstance(each, ProducerQueueIsFull) for each in rest)
@@ -770,7 +770,7 @@ async def test_much_that_waits_is_written_in_turns() -> None:
     producer = await network.producer(**UNBATCHED)
     session = network.lines[0].client
     session.pause_writing()
-    waiting = [producer.publish(Outgoing(payload=bytes(400_000))) for each in range(20)]
+    waiting = [producer.publish(OutgoingMessage(payload=bytes(400_000))) for each in range(20)]
     session.resume_writing()
     await asyncio.sleep(0)
     session.pause_writing()
@@ -922,8 +922,8 @@ async def test_a_router_chooses_and_its_mistakes_are_named() -> None:
         message_routing_mode=PartitionsRoutingMode.CustomPartition, message_router=route
     )
 
-    def of(payload: bytes) -> Outgoing:
-        return Outgoing(payload=payload, properties={"p": "q"}, partition_key="k")
+    def of(payload: bytes) -> OutgoingMessage:
+        return OutgoingMessage(payload=payload, properties={"p": "q"}, partition_key="k")
 
     assert (await producer.publish(of(b"a"))).partition() == 2
     for payload in (b"b", b"c"):

@@ -14,9 +14,9 @@ from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, NotConnected, ServiceUnitNotReady
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.transport.native.producer.native_producer import NativeProducer
-from pulsar_encore.transport.native.producer.partition_producer import Part
+from pulsar_encore.transport.native.producer.partition_producer import PartitionProducer
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 async def producer_of(rig: Rig, **chosen: Any) -> NativeProducer:
@@ -24,7 +24,9 @@ async def producer_of(rig: Rig, **chosen: Any) -> NativeProducer:
     return await rig.transport.create_producer(ProducerOptions(**given))
 
 
-def publish(producer: NativeProducer, part: Part, number: int) -> asyncio.Future[MessageId]:
+def publish(
+    producer: NativeProducer, part: PartitionProducer, number: int
+) -> asyncio.Future[MessageId]:
     """Publish to one part, as the producer does for a message that the router sends there."""
     waiter: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
     producer._admit(part, message(number), waiter)
@@ -113,7 +115,7 @@ def test_waiting_sends_go_to_the_new_partitions_when_a_chunked_message_is_lost()
                 handle(receipt)
 
         part.on_receipt = only_the_first  # type: ignore[method-assign]
-        chunked = producer.publish(Outgoing(payload=b"x" * 45_000))
+        chunked = producer.publish(OutgoingMessage(payload=b"x" * 45_000))
         await asyncio.sleep(1)
         waiting = [producer.publish(message(number)) for number in range(4)]
         rig.dialer.drop()

@@ -14,7 +14,7 @@ from pulsar_encore.errors import TransportTimeout
 from pulsar_encore.transport.native.connection import session as session_module
 from pulsar_encore.transport.native.producer import native_producer as link
 from pulsar_encore.transport.native.producer import partition_producer as part
-from pulsar_encore.transport.native.producer.pending_sends import Pending, Sending
+from pulsar_encore.transport.native.producer.pending_sends import PendingSend, PendingSends
 
 UNBATCHED = {"batching_enabled": False}
 COUNT = 4 * part._TOLD
@@ -105,9 +105,9 @@ async def test_a_client_that_is_shut_down_tells_all_callers_at_once() -> None:
 
 
 def test_frames_are_written_by_count_too() -> None:
-    pending: Pending[int] = Pending()
+    pending: PendingSends[int] = PendingSends()
     for number in range(10):
-        pending.add(Sending(b"%d" % number, number, [number], since=0.0))
+        pending.add(PendingSend(b"%d" % number, number, [number], since=0.0))
     assert pending.to_write(1_000, 4) == [b"0", b"1", b"2", b"3"]
     assert pending.to_write(1_000, 4) == [b"4", b"5", b"6", b"7"]
     assert pending.to_write(1_000, 4) == [b"8", b"9"]
@@ -124,9 +124,9 @@ async def test_receipts_of_large_batches_end_a_step_sooner(monkeypatch: pytest.M
     )
     await producer.publish(message(0))
     loop: Any = asyncio.get_running_loop()
-    received: Callable[[Any], int] = part.Part.on_receipt
+    received: Callable[[Any], int] = part.PartitionProducer.on_receipt
 
-    def slow(self: part.Part, receipt: Any) -> int:
+    def slow(self: part.PartitionProducer, receipt: Any) -> int:
         loop.advance(session_module.PART_S / 8)
         return received(self, receipt)
 
@@ -134,7 +134,7 @@ async def test_receipts_of_large_batches_end_a_step_sooner(monkeypatch: pytest.M
     network_session: Any = producer.parts[0]._session
     read: list[bytes] = []
     receive = network_session.receive
-    monkeypatch.setattr(part.Part, "on_receipt", slow)
+    monkeypatch.setattr(part.PartitionProducer, "on_receipt", slow)
     monkeypatch.setattr(network_session, "receive", read.append)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     while len(b"".join(read)) == 0 or len(network.payloads()) < COUNT + 1:

@@ -14,17 +14,17 @@ from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.testing import Deadlock
 from pulsar_encore.testing import run as run_in_virtual_time
-from pulsar_encore.transport.native.client_settings import Settings
-from pulsar_encore.transport.native.lookup.refresh_schedule import Round
+from pulsar_encore.transport.native.client_settings import ClientSettings
+from pulsar_encore.transport.native.lookup.refresh_schedule import RefreshSchedule
 from pulsar_encore.transport.native.native_transport import NativeTransport
 
-QUIET = Settings(keep_alive_s=math.inf, idle_s=0)
+QUIET = ClientSettings(keep_alive_s=math.inf, idle_s=0)
 PARTS = "persistent://public/default/parts"
 VOLATILE = "non-persistent://public/default/v"
 
 
 class WhenTold:
-    """Looks when a test says so (`Round`)."""
+    """Looks when a test says so (`RefreshSchedule`)."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
@@ -39,7 +39,7 @@ class WhenTold:
 
 
 def quiet(rig: Rig, rounds: list[WhenTold]) -> NativeTransport:
-    def make() -> Round:
+    def make() -> RefreshSchedule:
         rounds.append(WhenTold())
         return rounds[-1]
 
@@ -178,7 +178,7 @@ def test_a_seek_is_no_connection_that_is_back() -> None:
 
 def test_who_rests_before_another_attempt_can_be_told_that_it_is_worth_while() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(backoff_s=50))
+        rig = Rig(settings=ClientSettings(backoff_s=50))
         link = await rig.transport.subscribe(subscription())
         rig.dialer.drop()
         await settle(1)

@@ -10,7 +10,7 @@ from native_kit import TOPIC, Collector, Rig, run, subscription
 from test_native_attachment import Thing
 
 from pulsar_encore.exceptions import AuthorizationError, ServiceUnitNotReady
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 
 
 def test_hurry_may_be_called_again_before_the_attempt_begins() -> None:
@@ -36,7 +36,7 @@ def test_reattach_timeout_counts_from_the_last_loss_also_after_a_loss_during_the
             thing.attachment.again()
 
         unload = ServiceUnitNotReady("unload")
-        settings = Settings(reattach_timeout_s=300)
+        settings = ClientSettings(reattach_timeout_s=300)
         thing = Thing(lost, None, unload, unload, None, settings=settings)
         await thing.attachment.first()
         await asyncio.sleep(3600)
@@ -86,7 +86,7 @@ def test_a_token_supplier_that_hangs_delays_an_attempt_and_does_not_end_the_retr
 
 def test_reattach_timeout_ends_the_retrying_while_a_token_supplier_hangs() -> None:
     async def main() -> None:
-        thing = Thing(None, AuthorizationError("x"), settings=Settings(reattach_timeout_s=20))
+        thing = Thing(None, AuthorizationError("x"), settings=ClientSettings(reattach_timeout_s=20))
         await thing.attachment.first()
         supplier = Hanging()
         supplier.hangs = True
@@ -163,7 +163,9 @@ def test_cancelled_error_of_the_applications_code_during_an_attempt_is_retried()
 
 def test_an_attempt_is_made_shortly_before_reattach_timeout_ends() -> None:
     async def main() -> None:
-        thing = Thing(None, ServiceUnitNotReady("x"), settings=Settings(reattach_timeout_s=50))
+        thing = Thing(
+            None, ServiceUnitNotReady("x"), settings=ClientSettings(reattach_timeout_s=50)
+        )
         await thing.attachment.first()
         lost = thing.loop.time()
         thing.attachment.again()

@@ -22,7 +22,7 @@ from pulsar_encore import (
 )
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 
 UNLOADED = "an unload"
 LOST = "a lost connection"
@@ -79,7 +79,7 @@ def test_an_ack_is_awaited_until_the_broker_has_it(lost: str, how: str) -> None:
 
 def test_what_was_not_confirmed_leaves_before_any_permit_however_old() -> None:
     async def main() -> None:
-        rig = Rig(BrokerSettings(record=True), Settings(operation_timeout_s=7200))
+        rig = Rig(BrokerSettings(record=True), ClientSettings(operation_timeout_s=7200))
         rig.store(b"a")
         async with encore.Client(URL, transport=rig.transport) as client:
             consumer = await subscribe(client)

@@ -25,9 +25,9 @@ from pulsar_encore.exceptions import (
 )
 from pulsar_encore.options import ClientOptions, ConsumerType, InitialPosition, ProducerOptions
 from pulsar_encore.transport.interface import RetryNotice
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.lookup.lookup_interface import Partitions
-from pulsar_encore.transport.native.lookup.topic_shape import Shape
+from pulsar_encore.transport.native.lookup.topic_shape import TopicShape
 from pulsar_encore.transport.native.service_options import of_options
 from pulsar_encore.transport.transport_choice import make_transport
 from pulsar_encore.values.message_id import MessageId
@@ -212,7 +212,7 @@ def test_the_advice_for_a_limit_names_the_limit_and_no_other_subscription_type(s
 
 def test_reattach_timeout_ends_the_retrying_with_the_last_refusal() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(reattach_timeout_s=20.0))
+        rig = Rig(settings=ClientSettings(reattach_timeout_s=20.0))
         pair = await both(rig)
         loop = asyncio.get_running_loop()
         rig.service.faults = FaultPlan(
@@ -234,7 +234,7 @@ def test_reattach_timeout_ends_the_retrying_with_the_last_refusal() -> None:
 
 def test_reattach_timeout_ends_an_attempt_that_hangs() -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(reattach_timeout_s=10.0))
+        rig = Rig(settings=ClientSettings(reattach_timeout_s=10.0))
         pair = await both(rig)
         rig.service.faults = FaultPlan([Fault(kind="drop", command="SUBSCRIBE", times=999)])
         rig.dialer.drop()
@@ -387,7 +387,7 @@ def test_a_reader_goes_on_in_a_topic_that_is_created_again(before: int, after: i
 @pytest.mark.parametrize("before", [0, 4])
 def test_a_deleted_topic_is_created_again_after_recreate_after(before: int) -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(recreate_after_s=20.0))
+        rig = Rig(settings=ClientSettings(recreate_after_s=20.0))
         create(rig, before)
         pair = await both(rig)
         await pair.works()
@@ -405,7 +405,7 @@ def test_a_deleted_topic_is_created_again_after_recreate_after(before: int) -> N
 def test_a_broker_that_creates_partitioned_topics_does_so_after_a_while() -> None:
     async def main() -> None:
         rig = Rig(
-            BrokerSettings(auto_create_partitions=3), settings=Settings(recreate_after_s=20.0)
+            BrokerSettings(auto_create_partitions=3), settings=ClientSettings(recreate_after_s=20.0)
         )
         pair = await both(rig)
         rig.service.delete(TOPIC)
@@ -567,7 +567,7 @@ def test_the_options_reach_the_native_transport_and_not_stock() -> None:
     assert (settings.reattach_timeout_s, settings.recreate_after_s) == (7, 1.5)
     with pytest.raises(NotSupportedError, match="reattach_timeout"):
         make_transport(options, "stock")
-    assert of_options(ClientOptions(service_url="pulsar://h:1"))[1] == Settings()
+    assert of_options(ClientOptions(service_url="pulsar://h:1"))[1] == ClientSettings()
 
 
 def test_a_consumer_that_waits_for_a_deleted_topic_reports_topic_not_found() -> None:
@@ -628,11 +628,11 @@ def test_0_partitions_from_a_broker_without_pip_344_removes_no_partition() -> No
             partitions=partitions,
             ask_partitions=ask_partitions,
             pool=SimpleNamespace(
-                loop=asyncio.get_running_loop(), settings=Settings(recreate_after_s=10.0)
+                loop=asyncio.get_running_loop(), settings=ClientSettings(recreate_after_s=10.0)
             ),
         )
-        assert await Shape(lookup, TOPIC, creates=True).ask() == 0
-        shape = Shape(lookup, TOPIC, creates=True, partitions=4)
+        assert await TopicShape(lookup, TOPIC, creates=True).ask() == 0
+        shape = TopicShape(lookup, TOPIC, creates=True, partitions=4)
         assert await shape.ask() is None and not shape.may_create
         await asyncio.sleep(10)
         assert await shape.ask() == 0 and shape.may_create

@@ -11,7 +11,7 @@ from native_kit import Collector, Rig, run, subscription
 
 from pulsar_encore.exceptions import AuthorizationError, ErrorGettingAuthenticationData
 from pulsar_encore.transport.native.connection.addresses import parse
-from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import Session
 
 NAMESPACE = "persistent://public/default"
@@ -76,7 +76,7 @@ class Handler:
         pass
 
 
-async def with_outdated(minted: Minted) -> tuple[Pool, Session, Session]:
+async def with_outdated(minted: Minted) -> tuple[ConnectionPool, Session, Session]:
     """A pool with an outdated connection and the one that replaced it."""
     pool = Brokers(h=None).pool("pulsar://h", credentials=minted)
     address = parse("pulsar://h")[0]
@@ -89,7 +89,7 @@ async def with_outdated(minted: Minted) -> tuple[Pool, Session, Session]:
 
 
 def test_a_pool_on_a_closed_loop_severs_outdated_connections_too() -> None:
-    async def main() -> tuple[Pool, Session, Session]:
+    async def main() -> tuple[ConnectionPool, Session, Session]:
         return await with_outdated(Minted(fresh=True))
 
     loop = asyncio.new_event_loop()

@@ -13,7 +13,7 @@ from native_kit import TOPIC, Collector, Rig, run, subscription
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, TopicNotFound
 from pulsar_encore.options import ProducerOptions
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.retry_log import RetryLog
 
 NAME = f"consumer of subscription 's' on {TOPIC}"
@@ -155,7 +155,7 @@ def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
     """`ended for good: TopicNotFound` told nobody that a new consumer was needed."""
 
     async def main() -> None:
-        rig = Rig(settings=Settings(reattach_timeout_s=20.0))
+        rig = Rig(settings=ClientSettings(reattach_timeout_s=20.0))
         _, sink, producer = await both(rig)
         rig.service.faults = FaultPlan(
             [
@@ -182,7 +182,7 @@ def test_the_log_tells_that_a_topic_is_gone_and_that_it_is_created_again(
     partitions: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        rig = Rig(settings=Settings(recreate_after_s=60.0))
+        rig = Rig(settings=ClientSettings(recreate_after_s=60.0))
         if partitions:
             rig.service.catalogue.create_partitioned(TOPIC, partitions)
         link, _, producer = await both(rig)

@@ -19,8 +19,8 @@ from pulsar_encore.exceptions import (
     NotConnected,
     TopicNotFound,
 )
-from pulsar_encore.transport.native.client_settings import Settings
-from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.client_settings import ClientSettings
+from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
@@ -209,7 +209,7 @@ def test_a_silent_broker_is_given_up_and_one_that_answers_is_not() -> None:
         assert session.closed
         assert writer.ended == "aborted"
         assert isinstance(handler.lost[0], TransportTimeout)
-        rig = Rig(BrokerSettings(keep_alive_s=10), Settings(keep_alive_s=5))
+        rig = Rig(BrokerSettings(keep_alive_s=10), ClientSettings(keep_alive_s=5))
         live = await rig.transport._place().lookup.pool.any_broker()
         await asyncio.sleep(100)
         assert not live.closed
@@ -326,7 +326,7 @@ def test_entries_come_before_a_close_that_follows_them_and_none_after_it() -> No
 def test_a_whole_conversation_cut_anywhere(seed: int) -> None:
     async def main() -> None:
         rig = Rig(cuts=at_random(Random(seed)))
-        pool: Pool = rig.transport._place().lookup.pool
+        pool: ConnectionPool = rig.transport._place().lookup.pool
         session = await pool.any_broker()
         assert await rig.transport._place().lookup.partitions(TOPIC) == 0
         assert (await rig.transport._place().lookup.owner(TOPIC)) is session

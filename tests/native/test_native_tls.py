@@ -21,13 +21,16 @@ from pulsar_encore.devbroker.rules.credentials import Credential
 from pulsar_encore.devbroker.server import Broker
 from pulsar_encore.errors import ClosedError, PulsarException, TransportTimeout
 from pulsar_encore.exceptions import AuthenticationError, ConnectError
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.clusters import OneCluster
-from pulsar_encore.transport.native.connection.cluster_service import Credentials, Service
-from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.connection.cluster_service import (
+    ClusterService,
+    ConnectionCredentials,
+)
+from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.connection.sockets import Sockets
-from pulsar_encore.transport.native.connection.tls_context import Tls
+from pulsar_encore.transport.native.connection.tls_context import TlsContext
 from pulsar_encore.transport.native.native_transport import NativeTransport
 
 DAYS = datetime.timedelta(days=1)
@@ -47,17 +50,19 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def service(url: str, tls: Tls, credentials: Credentials | None = None) -> Service:
-    return Service.at(url, Sockets(tls), credentials, tls)
+def service(
+    url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
+) -> ClusterService:
+    return ClusterService.at(url, Sockets(tls), credentials, tls)
 
 
 @asynccontextmanager
 async def connected(
-    url: str, tls: Tls, credentials: Credentials | None = None
+    url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
 ) -> AsyncIterator[Session]:
     """A session that was accepted; nothing is left behind it."""
-    settings = Settings(connection_timeout_s=5.0)
-    pool = Pool(service(url, tls, credentials), settings, Random(1))
+    settings = ClientSettings(connection_timeout_s=5.0)
+    pool = ConnectionPool(service(url, tls, credentials), settings, Random(1))
     try:
         yield await pool.any_broker()
     finally:
@@ -65,7 +70,9 @@ async def connected(
         await pool.gone()
 
 
-async def refused(url: str, tls: Tls, credentials: Credentials | None = None) -> PulsarException:
+async def refused(
+    url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
+) -> PulsarException:
     """The error of connecting."""
     with pytest.raises(PulsarException) as caught:
         async with connected(url, tls, credentials):
@@ -82,7 +89,7 @@ def broker(authority: Authority, *hosts: str, **settings: Any) -> Broker:
 
 async def test_a_whole_consumer_by_tls(authority: Authority) -> None:
     async with broker(authority) as server:
-        tls = Tls(trust_file=authority.file)
+        tls = TlsContext(trust_file=authority.file)
         transport = NativeTransport(OneCluster(service(server.url_tls, tls)))
         link: Any = await transport.subscribe(subscription())
         link.start(Collector())
@@ -97,14 +104,14 @@ async def test_a_whole_consumer_by_tls(authority: Authority) -> None:
 async def test_the_name_counts_and_is_told_to_the_server(authority: Authority) -> None:
     async with broker(authority, "localhost") as server:
         by_name = server.url_tls.replace("127.0.0.1", "localhost")
-        tls = Tls(trust_file=authority.file)
+        tls = TlsContext(trust_file=authority.file)
         async with connected(by_name, tls) as session:
             stream = session._transport.get_extra_info("ssl_object")  # type: ignore[attr-defined]
             assert stream.server_hostname == "localhost"
         error = await refused(server.url_tls, tls)
         assert isinstance(error, ConnectError) and not error.retryable
         assert "not for '127.0.0.1'" in str(error)
-        async with connected(server.url_tls, Tls(insecure=True)):
+        async with connected(server.url_tls, TlsContext(insecure=True)):
             pass
 
 
@@ -113,7 +120,7 @@ async def test_a_certificate_of_nobody_known_is_not_taken(
 ) -> None:
     other = Authority(tmp_path, "other")
     async with broker(authority) as server:
-        for tls in (Tls(trust_file=other.file), Tls()):
+        for tls in (TlsContext(trust_file=other.file), TlsContext()):
             error = await refused(server.url_tls, tls)
             assert isinstance(error, ConnectError) and not error.retryable
             assert "not trusted" in str(error) and "tls_trust_certs_file_path" in str(error)
@@ -126,14 +133,14 @@ async def test_a_certificate_of_another_time_is_not_taken(
     certificate, key = authority.issue("broker", "127.0.0.1", age=age)
     settings = BrokerSettings(tls=TlsSettings(certificate_file=certificate, key_file=key))
     async with Broker(settings) as server:
-        error = await refused(server.url_tls, Tls(trust_file=authority.file))
+        error = await refused(server.url_tls, TlsContext(trust_file=authority.file))
         assert isinstance(error, ConnectError)
         assert said in str(error)
 
 
 async def test_plain_and_tls_ports_mixed_up_are_named_so(authority: Authority) -> None:
     async with broker(authority) as server:
-        tls = Tls(trust_file=authority.file)
+        tls = TlsContext(trust_file=authority.file)
         error = await refused(server.url.replace("pulsar:", "pulsar+ssl:"), tls)
         assert isinstance(error, ConnectError)
         assert "plain" in str(error) and "pulsar://" in str(error)
@@ -157,12 +164,12 @@ async def test_a_client_certificate_says_who_we_are(authority: Authority, tmp_pa
     )
     async with Broker(settings) as server:
         trust = authority.file
-        tls = Tls(trust_file=trust, certificate_file=ours[0], key_file=ours[1])
+        tls = TlsContext(trust_file=trust, certificate_file=ours[0], key_file=ours[1])
         async with connected(server.url_tls, tls, ByCertificate()) as session:
             assert not session.closed
         for files in (None, strangers):
             chosen = files or (None, None)
-            tls = Tls(trust_file=trust, certificate_file=chosen[0], key_file=chosen[1])
+            tls = TlsContext(trust_file=trust, certificate_file=chosen[0], key_file=chosen[1])
             error = await refused(server.url_tls, tls, ByCertificate())
             # The refusal may be overtaken by the end of the connection.
             assert isinstance(error, (AuthenticationError, ConnectError)), error
@@ -183,7 +190,9 @@ async def test_a_certificate_that_is_replaced_is_used_from_the_next_connection_o
         credentials=(Credential(method="tls", data="ours"),),
     )
     strangers = Authority(tmp_path, "other").issue("ours")
-    tls = Tls(trust_file=authority.file, certificate_file=strangers[0], key_file=strangers[1])
+    tls = TlsContext(
+        trust_file=authority.file, certificate_file=strangers[0], key_file=strangers[1]
+    )
     async with Broker(settings) as server:
         assert "client's certificate" in str(await refused(server.url_tls, tls, ByCertificate()))
         authority.issue("ours")
@@ -197,25 +206,25 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     certificate, key = authority.issue("ours")
     _, others_key = authority.issue("others")
     for tls, named in (
-        (Tls(trust_file=str(tmp_path / "absent.pem")), "tls_trust_certs_file_path"),
-        (Tls(trust_file=str(nonsense)), "tls_trust_certs_file_path"),
-        (Tls(certificate_file=str(nonsense), key_file=key), "client certificate"),
-        (Tls(certificate_file=certificate, key_file=others_key), "client certificate"),
+        (TlsContext(trust_file=str(tmp_path / "absent.pem")), "tls_trust_certs_file_path"),
+        (TlsContext(trust_file=str(nonsense)), "tls_trust_certs_file_path"),
+        (TlsContext(certificate_file=str(nonsense), key_file=key), "client certificate"),
+        (TlsContext(certificate_file=certificate, key_file=others_key), "client certificate"),
         (
-            Tls(certificate_file=certificate, key_file=authority.encrypted_key("locked")),
+            TlsContext(certificate_file=certificate, key_file=authority.encrypted_key("locked")),
             "must not be encrypted",
         ),
     ):
         with pytest.raises(ConnectError, match=named) as caught:
             tls.context()
         assert not caught.value.retryable
-    tls = Tls(trust_file=str(nonsense))
+    tls = TlsContext(trust_file=str(nonsense))
     nonsense.write_bytes(Path(authority.file).read_bytes())
     assert tls.context().verify_mode is ssl.CERT_REQUIRED
 
 
 def test_the_oldest_protocol_is_1_2_and_names_are_compared() -> None:
-    context = Tls().context()
+    context = TlsContext().context()
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert context.check_hostname
 
@@ -244,8 +253,10 @@ async def listening() -> AsyncIterator[tuple[int, asyncio.Event, asyncio.Event]]
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
 async def test_a_port_that_accepts_and_says_nothing_costs_the_timeout(scheme: str) -> None:
     async with listening() as (port, _, _):
-        settings = Settings(connection_timeout_s=0.05)
-        pool = Pool(service(f"{scheme}://127.0.0.1:{port}", Tls()), settings, Random(1))
+        settings = ClientSettings(connection_timeout_s=0.05)
+        pool = ConnectionPool(
+            service(f"{scheme}://127.0.0.1:{port}", TlsContext()), settings, Random(1)
+        )
         with pytest.raises(TransportTimeout, match=r"0\.05 s"):
             await pool.any_broker()
         pool.shutdown()
@@ -254,7 +265,9 @@ async def test_a_port_that_accepts_and_says_nothing_costs_the_timeout(scheme: st
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
 async def test_a_connect_that_is_cut_short_leaves_no_socket(scheme: str) -> None:
     async with listening() as (port, came, left):
-        pool = Pool(service(f"{scheme}://127.0.0.1:{port}", Tls()), Settings(), Random(1))
+        pool = ConnectionPool(
+            service(f"{scheme}://127.0.0.1:{port}", TlsContext()), ClientSettings(), Random(1)
+        )
         waiting = asyncio.create_task(pool.any_broker())
         await came.wait()
         pool.shutdown()
@@ -266,9 +279,9 @@ async def test_a_connect_that_is_cut_short_leaves_no_socket(scheme: str) -> None
 async def test_nobody_there_is_a_connect_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    error = await refused(f"pulsar://127.0.0.1:{port}", Tls())
+    error = await refused(f"pulsar://127.0.0.1:{port}", TlsContext())
     assert isinstance(error, ConnectError) and error.retryable
-    error = await refused("pulsar://no-such-host.invalid", Tls())
+    error = await refused("pulsar://no-such-host.invalid", TlsContext())
     assert isinstance(error, ConnectError)
 
 
@@ -276,4 +289,4 @@ def test_where_the_system_trusts_nobody_it_is_as_in_stock(monkeypatch: pytest.Mo
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self: None)
     nowhere = ssl.DefaultVerifyPaths(None, None, "", "", "", "")
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nowhere)
-    assert Tls().context().cert_store_stats()["x509_ca"] > 50
+    assert TlsContext().context().cert_store_stats()["x509_ca"] > 50

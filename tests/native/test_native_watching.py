@@ -11,7 +11,7 @@ from native_kit import Collector, Rig, run, settle, subscription
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, InvalidTopicName
 from pulsar_encore.options import RegexSubscriptionMode
-from pulsar_encore.transport.native.lookup.pattern_watch import Watched
+from pulsar_encore.transport.native.lookup.pattern_watch import PatternWatch
 from pulsar_encore.values.topic_names import base_name
 from pulsar_encore.wire import commands
 from pulsar_encore.wire.checksum import topics_hash
@@ -261,7 +261,7 @@ def test_the_client_decides_what_matches() -> None:
     async def main() -> None:
         rig = Rig()
         lookup = rig.transport._place().lookup
-        watched = Watched(lookup, PATTERN, RegexSubscriptionMode.PersistentOnly, 60.0)
+        watched = PatternWatch(lookup, PATTERN, RegexSubscriptionMode.PersistentOnly, 60.0)
         assert await watched.first() == []
         await settle()
         session = lookup.pool.sessions[0]

@@ -23,7 +23,7 @@ from pulsar_encore.devbroker.server import Broker
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.exceptions import NotConnected
 from pulsar_encore.options import ProducerOptions
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.clusters import OneCluster
 from pulsar_encore.transport.native.connection.addresses import (
     Address,
@@ -32,10 +32,10 @@ from pulsar_encore.transport.native.connection.addresses import (
     referred,
 )
 from pulsar_encore.transport.native.connection.attachment import Attachment
-from pulsar_encore.transport.native.connection.cluster_service import Service
-from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.connection.cluster_service import ClusterService
+from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.connection.tls_context import Tls
+from pulsar_encore.transport.native.connection.tls_context import TlsContext
 from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.wire import commands, frames
@@ -274,7 +274,7 @@ def test_an_answer_of_the_former_cluster_gets_no_credentials_of_the_next() -> No
         pool = network.pool("pulsar://a:1")
         first = pool.service
         (b,) = parse("pulsar://b:1")
-        pool.move(Service.at("pulsar://c:1", network, AuthenticationToken(SECRET)))
+        pool.move(ClusterService.at("pulsar://c:1", network, AuthenticationToken(SECRET)))
         with pytest.raises(NotConnected, match="another cluster"):
             await pool.broker(b, service=first)
         assert network.addresses == []
@@ -300,7 +300,7 @@ async def test_a_token_for_one_cluster_is_not_sent_to_the_web_service_of_the_nex
         lookup = lookup_by(first.url, credentials=Slow())
         asking = asyncio.ensure_future(lookup.owner(TOPIC))
         await asked.wait()
-        lookup.pool.move(Service.at(second.url, lookup.pool.service.dialer))
+        lookup.pool.move(ClusterService.at(second.url, lookup.pool.service.dialer))
         go_on.set()
         with pytest.raises(NotConnected, match="another cluster"):
             await asking
@@ -354,8 +354,10 @@ def authority(tmp_path: Path) -> Authority:
 async def secured(authority: Authority, **settings: Any) -> AsyncIterator[tuple[Broker, Any]]:
     """A development broker with TLS, and a transport with a token on it."""
     async with broker(authority, token=SECRET, **settings) as server:
-        where = service(server.url_tls, Tls(trust_file=authority.file), AuthenticationToken(SECRET))
-        transport = NativeTransport(OneCluster(where), Settings(backoff_s=0.01))
+        where = service(
+            server.url_tls, TlsContext(trust_file=authority.file), AuthenticationToken(SECRET)
+        )
+        transport = NativeTransport(OneCluster(where), ClientSettings(backoff_s=0.01))
         yield server, transport
         await transport.close()
 
@@ -462,7 +464,7 @@ async def test_no_token_reaches_a_plain_address_of_an_https_lookup(
     async with plain_listener() as listener, serving(Site(), _server_context(authority)) as site:
         by_tls = listener.url if answer == "plain" else None
         site.pages = {OWNER: (200, {"brokerUrl": listener.url, "brokerUrlTls": by_tls})}
-        tls = Tls(trust_file=authority.file)
+        tls = TlsContext(trust_file=authority.file)
         lookup = lookup_by(site.url, tls=tls, credentials=AuthenticationToken(SECRET))
         with pytest.raises(TopicLookupError) as caught:
             await lookup.owner("persistent://public/default/a b")
@@ -486,7 +488,7 @@ async def test_no_token_follows_a_redirect_from_https_to_http(
         }
         if steps == 1:
             site.pages[PARTITIONS] = site.pages["/2"]
-        tls = Tls(trust_file=authority.file)
+        tls = TlsContext(trust_file=authority.file)
         lookup = lookup_by(site.url, tls=tls, credentials=AuthenticationToken(SECRET))
         with pytest.raises(TopicLookupError, match="from TLS to none") as caught:
             await lookup.partitions("persistent://public/default/a b")
@@ -503,7 +505,7 @@ async def test_a_redirect_from_http_to_https_is_checked_like_any_connection_by_t
         serving(Site(**{"*": page}), _server_context(authority)) as site,
         serving(Site(**{"*": (307, {}, {"Location": site.url})})) as first,
     ):
-        trusting = lookup_by(first.url, tls=Tls(trust_file=authority.file))
+        trusting = lookup_by(first.url, tls=TlsContext(trust_file=authority.file))
         assert await trusting.partitions(TOPIC) == 3
         trusting.pool.shutdown()
         stranger = lookup_by(first.url, operation_timeout_s=5)
@@ -527,8 +529,10 @@ def test_clusters_of_the_user_s_own_choice_may_have_no_tls() -> None:
 
     async def main() -> None:
         network = Schemes(h=answering(), plain=answering())
-        pool = Pool(Service.at("pulsar+ssl://h:1", network), Settings(), Random(1))
-        pool.move(Service.at("pulsar://plain:1", network))
+        pool = ConnectionPool(
+            ClusterService.at("pulsar+ssl://h:1", network), ClientSettings(), Random(1)
+        )
+        pool.move(ClusterService.at("pulsar://plain:1", network))
         assert (await pool.any_broker()).peer == "pulsar://plain:1"
 
     run(main())

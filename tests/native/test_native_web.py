@@ -28,12 +28,15 @@ from pulsar_encore.exceptions import (
 )
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.options import RegexSubscriptionMode
-from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.clusters import OneCluster
-from pulsar_encore.transport.native.connection.cluster_service import Credentials, Service
-from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.connection.cluster_service import (
+    ClusterService,
+    ConnectionCredentials,
+)
+from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.sockets import Sockets
-from pulsar_encore.transport.native.connection.tls_context import Tls
+from pulsar_encore.transport.native.connection.tls_context import TlsContext
 from pulsar_encore.transport.native.lookup import http_lookup as web
 from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.native_transport import NativeTransport
@@ -101,15 +104,17 @@ async def serving(site: Site, context: ssl.SSLContext | None = None) -> AsyncIte
 
 def lookup_by(
     *urls: str,
-    credentials: Credentials | None = None,
-    tls: Tls | None = None,
+    credentials: ConnectionCredentials | None = None,
+    tls: TlsContext | None = None,
     **settings: Any,
 ) -> Lookup:
-    tls = tls or Tls()
+    tls = tls or TlsContext()
     hosts = ",".join(url.partition("://")[2] for url in urls)
-    service = Service.at(f"{urls[0].partition('://')[0]}://{hosts}", Sockets(tls), credentials, tls)
+    service = ClusterService.at(
+        f"{urls[0].partition('://')[0]}://{hosts}", Sockets(tls), credentials, tls
+    )
     chosen = {"operation_timeout_s": 10, "backoff_s": 0.05, **settings}
-    return Lookup(Pool(service, Settings(**chosen), Random(1)))
+    return Lookup(ConnectionPool(service, ClientSettings(**chosen), Random(1)))
 
 
 async def end(lookup: Lookup) -> None:
@@ -123,8 +128,8 @@ async def test_a_whole_consumer_of_an_http_address() -> None:
             PARTITIONS: (200, {"partitions": 0}),
             OWNER: (200, {"brokerUrl": broker.url, "brokerUrlTls": None}),
         }
-        tls = Tls()
-        transport = NativeTransport(OneCluster(Service.at(site.url, Sockets(tls))))
+        tls = TlsContext()
+        transport = NativeTransport(OneCluster(ClusterService.at(site.url, Sockets(tls))))
         link: Any = await transport.subscribe(subscription(topics=("a b",)))
         link.start(Collector())
         assert link.is_connected()
@@ -288,14 +293,14 @@ async def test_by_https_certificates_and_names_count(tmp_path: Path) -> None:
             OWNER: (200, {"brokerUrl": broker.url, "brokerUrlTls": broker.url_tls}),
             PARTITIONS: (307, {}, {"Location": plain.url + PARTITIONS}),
         }
-        tls = Tls(trust_file=authority.file)
+        tls = TlsContext(trust_file=authority.file)
         lookup = lookup_by(site.url, tls=tls, operation_timeout_s=5)
         assert (await lookup.owner(TOPIC)).peer == broker.url_tls
         with pytest.raises(TopicLookupError, match="from TLS to none"):
             await lookup.partitions(TOPIC)
         assert plain.asked == []
         await end(lookup)
-        stranger = lookup_by(site.url, tls=Tls(), operation_timeout_s=5)
+        stranger = lookup_by(site.url, tls=TlsContext(), operation_timeout_s=5)
         with pytest.raises(ConnectError, match="tls_trust_certs_file_path"):
             await stranger.owner(TOPIC)
         await end(stranger)

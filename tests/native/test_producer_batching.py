@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.transport.native.producer.send_batches import Batch, Batching
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.transport.native.producer.send_batches import SendBatch, SendBatches
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire import decode_batch
 
 KEYS = st.sampled_from([None, "a", "b", b"a", b"\xff"])
 messages = st.builds(
-    Outgoing,
+    OutgoingMessage,
     payload=st.none() | st.integers(0, 60).map(bytes),
     partition_key=KEYS,
     ordering_key=KEYS,
@@ -22,7 +22,7 @@ messages = st.builds(
 )
 
 
-def key(message: Outgoing) -> bytes | None:
+def key(message: OutgoingMessage) -> bytes | None:
     chosen = message.partition_key if message.ordering_key is None else message.ordering_key
     return chosen.encode() if isinstance(chosen, str) else chosen
 
@@ -34,11 +34,11 @@ def key(message: Outgoing) -> bytes | None:
     st.booleans(),
 )
 def test_batches(
-    given_: list[tuple[Outgoing, int, bool]], most: int, max_bytes: int, by_key: bool
+    given_: list[tuple[OutgoingMessage, int, bool]], most: int, max_bytes: int, by_key: bool
 ) -> None:
-    batching: Batching[int] = Batching(max_messages=most, max_bytes=max_bytes, by_key=by_key)
-    sent: dict[int, Outgoing] = {}
-    taken: list[list[Batch[int]]] = []
+    batching: SendBatches[int] = SendBatches(max_messages=most, max_bytes=max_bytes, by_key=by_key)
+    sent: dict[int, OutgoingMessage] = {}
+    taken: list[list[SendBatch[int]]] = []
     sequence_id = -1
     for message, step, time_is_up in given_:
         sequence_id += step
@@ -71,20 +71,22 @@ def test_batches(
 
 
 def test_batches_by_key_keep_the_order_of_each_key() -> None:
-    batching: Batching[int] = Batching(max_messages=6, max_bytes=10_000, by_key=True)
+    batching: SendBatches[int] = SendBatches(max_messages=6, max_bytes=10_000, by_key=True)
     keys = "abbaca"
-    full: list[Batch[int]] = []
+    full: list[SendBatch[int]] = []
     for sequence_id, each in enumerate(keys):
-        full += batching.add(Outgoing(payload=b"x", partition_key=each), sequence_id, sequence_id)
+        full += batching.add(
+            OutgoingMessage(payload=b"x", partition_key=each), sequence_id, sequence_id
+        )
     assert [batch.waiters for batch in full] == [[1, 2], [4], [0, 3, 5]]
 
 
 @pytest.mark.parametrize("by_key", [False, True])
 def test_the_cost_of_a_message(by_key: bool) -> None:
     """A bound that a slower machine meets too: about 1 us where it was measured."""
-    message, best = Outgoing(payload=bytes(100)), 1.0
+    message, best = OutgoingMessage(payload=bytes(100)), 1.0
     for _ in range(5):
-        batching: Batching[int] = Batching(max_messages=1000, max_bytes=10**6, by_key=by_key)
+        batching: SendBatches[int] = SendBatches(max_messages=1000, max_bytes=10**6, by_key=by_key)
         start = time.perf_counter()
         for sequence_id in range(1000):
             batching.add(message, sequence_id, sequence_id)

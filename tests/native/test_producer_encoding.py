@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.transport.native.producer.send_encoder import (
-    Encoder,
     PlainHeads,
+    SendEncoder,
     described_head,
     varint,
 )
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire import FRAME_OVERHEAD, FrameDecoder, decode_batch, decode_body, decompress
 from pulsar_encore.wire import pulsar_pb2 as pb
 
@@ -26,7 +26,7 @@ LIMIT = 20_000
 NOW_MS = 1_700_000_000_000
 
 
-def encoder(**changed: Any) -> Encoder:
+def encoder(**changed: Any) -> SendEncoder:
     given: dict[str, Any] = {
         "producer_id": 3,
         "producer_name": "näme",
@@ -35,7 +35,7 @@ def encoder(**changed: Any) -> Encoder:
         "max_message_size": LIMIT,
         "encrypt": None,
     }
-    return Encoder(**{**given, **changed})
+    return SendEncoder(**{**given, **changed})
 
 
 def opened(frame: bytes) -> tuple[pb.CommandSend, pb.MessageMetadata, bytes]:
@@ -54,7 +54,7 @@ def opened(frame: bytes) -> tuple[pb.CommandSend, pb.MessageMetadata, bytes]:
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = st.none() | texts | st.binary(max_size=8)
 outgoing = st.builds(
-    Outgoing,
+    OutgoingMessage,
     payload=st.none() | st.binary(max_size=300),
     properties=st.none() | st.dictionaries(texts, texts, max_size=3),
     partition_key=keys,
@@ -82,7 +82,7 @@ def test_plain_heads_are_what_protobuf_writes(messages: list[tuple[int, int]]) -
             assert heads.head(size, sequence_id) == struct.pack(">I", len(data)) + data
 
 
-def check_described(metadata: Any, message: Outgoing) -> None:
+def check_described(metadata: Any, message: OutgoingMessage) -> None:
     assert {each.key: each.value for each in metadata.properties} == (message.properties or {})
     key = message.partition_key
     assert metadata.HasField("partition_key") == (key is not None)
@@ -102,7 +102,7 @@ def check_described(metadata: Any, message: Outgoing) -> None:
 
 @given(outgoing, sequence_ids)
 def test_a_message_in_a_batch_says_what_the_application_said(
-    message: Outgoing, sequence_id: int
+    message: OutgoingMessage, sequence_id: int
 ) -> None:
     payload = message.payload or b""
     batch = described_head(message, sequence_id) + payload
@@ -121,7 +121,7 @@ def test_a_message_in_a_batch_says_what_the_application_said(
     st.booleans(),
 )
 def test_a_message_that_is_its_entry(
-    message: Outgoing,
+    message: OutgoingMessage,
     sequence_id: int,
     schema_version: bytes,
     codec: int,
@@ -129,7 +129,7 @@ def test_a_message_that_is_its_entry(
     clusters: list[str] | None,
     disabled: bool,
 ) -> None:
-    message = Outgoing(
+    message = OutgoingMessage(
         payload=message.payload,
         properties=message.properties,
         partition_key=message.partition_key,
@@ -163,7 +163,7 @@ def test_a_batch(codec: int, by_key: bool) -> None:
     parts = [p for at, each in enumerate(contents) for p in (heads.head(len(each), 200 + at), each)]
     first, last = (299, None) if by_key else (200, 299)
     made = encoder(codec=codec, schema_version=b"\x00" * 8)
-    frame = made.batch(Outgoing(payload=contents[0]), parts, 100, first, last, NOW_MS)
+    frame = made.batch(OutgoingMessage(payload=contents[0]), parts, 100, first, last, NOW_MS)
     send, metadata, payload = opened(frame)
     assert (send.sequence_id, send.num_messages) == (first, 100)
     assert send.HasField("highest_sequence_id") == metadata.HasField("highest_sequence_id")
@@ -175,7 +175,7 @@ def test_a_batch(codec: int, by_key: bool) -> None:
 
 
 def test_what_compression_makes_larger_is_sent_as_it_is() -> None:
-    message = Outgoing(payload=bytes(range(256)))
+    message = OutgoingMessage(payload=bytes(range(256)))
     _, metadata, payload = opened(encoder(codec=pb.ZSTD).single(message, 0, NOW_MS))
     assert metadata.compression == pb.NONE and not metadata.uncompressed_size
     assert payload == message.payload
@@ -186,7 +186,7 @@ def test_what_compression_makes_larger_is_sent_as_it_is() -> None:
 def test_a_batch_has_the_key_of_its_first_message(
     key: str | bytes | None, ordering_key: str | None
 ) -> None:
-    message = Outgoing(payload=b"x", partition_key=key, ordering_key=ordering_key)
+    message = OutgoingMessage(payload=b"x", partition_key=key, ordering_key=ordering_key)
     _, alone, _ = opened(encoder().single(message, 0, NOW_MS))
     _, metadata, _ = opened(encoder().batch(message, [b"x"], 2, 0, 1, NOW_MS))
     for name in ("partition_key", "partition_key_b64_encoded", "ordering_key"):
@@ -196,28 +196,28 @@ def test_a_batch_has_the_key_of_its_first_message(
 
 def test_a_plain_batch_says_how_many_it_has_right_after_its_time() -> None:
     """Where consumers that read fast look for it first (wire-protocol notes 9)."""
-    frame = encoder().batch(Outgoing(payload=b"x"), [b"x"], 2, 0, 1, NOW_MS)
+    frame = encoder().batch(OutgoingMessage(payload=b"x"), [b"x"], 2, 0, 1, NOW_MS)
     assert b"\x18" + varint(NOW_MS) + b"\x58\x02" in frame
 
 
 @pytest.mark.parametrize("codec", [pb.NONE, pb.ZLIB])
 def test_a_message_over_the_limit_is_named(codec: int) -> None:
     payload = bytes(range(256)) * (LIMIT // 256) + bytes(LIMIT % 256)
-    assert encoder().single(Outgoing(payload=payload), 0, NOW_MS)
+    assert encoder().single(OutgoingMessage(payload=payload), 0, NOW_MS)
     with pytest.raises(MessageTooBig, match=f"{LIMIT + 1} bytes.*takes {LIMIT}.*chunking_enabled"):
-        encoder().single(Outgoing(payload=payload + b"x"), 0, NOW_MS)
-    small = encoder(codec=pb.ZLIB).single(Outgoing(payload=bytes(10 * LIMIT)), 0, NOW_MS)
+        encoder().single(OutgoingMessage(payload=payload + b"x"), 0, NOW_MS)
+    small = encoder(codec=pb.ZLIB).single(OutgoingMessage(payload=bytes(10 * LIMIT)), 0, NOW_MS)
     assert len(small) < LIMIT
 
 
 def test_metadata_over_the_limit_is_named_instead_of_costing_the_connection() -> None:
-    fits = Outgoing(payload=bytes(LIMIT), properties={"k": "v" * (FRAME_OVERHEAD - 200)})
+    fits = OutgoingMessage(payload=bytes(LIMIT), properties={"k": "v" * (FRAME_OVERHEAD - 200)})
     opened(encoder().single(fits, 0, NOW_MS))
-    too_much = Outgoing(payload=bytes(LIMIT), properties={"k": "v" * FRAME_OVERHEAD})
+    too_much = OutgoingMessage(payload=bytes(LIMIT), properties={"k": "v" * FRAME_OVERHEAD})
     with pytest.raises(MessageTooBig, match="properties"):
         encoder().single(too_much, 0, NOW_MS)
     with pytest.raises(MessageTooBig, match="metadata of a chunk"):
-        huge = Outgoing(payload=bytes(LIMIT), properties={"k": "v" * LIMIT})
+        huge = OutgoingMessage(payload=bytes(LIMIT), properties={"k": "v" * LIMIT})
         encoder().chunks(huge, 0, NOW_MS)
 
 
@@ -225,7 +225,7 @@ def test_metadata_over_the_limit_is_named_instead_of_costing_the_connection() ->
 @pytest.mark.parametrize("codec", [pb.NONE, pb.SNAPPY])
 def test_chunks_are_the_message(size: int, codec: int) -> None:
     payload = bytes(range(251)) * (size // 251) + bytes(size % 251)
-    message = Outgoing(payload=payload, properties={"a": "b"}, partition_key=b"\xff")
+    message = OutgoingMessage(payload=payload, properties={"a": "b"}, partition_key=b"\xff")
     frames = encoder(codec=codec).chunks(message, 7, NOW_MS)
     joined = b""
     for number, frame in enumerate(frames):
@@ -260,10 +260,10 @@ def test_an_entry_is_encrypted_after_compression_and_each_chunk_by_itself() -> N
         return b"sealed" + bytes(payload)
 
     sealing = encoder(encrypt=encrypt, codec=pb.ZLIB)
-    _, metadata, payload = sent_as_it_is(sealing.single(Outgoing(payload=bytes(1000)), 0, 1))
+    _, metadata, payload = sent_as_it_is(sealing.single(OutgoingMessage(payload=bytes(1000)), 0, 1))
     assert len(seen[0]) < 100 and payload == b"sealed" + seen[0]
     assert metadata.encryption_param == b"%012d" % 1
-    frames = encoder(encrypt=encrypt).chunks(Outgoing(payload=bytes(25_000)), 1, NOW_MS)
+    frames = encoder(encrypt=encrypt).chunks(OutgoingMessage(payload=bytes(25_000)), 1, NOW_MS)
     assert [sent_as_it_is(each)[1].encryption_param[-1:] for each in frames] == [b"2", b"3", b"4"]
     assert b"".join(seen[1:]) == bytes(25_000)
 
@@ -285,6 +285,6 @@ def test_the_cost_of_a_plain_message() -> None:
         start = time.perf_counter()
         for sequence_id in range(1000):
             parts += (heads.head(100, sequence_id), payload)
-        encoder().batch(Outgoing(payload=b"x"), parts, 1000, 0, 999, NOW_MS)
+        encoder().batch(OutgoingMessage(payload=b"x"), parts, 1000, 0, 999, NOW_MS)
         best = min(best, time.perf_counter() - start)
     assert best / 1000 < 20e-6

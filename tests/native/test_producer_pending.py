@@ -8,11 +8,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pulsar_encore.transport.native.producer.pending_sends import OutOfStepError, Pending, Sending
+from pulsar_encore.transport.native.producer.pending_sends import (
+    OutOfStepError,
+    PendingSend,
+    PendingSends,
+)
 
 
-def sending(number: int) -> Sending[int]:
-    return Sending(b"frame %d" % number, number, [number], since=float(number))
+def sending(number: int) -> PendingSend[int]:
+    return PendingSend(b"frame %d" % number, number, [number], since=float(number))
 
 
 class PendingModel(RuleBasedStateMachine):
@@ -20,9 +24,9 @@ class PendingModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: Pending[int] = Pending()
+        self.pending: PendingSends[int] = PendingSends()
         self.numbers = count()
-        self.waited: list[Sending[int]] = []  # of what somebody waits for, in order
+        self.waited: list[PendingSend[int]] = []  # of what somebody waits for, in order
         self.wire: list[int] = []  # what the broker has to answer
 
     @rule()
@@ -107,8 +111,10 @@ TestPending = PendingModel.TestCase
 
 def test_a_refusal_names_the_last_message_of_a_batch() -> None:
     # As Pulsar 4.2.4 does; one that was not recognised was sent again until its time was up.
-    pending: Pending[int] = Pending()
-    batches = [Sending(b"x", first, [first], since=0.0, last=first + 9) for first in (0, 10, 20)]
+    pending: PendingSends[int] = PendingSends()
+    batches = [
+        PendingSend(b"x", first, [first], since=0.0, last=first + 9) for first in (0, 10, 20)
+    ]
     for each in batches:
         pending.add(each)
     pending.to_write(10)

@@ -16,15 +16,15 @@ from pulsar_encore.exceptions import TopicNotFound
 from pulsar_encore.schema import AvroSchema
 from pulsar_encore.transport.interface import Delivery, RetryNotice
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage
-from pulsar_encore.transport.versioned.known_schema import Definition
-from pulsar_encore.transport.versioned.schema_gate import Gate
+from pulsar_encore.transport.versioned.known_schema import SchemaDefinition
+from pulsar_encore.transport.versioned.schema_gate import SchemaGate
 from pulsar_encore.transport.versioned.versioned_messages import SchemaVersions
 from pulsar_encore.transport.versioned.writer_schemas import WriterSchemas
 from pulsar_encore.wire import pb
 
 ANY_ID = encore.MessageId(-1, 3, 4)
 SCHEMA = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}
-WRITTEN = Definition(
+WRITTEN = SchemaDefinition(
     "Avro", '{"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}'
 )
 
@@ -36,7 +36,9 @@ class Rig:
         credits: (source, messages) that were given back.
     """
 
-    def __init__(self, *, durable: bool = True, answer: Definition | Exception = WRITTEN) -> None:
+    def __init__(
+        self, *, durable: bool = True, answer: SchemaDefinition | Exception = WRITTEN
+    ) -> None:
         self.sink: Any = Collector()
         self.credits: list[tuple[int, int]] = []
         self.answered = asyncio.Event()
@@ -46,9 +48,9 @@ class Rig:
             consumed=lambda source, messages: self.credits.append((source, messages)),
         )
         versions = SchemaVersions(AvroSchema(None, SCHEMA), WriterSchemas(self._fetch))
-        self.gate = Gate(link, versions, self.sink, durable=durable)
+        self.gate = SchemaGate(link, versions, self.sink, durable=durable)
 
-    async def _fetch(self, topic: str, version: int) -> Definition:
+    async def _fetch(self, topic: str, version: int) -> SchemaDefinition:
         await self.answered.wait()
         if isinstance(self._answer, Exception):
             raise self._answer
@@ -130,7 +132,7 @@ async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(Definition("Json", "{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
+    [(SchemaDefinition("Json", "{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
 )
 async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_error(
     answer: Any, why: str
@@ -155,7 +157,7 @@ async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> Non
     rig.arrive(1)
     assert await rig.values() == [1]
     other = {"name": "m", "type": "int", "default": 0}
-    rig._answer = Definition(
+    rig._answer = SchemaDefinition(
         "Avro", json.dumps({**SCHEMA, "fields": [other, {"name": "n", "type": "int"}]})
     )
     gone = RetryNotice("t-partition-1", TopicNotFound("deleted"), 1, 0.1)

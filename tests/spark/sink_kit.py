@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, FaultPlan, run_in_thread
 from pulsar_encore.spark.compat import arrow_schema
-from pulsar_encore.spark.connection_options import Connection
+from pulsar_encore.spark.connection_options import ConnectionOptions
 from pulsar_encore.spark.runtime import Runtime
 from pulsar_encore.spark.sink import SinkCommit, batch_writer, stream_writer
 from pulsar_encore.spark.sink import data_writers as writers
@@ -92,7 +92,7 @@ class Home:
 
     def stored(self, topic: str) -> list[encore.Message]:
         """All messages of a topic without partitions, in order."""
-        connection = Connection(service_url=self.broker.url)
+        connection = ConnectionOptions(service_url=self.broker.url)
         client = self.runtime.client(connection)
 
         async def read() -> list[encore.Message]:

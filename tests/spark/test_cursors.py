@@ -12,7 +12,7 @@ from pulsar_encore.errors import TransportError
 from pulsar_encore.exceptions import ConsumerBusy, NotAllowedError
 from pulsar_encore.options import Subscription
 from pulsar_encore.spark.driver import query_cursor as cursor
-from pulsar_encore.spark.driver.query_cursor import Cursors
+from pulsar_encore.spark.driver.query_cursor import QueryCursors
 from pulsar_encore.spark.offsets import EARLIEST
 from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.testing import run
@@ -52,10 +52,10 @@ class Broker:
         return Link()
 
 
-def held(broker: Broker) -> Cursors:
+def held(broker: Broker) -> QueryCursors:
     options = read_options(GIVEN, streaming=True)
     with patch.object(cursor, "transport_of", lambda client: broker):
-        return Cursors(None, options, None)  # type: ignore[arg-type]
+        return QueryCursors(None, options, None)  # type: ignore[arg-type]
 
 
 def test_it_is_asked_for_until_the_one_that_looked_is_gone() -> None:
@@ -104,7 +104,7 @@ def test_who_holds_a_subscription_that_stays_busy(admin: Any, said: str) -> None
 
     options = read_options(GIVEN, streaming=True)
     with patch.object(cursor, "transport_of", lambda client: Busy(0)):
-        cursors = Cursors(None, options, admin)  # type: ignore[arg-type]
+        cursors = QueryCursors(None, options, admin)  # type: ignore[arg-type]
 
     async def main() -> None:
         await cursors.position(TOPIC, EARLIEST)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.spark.offsets import EARLIEST, Position
-from pulsar_encore.spark.reader.range_filter import Cut, Cutter
+from pulsar_encore.spark.reader.range_filter import Cut, RangeFilter
 from pulsar_encore.transport.interface import Delivery
 
 Topic = list[tuple[int, int, int]]
@@ -60,7 +60,7 @@ def test_with_reconnects_that_bring_entries_again(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
-    cutter = Cutter(start, end, whole=True)
+    cutter = RangeFilter(start, end, whole=True)
     cuts = []
     at = max(0, sum(1 for each in topic if each[:2] < start.place) - rng.randrange(3))
     while at < len(topic) and not cutter.done:
@@ -75,7 +75,7 @@ def test_of_an_engine_that_splits_entries(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
-    cutter = Cutter(start, end, whole=False)
+    cutter = RangeFilter(start, end, whole=False)
     cuts = []
     for ledger, entry, size in topic:
         first = 0
@@ -91,17 +91,17 @@ def test_what_is_done_with_is_where_a_reconnect_goes_on(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
-    first = Cutter(start, end, whole=True)
+    first = RangeFilter(start, end, whole=True)
     stop = rng.randrange(len(topic) + 1)
     cuts = [first.take(delivery(*each)) for each in topic[:stop]]
-    again = Cutter(first.last, end, whole=True)
+    again = RangeFilter(first.last, end, whole=True)
     if not first.done:
         cuts += [again.take(delivery(*each)) for each in topic]
     assert taken(cuts) == expected(topic, start, end)
 
 
 def test_an_end_that_is_no_message_ends_it_too() -> None:
-    cutter = Cutter(EARLIEST, Position(3, 5), whole=True)
+    cutter = RangeFilter(EARLIEST, Position(3, 5), whole=True)
     assert cutter.take(delivery(3, 4, 2)) is not None
     assert not cutter.done
     cutter.passed(3, 5)
@@ -111,6 +111,6 @@ def test_an_end_that_is_no_message_ends_it_too() -> None:
 
 def test_a_range_that_runs_backwards_is_empty() -> None:
     """As after a crash in the first batch of a query that begins at the end."""
-    cutter = Cutter(Position(3, 5), Position(3, 2), whole=True)
+    cutter = RangeFilter(Position(3, 5), Position(3, 2), whole=True)
     assert cutter.done
     assert cutter.take(delivery(3, 2, 0)) is None

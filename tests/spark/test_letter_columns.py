@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.letters import DELAY_TIME, FIRST_TIME, LAST_TIME, REAL_SUBSCRIPTION, REAL_TOPIC
-from pulsar_encore.letters.letter_reader import Letter
+from pulsar_encore.letters.letter_reader import LetterFacts
 from pulsar_encore.spark.reader.letter_columns import letter_values
 from pulsar_encore.spark.source_columns import LAST_US
 from pulsar_encore.values.message_id import MessageId
@@ -32,7 +32,7 @@ class Given:
 
 
 def values(properties: dict[str, str], written_ms: int = 5) -> dict[str, object]:
-    return letter_values(Letter(Given(properties, written_ms)), TOPIC)
+    return letter_values(LetterFacts(Given(properties, written_ms)), TOPIC)
 
 
 def test_a_letter_is_due_a_delay_behind_its_writing() -> None:

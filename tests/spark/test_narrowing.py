@@ -33,7 +33,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.spark.driver.batch import NarrowedBatchReader, PulsarBatchReader
 from pulsar_encore.spark.filter_pushdown import narrowing_of
 from pulsar_encore.spark.offsets import EARLIEST, Position
-from pulsar_encore.spark.range_planner import Ledger, Span, split
+from pulsar_encore.spark.range_planner import EntrySpan, LedgerSize, split
 from pulsar_encore.spark.reader.range_fetch import ReadRange
 
 TOPICS = ("persistent://t/n/a", "persistent://t/n/a-partition-0", "persistent://t/n/b-partition-1")
@@ -128,18 +128,18 @@ ALL = st.one_of(
 
 
 @st.composite
-def topics(draw: st.DrawFn) -> dict[str, tuple[Ledger, ...]]:
+def topics(draw: st.DrawFn) -> dict[str, tuple[LedgerSize, ...]]:
     """What is stored; ledgers may be empty, and their numbers have gaps."""
     return {
         topic: tuple(
-            Ledger(number, draw(st.integers(0, 4)), 0, closed=True)
+            LedgerSize(number, draw(st.integers(0, 4)), 0, closed=True)
             for number in sorted(draw(st.sets(st.integers(0, 7), min_size=2, max_size=6)))
         )
         for topic in TOPICS
     }
 
 
-def messages(topic: str, ledgers: tuple[Ledger, ...], times: int) -> list[Stored]:
+def messages(topic: str, ledgers: tuple[LedgerSize, ...], times: int) -> list[Stored]:
     partition = int(topic[-1]) if "partition" in topic else -1
     return [
         # Times are in no order.
@@ -159,7 +159,7 @@ def messages(topic: str, ledgers: tuple[Ledger, ...], times: int) -> list[Stored
     times=st.integers(),
 )
 def test_narrowed_and_filtered_is_filtered(
-    stored: dict[str, tuple[Ledger, ...]],
+    stored: dict[str, tuple[LedgerSize, ...]],
     filters: list[Filter],
     known: bool,
     parts: int,
@@ -178,7 +178,7 @@ def test_narrowed_and_filtered_is_filtered(
         found = ledgers if known else ()
         start, end = narrowing.span(EARLIEST, last, found)
         assert end.order <= last.order
-        for begin, stop in split(Span(start, end, found), parts):
+        for begin, stop in split(EntrySpan(start, end, found), parts):
             read += [
                 each
                 for each in here
@@ -193,7 +193,7 @@ def test_narrowed_and_filtered_is_filtered(
 
 
 NAMES = {f"__{key}": key for key in ("topic", "partition", "ledgerId", "entryId", "key")}
-LEDGERS = (Ledger(3, 10, 0, True), Ledger(7, 20, 0, True), Ledger(12, 30, 0, False))
+LEDGERS = (LedgerSize(3, 10, 0, True), LedgerSize(7, 20, 0, True), LedgerSize(12, 30, 0, False))
 BEGIN, END = Position(3, -1), Position(12, 29)
 
 
@@ -229,7 +229,7 @@ def test_a_ledger_whose_end_is_not_known_is_one_task() -> None:
     start, end = span(EqualTo(("__ledgerId",), 7), known=False)
     assert start == Position(7, -1)
     assert Position(7, 10**9).order < end.order < Position(8, 0).order
-    assert split(Span(start, end), 4) == [(start, end)]
+    assert split(EntrySpan(start, end), 4) == [(start, end)]
 
 
 def test_nothing_is_read_of_what_there_cannot_be() -> None:
@@ -239,7 +239,7 @@ def test_nothing_is_read_of_what_there_cannot_be() -> None:
         [EqualTo(("__ledgerId",), 7), EqualTo(("__ledgerId",), 3)],
     ):
         start, end = span(*filters)
-        assert start.order >= end.order or not split(Span(start, end, LEDGERS), 1)
+        assert start.order >= end.order or not split(EntrySpan(start, end, LEDGERS), 1)
 
 
 def test_topics_and_partitions_are_left_out() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.spark.reader.column_values import Gathered
+from pulsar_encore.spark.reader.column_values import ColumnValues
 from pulsar_encore.spark.reader.payloads import Payloads
 from pulsar_encore.spark.reader.plain_messages import plain_messages
 from pulsar_encore.transport.native.consumer.message_views import Batch, BatchMessages
@@ -95,7 +95,7 @@ def test_a_number_that_reaches_beyond_the_batch_is_not_plain(size: bytes) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30))
 def test_a_column_is_what_was_gathered(steps: list[tuple[int, int]]) -> None:
-    column, once = Gathered(pa.int64()), 7
+    column, once = ColumnValues(pa.int64()), 7
     expected: list[int] = []
     for kind, count in steps:
         some = [len(expected) + at for at in range(count)]

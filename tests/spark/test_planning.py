@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pulsar_encore.spark.offsets import EARLIEST, Position
 from pulsar_encore.spark.range_planner import (
-    Ledger,
+    EntrySpan,
+    LedgerSize,
     Quota,
     Slicing,
-    Span,
     admit,
     may_be_gone,
     shared_parts,
@@ -24,13 +24,13 @@ from pulsar_encore.spark.range_planner import (
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> Span:
+def spans(draw: st.DrawFn) -> EntrySpan:
     """A topic of some ledgers, read from anywhere to anywhere."""
     sizes = draw(st.lists(st.integers(0, 60), min_size=1, max_size=6))
     assume(sum(sizes))
     ids = sorted(draw(st.sets(st.integers(1, 99), min_size=len(sizes), max_size=len(sizes))))
     ledgers = tuple(
-        Ledger(number, size, size * draw(st.integers(1, 500)), at < len(sizes) - 1)
+        LedgerSize(number, size, size * draw(st.integers(1, 500)), at < len(sizes) - 1)
         for at, (number, size) in enumerate(zip(ids, sizes, strict=True))
     )
     places = [Position(each.id, entry) for each in ledgers for entry in range(each.entries)]
@@ -41,10 +41,10 @@ def spans(draw: st.DrawFn) -> Span:
     end = places[max(0, high)]
     if draw(st.booleans()):
         end = Position(*end.place, draw(st.integers(6, 9)))
-    return Span(start, end, ledgers, draw(st.sampled_from([1.0, 3.5, 1000.0])))
+    return EntrySpan(start, end, ledgers, draw(st.sampled_from([1.0, 3.5, 1000.0])))
 
 
-def entries(span: Span) -> list[tuple[int, int]]:
+def entries(span: EntrySpan) -> list[tuple[int, int]]:
     """Places of all entries of a span, whole or in part."""
     stretches = span.stretches()
     assert stretches is not None
@@ -57,7 +57,7 @@ topics = st.dictionaries(st.sampled_from("abcdefgh"), spans(), min_size=1)
 
 
 @given(spans())
-def test_the_entries_of_a_span_are_those_between_its_ends(span: Span) -> None:
+def test_the_entries_of_a_span_are_those_between_its_ends(span: EntrySpan) -> None:
     expected = [
         (each.id, entry)
         for each in span.ledgers
@@ -68,7 +68,9 @@ def test_the_entries_of_a_span_are_those_between_its_ends(span: Span) -> None:
 
 
 @given(spans(), st.integers(1, 20), st.booleans())
-def test_parts_are_the_whole_and_do_not_overlap(span: Span, parts: int, by_ledger: bool) -> None:
+def test_parts_are_the_whole_and_do_not_overlap(
+    span: EntrySpan, parts: int, by_ledger: bool
+) -> None:
     ranges = split(span, parts, by_ledger=by_ledger)
     if span.empty:
         assert ranges == []
@@ -84,16 +86,16 @@ def test_parts_are_the_whole_and_do_not_overlap(span: Span, parts: int, by_ledge
 
 
 @given(spans(), st.integers(1, 20))
-def test_parts_are_of_nearly_the_same_size(span: Span, parts: int) -> None:
+def test_parts_are_of_nearly_the_same_size(span: EntrySpan, parts: int) -> None:
     total = len(entries(span))
-    sizes = [len(entries(Span(start, end, span.ledgers))) for start, end in split(span, parts)]
+    sizes = [len(entries(EntrySpan(start, end, span.ledgers))) for start, end in split(span, parts)]
     if total:
         assert len(sizes) == min(parts, total)
         assert max(sizes) - min(sizes) <= 1
 
 
 @given(spans(), st.integers(1, 20))
-def test_parts_by_ledger_are_whole_ledgers(span: Span, parts: int) -> None:
+def test_parts_by_ledger_are_whole_ledgers(span: EntrySpan, parts: int) -> None:
     last = {each.id: each.entries - 1 for each in span.ledgers}
     for start, _ in split(span, parts, by_ledger=True)[1:]:
         assert start.entry == last[start.ledger]
@@ -115,27 +117,27 @@ def test_shares_use_the_limit_and_are_as_equal_as_they_can_be(
 
 @given(topics, st.integers(1, 200))
 def test_no_more_entries_than_the_limit_and_no_fewer_than_there_is_room_for(
-    read: dict[str, Span], limit: int
+    read: dict[str, EntrySpan], limit: int
 ) -> None:
     taken = taken_of(read, Quota(entries=limit))
     assert taken == min(limit, sum(len(entries(span)) for span in read.values()))
 
 
-def taken_of(read: dict[str, Span], quota: Quota) -> int:
+def taken_of(read: dict[str, EntrySpan], quota: Quota) -> int:
     ends = admit(read, quota)
     assert ends.keys() == read.keys()
     total = 0
     for topic, span in read.items():
         assert span.empty or span.start.order <= ends[topic].order <= span.end.order
-        total += len(entries(Span(span.start, ends[topic], span.ledgers)))
+        total += len(entries(EntrySpan(span.start, ends[topic], span.ledgers)))
     return total
 
 
 @given(topics, st.integers(1, 5000))
-def test_rows_hold_unless_one_entry_alone_is_more(read: dict[str, Span], limit: int) -> None:
+def test_rows_hold_unless_one_entry_alone_is_more(read: dict[str, EntrySpan], limit: int) -> None:
     ends = admit(read, Quota(rows=limit))
     took = {
-        topic: len(entries(Span(span.start, ends[topic], span.ledgers)))
+        topic: len(entries(EntrySpan(span.start, ends[topic], span.ledgers)))
         for topic, span in read.items()
     }
     rows = sum(count * read[topic].per_entry for topic, count in took.items())
@@ -145,7 +147,7 @@ def test_rows_hold_unless_one_entry_alone_is_more(read: dict[str, Span], limit: 
 
 @given(topics, st.integers(1, 5000), st.integers(1, 50), st.integers(1, 5000))
 def test_each_of_several_limits_holds(
-    read: dict[str, Span], rows: int, most: int, size: int
+    read: dict[str, EntrySpan], rows: int, most: int, size: int
 ) -> None:
     together = taken_of(read, Quota(rows=rows, entries=most, size=size))
     assert together <= most
@@ -153,7 +155,7 @@ def test_each_of_several_limits_holds(
 
 
 @given(topics, st.integers(1, 30))
-def test_batch_by_batch_everything_is_read_once(read: dict[str, Span], limit: int) -> None:
+def test_batch_by_batch_everything_is_read_once(read: dict[str, EntrySpan], limit: int) -> None:
     left = dict(read)
     seen: list[tuple[str, tuple[int, int]]] = []
     for _ in range(1000):
@@ -161,9 +163,9 @@ def test_batch_by_batch_everything_is_read_once(read: dict[str, Span], limit: in
             break
         ends = admit(left, Quota(entries=limit))
         for topic, span in left.items():
-            part = Span(span.start, ends[topic], span.ledgers, span.per_entry)
+            part = EntrySpan(span.start, ends[topic], span.ledgers, span.per_entry)
             seen += [(topic, place) for place in entries(part)]
-            left[topic] = Span(
+            left[topic] = EntrySpan(
                 max(ends[topic], span.start, key=lambda each: each.order),
                 span.end,
                 span.ledgers,
@@ -174,9 +176,9 @@ def test_batch_by_batch_everything_is_read_once(read: dict[str, Span], limit: in
 
 
 def test_one_hot_topic_leaves_room_to_nine_quiet_ones_and_takes_the_rest() -> None:
-    ledgers = (Ledger(1, 10_000, 1_000_000, False),)
-    read = {"hot": Span(EARLIEST, Position(1, 9_999), ledgers)}
-    read |= {f"quiet-{each}": Span(EARLIEST, Position(1, 1), ledgers) for each in range(9)}
+    ledgers = (LedgerSize(1, 10_000, 1_000_000, False),)
+    read = {"hot": EntrySpan(EARLIEST, Position(1, 9_999), ledgers)}
+    read |= {f"quiet-{each}": EntrySpan(EARLIEST, Position(1, 1), ledgers) for each in range(9)}
     ends = admit(read, Quota(entries=500))
     assert ends["hot"] == Position(1, 481)
     assert all(ends[f"quiet-{each}"] == Position(1, 1) for each in range(9))
@@ -185,11 +187,11 @@ def test_one_hot_topic_leaves_room_to_nine_quiet_ones_and_takes_the_rest() -> No
 @pytest.mark.parametrize("size", [600, 1000, 5000])  # more than its share, than all, and by far
 @pytest.mark.parametrize("small", [1, 250])
 def test_large_entries_beside_small_ones_have_their_turn(size: int, small: int) -> None:
-    large = Span(EARLIEST, Position(1, 9), (Ledger(1, 10, 10, False),), float(size))
+    large = EntrySpan(EARLIEST, Position(1, 9), (LedgerSize(1, 10, 10, False),), float(size))
     begin = EARLIEST
     taken = []
     for batch in range(200):
-        more = Span(begin, Position(2, small * (batch + 9)), (Ledger(2, 10**6, 1, False),))
+        more = EntrySpan(begin, Position(2, small * (batch + 9)), (LedgerSize(2, 10**6, 1, False),))
         ends = admit({"large": large, "small": more}, Quota(rows=1000))
         assert ends == admit({"small": more, "large": large}, Quota(rows=1000))
         assert ends["large"] != large.start or ends["small"] != more.start
@@ -201,30 +203,30 @@ def test_large_entries_beside_small_ones_have_their_turn(size: int, small: int) 
 
 
 def test_with_more_topics_than_entries_each_has_its_turn() -> None:
-    ledgers = (Ledger(1, 100, 100, False),)
-    left = {f"t{each}": Span(EARLIEST, Position(1, 99), ledgers) for each in range(10)}
+    ledgers = (LedgerSize(1, 100, 100, False),)
+    left = {f"t{each}": EntrySpan(EARLIEST, Position(1, 99), ledgers) for each in range(10)}
     waited = dict.fromkeys(left, 0)
     for _ in range(40):
         ends = admit(left, Quota(entries=3))
         for topic, span in left.items():
             waited[topic] = 0 if ends[topic] != span.start else waited[topic] + 1
-            left[topic] = Span(ends[topic], span.end, ledgers)
+            left[topic] = EntrySpan(ends[topic], span.end, ledgers)
         assert max(waited.values()) <= 10
 
 
 def test_what_cannot_be_counted_is_read_to_its_end() -> None:
-    unknown = Span(Position(1, 5), Position(3, 7))
+    unknown = EntrySpan(Position(1, 5), Position(3, 7))
     assert unknown.stretches() is None
     assert admit({"t": unknown}, Quota(entries=2)) == {"t": Position(3, 7)}
     assert split(unknown, 4) == [(unknown.start, unknown.end)]
     # Within a ledger there is nothing to ask for.
-    known = Span(Position(3, 1), Position(3, 7))
+    known = EntrySpan(Position(3, 1), Position(3, 7))
     assert admit({"t": known}, Quota(entries=2)) == {"t": Position(3, 3)}
     assert len(split(known, 3)) == 3
 
 
 def test_a_position_in_a_batch_leaves_the_rest_of_its_entry() -> None:
-    span = Span(Position(3, 4, 2), Position(3, 6, 1))
+    span = EntrySpan(Position(3, 4, 2), Position(3, 6, 1))
     assert entries(span) == [(3, 4), (3, 5), (3, 6)]
     assert split(span, 3) == [
         (Position(3, 4, 2), Position(3, 4)),
@@ -250,7 +252,7 @@ def test_tasks_are_at_least_so_many_as_far_as_there_are_entries(
     assert sum(shared.values()) >= min(parts, sum(max(1, count) for count in counts.values()))
 
 
-LEDGERS = (Ledger(7, 5, 50, True), Ledger(9, 0, 0, True), Ledger(12, 3, 30, False))
+LEDGERS = (LedgerSize(7, 5, 50, True), LedgerSize(9, 0, 0, True), LedgerSize(12, 3, 30, False))
 
 
 @pytest.mark.parametrize(

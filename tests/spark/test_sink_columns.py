@@ -8,7 +8,7 @@ from sink_kit import URL, schema_of
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.sink import batch_writer, stream_writer
-from pulsar_encore.spark.sink.sink_columns import Layout, layout_of
+from pulsar_encore.spark.sink.sink_columns import ColumnLayout, layout_of
 from pulsar_encore.spark.sink.sink_options import sink_options
 
 LETTER = {"value": "binary", "__topic": "string", "__messageId": "binary"}
@@ -16,7 +16,7 @@ LETTER_OPTIONS = {"sinkMode": "dead_letter", "subscription": "s"}
 FULL = {**LETTER, "__messageProperties": "map"}
 
 
-def layout(schema: StructType, **given: str) -> Layout:
+def layout(schema: StructType, **given: str) -> ColumnLayout:
     return layout_of(schema, sink_options({"service.url": URL, **given}, streaming=False))
 
 

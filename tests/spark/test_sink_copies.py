@@ -11,15 +11,20 @@ from sink_kit import URL, batch_of, schema_of
 
 from pulsar_encore import letters
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.letters.letter_form import Form
-from pulsar_encore.spark.sink.letter_copies import Times, Way, Why, copy_rule
+from pulsar_encore.letters.letter_form import LetterForm
+from pulsar_encore.spark.sink.letter_copies import (
+    AttemptTimes,
+    Destination,
+    FailureReason,
+    copy_rule,
+)
 from pulsar_encore.spark.sink.row_batches import CopiedRows
 from pulsar_encore.spark.sink.sink_columns import layout_of
 from pulsar_encore.spark.sink.sink_options import sink_options
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
-NOW = Times(1_000_000, 1_000_001)
+NOW = AttemptTimes(1_000_000, 1_000_001)
 HOME = "persistent://public/default/orders"
 RETRY, DEAD = f"{HOME}-billing-RETRY", f"{HOME}-billing-DLQ"
 ID = MessageId(-1, 7, 8, 2, batch_size=5)
@@ -39,7 +44,7 @@ NOTHING: tuple[Any, ...] = (None,) * 3
 
 def copied(
     *row: Any, schema: StructType = SCHEMA, refuse_byte_keys: bool = False, **options: str
-) -> tuple[Way, Outgoing]:
+) -> tuple[Destination, OutgoingMessage]:
     given = {"service.url": URL, "sinkMode": "reconsume_later", "subscription": "billing"}
     given |= options
     checked = sink_options({name: value for name, value in given.items() if value}, streaming=False)
@@ -62,7 +67,7 @@ def row(
 
 def test_a_first_failure_waits_on_the_retry_topic() -> None:
     way, letter = copied(*row(properties={"colour": "red"}), backoff="5s")
-    assert way == Way(RETRY)
+    assert way == Destination(RETRY)
     assert (letter.payload, letter.partition_key) == (b"v", "k")
     assert letter.deliver_at == NOW.wall_from + 5000
     assert letter.properties == {
@@ -86,13 +91,13 @@ def test_a_reason_without_end_is_cut() -> None:
 def test_a_letter_counts_on_where_it_was() -> None:
     _, first = copied(*row())
     way, second = copied(*row(RETRY, first.properties))
-    assert way == Way(RETRY)
+    assert way == Destination(RETRY)
     assert second.properties is not None
     assert second.properties[letters.RECONSUME_TIMES] == "2"
     assert second.properties[letters.DELAY_TIME] == "10000"
     assert second.properties[letters.REAL_TOPIC] == HOME
     way, last = copied(*row(RETRY, second.properties), maxRedeliverCount="2")
-    assert way == Way(DEAD)
+    assert way == Destination(DEAD)
     assert last.deliver_at is None and last.properties is not None
     assert last.properties[letters.ATTEMPTS] == "3"
     assert last.properties[letters.REASON] == "reconsume_later"
@@ -100,17 +105,17 @@ def test_a_letter_counts_on_where_it_was() -> None:
 
 def test_counts_of_others_are_not_believed() -> None:
     way, letter = copied(*row(properties={letters.RECONSUME_TIMES: "99"}))
-    assert way == Way(RETRY) and letter.properties is not None
+    assert way == Destination(RETRY) and letter.properties is not None
     assert letter.properties[letters.RECONSUME_TIMES] == "1"
 
 
 def test_topics_that_were_named() -> None:
     own = "persistent://public/default/again"
     way, letter = copied(*row(), retryLetterTopic="again")
-    assert way == Way(own)
+    assert way == Destination(own)
     way, letter = copied(*row(own, letter.properties), retryLetterTopic="again")
     assert letter.properties is not None
-    assert (way, letter.properties[letters.RECONSUME_TIMES]) == (Way(own), "2")
+    assert (way, letter.properties[letters.RECONSUME_TIMES]) == (Destination(own), "2")
     with pytest.raises(ConfigurationError, match=r"row 0 of the task.*set deadLetterTopic"):
         copied(*row(own, letter.properties), retryLetterTopic="again", maxRedeliverCount="2")
     way, _ = copied(
@@ -120,12 +125,12 @@ def test_topics_that_were_named() -> None:
         maxRedeliverCount="2",
         initialSubscriptionName="watch",
     )
-    assert way == Way("persistent://public/default/over", first_subscription="watch")
+    assert way == Destination("persistent://public/default/over", first_subscription="watch")
 
 
 def test_straight_to_the_dead_letter_topic() -> None:
     way, letter = copied(*row(f"{HOME}-partition-3"), sinkMode="dead_letter")
-    assert way == Way(DEAD)
+    assert way == Destination(DEAD)
     assert letter.properties is not None
     assert letter.properties[letters.REAL_TOPIC] == f"{HOME}-partition-3"
     assert letter.properties[letters.REASON] == "dead_letter"
@@ -147,8 +152,8 @@ def test_a_row_says_why_it_failed() -> None:
         letters.CONSUMER: "job",
     }
     same, other = (
-        Why("ValueError", "no 18", None, "schema"),
-        Why("KeyError", "no 17", None, "schema"),
+        FailureReason("ValueError", "no 18", None, "schema"),
+        FailureReason("KeyError", "no 17", None, "schema"),
     )
     assert fingerprint == (same.evidence("x") or pytest.fail()).fingerprint
     assert fingerprint != (other.evidence("x") or pytest.fail()).fingerprint
@@ -156,7 +161,7 @@ def test_a_row_says_why_it_failed() -> None:
 
 def test_copies_are_written_with_the_schema_of_their_originals() -> None:
     way, _ = copied(*row(version=(3).to_bytes(8, "big")))
-    assert way == Way(RETRY, Form(HOME, 3, True))
+    assert way == Destination(RETRY, LetterForm(HOME, 3, True))
 
 
 def test_a_replay_goes_where_it_died() -> None:
@@ -164,7 +169,7 @@ def test_a_replay_goes_where_it_died() -> None:
         value="binary", __topic="string", __messageId="binary", __messageProperties="map"
     )
 
-    def replayed(topic: str, real: str, **options: str) -> tuple[Way, Outgoing]:
+    def replayed(topic: str, real: str, **options: str) -> tuple[Destination, OutgoingMessage]:
         said = [
             (letters.REAL_TOPIC, real),
             (letters.REAL_SUBSCRIPTION, "billing"),
@@ -175,7 +180,7 @@ def test_a_replay_goes_where_it_died() -> None:
         return copied(b"v", topic, ID.serialize(), said, schema=schema, **given)
 
     way, copy = replayed(DEAD, HOME, replayId="r")
-    assert way == Way(HOME)
+    assert way == Destination(HOME)
     assert copy.properties == {
         letters.REAL_TOPIC: HOME,
         letters.REAL_SUBSCRIPTION: "billing",
@@ -188,8 +193,8 @@ def test_a_replay_goes_where_it_died() -> None:
     elsewhere = "persistent://public/default/secret"
     with pytest.raises(ConfigurationError, match=r"row 0 of the task.*is not the topic that"):
         replayed(DEAD, elsewhere)
-    assert replayed(DEAD, elsewhere, realTopics="secret")[0] == Way(elsewhere)
-    assert replayed(DEAD, elsewhere, replayTarget="other")[0] == Way(
+    assert replayed(DEAD, elsewhere, realTopics="secret")[0] == Destination(elsewhere)
+    assert replayed(DEAD, elsewhere, replayTarget="other")[0] == Destination(
         "persistent://public/default/other"
     )
 

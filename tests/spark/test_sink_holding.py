@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.spark.sink.letter_copies import Way
-from pulsar_encore.spark.sink.row_batches import Chunk
-from pulsar_encore.spark.sink.row_spool import Held
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.spark.sink.letter_copies import Destination
+from pulsar_encore.spark.sink.row_batches import RowChunk
+from pulsar_encore.spark.sink.row_spool import RowSpool
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 def batch(values: Sequence[bytes | None], key: str | None = None) -> pa.RecordBatch:
@@ -20,17 +20,17 @@ def batch(values: Sequence[bytes | None], key: str | None = None) -> pa.RecordBa
     return pa.record_batch([pa.array(values, pa.binary()), keys], names=["value", "key"])
 
 
-def read(rows: pa.RecordBatch, first: int) -> Chunk:
+def read(rows: pa.RecordBatch, first: int) -> RowChunk:
     payloads, keys = (each.to_pylist() for each in rows.columns)
     messages = [
-        Outgoing(payload=payload, partition_key=key, properties={"row": f"{number}"})
+        OutgoingMessage(payload=payload, partition_key=key, properties={"row": f"{number}"})
         for number, (payload, key) in enumerate(zip(payloads, keys, strict=True), first)
     ]
-    return Chunk(messages, Way("t"), sum(len(each) for each in payloads if each))
+    return RowChunk(messages, Destination("t"), sum(len(each) for each in payloads if each))
 
 
-def held(batches: Iterable[pa.RecordBatch], in_memory: int = 1 << 20) -> Held:
-    made = Held(read, copies=False, in_memory=in_memory)
+def held(batches: Iterable[pa.RecordBatch], in_memory: int = 1 << 20) -> RowSpool:
+    made = RowSpool(read, copies=False, in_memory=in_memory)
     for each in batches:
         made.add(each)
     return made
@@ -42,7 +42,7 @@ def digest_of(batches: Iterable[pa.RecordBatch], in_memory: int = 1 << 20) -> in
     return made.digest
 
 
-def rows_of(made: Held) -> list[tuple[bytes | None, str]]:
+def rows_of(made: RowSpool) -> list[tuple[bytes | None, str]]:
     return [
         (message.payload, (message.properties or {})["row"])
         for chunk in made.take()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.spark.sink.sequence_ids import Numbering, numbering_of
+from pulsar_encore.spark.sink.sequence_ids import SequenceIds, numbering_of
 
 
 class Context:
@@ -31,7 +31,7 @@ def test_numbers_come_from_the_task() -> None:
     assert list(found.ids(10, 2)) == [(7 << 47) + 10, (7 << 47) + 11]
     late = numbering_of(Context(sql_streaming_queryId="q", streaming_sql_batchId="65543"), "job")
     assert (late.producer_name, late.ids(0, 1)) == ("job-q-2-1", found.ids(0, 1))
-    last = Numbering("p", 65_535, 2**64 - 1)
+    last = SequenceIds("p", 65_535, 2**64 - 1)
     assert last.ids(0, (1 << 29) - 1)[-1] + 1 == last.mark == 2**63 - 1
 
 
@@ -44,7 +44,7 @@ def test_other_tasks_have_none(context: Context | None) -> None:
 
 
 def test_a_task_has_no_more_rows_than_numbers() -> None:
-    numbering = Numbering("p", 1)
+    numbering = SequenceIds("p", 1)
     assert numbering.ids((1 << 29) - 2, 1)[0] == (1 << 47) + (1 << 29) - 2
     with pytest.raises(ConfigurationError, match="give the micro-batch more tasks"):
         numbering.ids((1 << 29) - 2, 2)
@@ -62,7 +62,7 @@ def test_what_a_broker_drops_is_there(
     highest: dict[str, int] = {}
     for batch_id, attempts in enumerate(batches):
         for at, (rows, killed_after) in enumerate(attempts):
-            numbering = Numbering("p", batch_id, hash((len(rows), *rows)))
+            numbering = SequenceIds("p", batch_id, hash((len(rows), *rows)))
             if not numbering.follows(highest.get("p", -1)):
                 numbering = numbering.apart()
             name = numbering.producer_name
@@ -80,10 +80,10 @@ def test_what_a_broker_drops_is_there(
 
 
 def test_a_batch_that_is_older_than_what_is_stored_goes_by_another_name() -> None:
-    numbering = Numbering("p", 5, 77)
+    numbering = SequenceIds("p", 5, 77)
     assert numbering.follows(-1) and numbering.follows(4 << 47)
     assert numbering.follows(numbering.ids(0, 10)[-1])
     assert not numbering.follows(numbering.mark), "a row failed, others are stored behind it"
     assert not numbering.follows(6 << 47)
-    assert not numbering.follows(Numbering("p", 5, 76).ids(0, 1)[0])
+    assert not numbering.follows(SequenceIds("p", 5, 76).ids(0, 1)[0])
     assert numbering.apart().producer_name != numbering.apart().producer_name

@@ -30,15 +30,15 @@ from sink_kit import URL, batch_of, schema_of
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.sink.arrays import maps_of
-from pulsar_encore.spark.sink.letter_copies import Times, Way, copy_rule
-from pulsar_encore.spark.sink.row_batches import Chunk, CopiedRows, ProducedRows
+from pulsar_encore.spark.sink.letter_copies import AttemptTimes, Destination, copy_rule
+from pulsar_encore.spark.sink.row_batches import CopiedRows, ProducedRows, RowChunk
 from pulsar_encore.spark.sink.sink_columns import layout_of
 from pulsar_encore.spark.sink.sink_options import sink_options
 from pulsar_encore.spark.sink.value_encoder import encoder_of
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
-NOW = Times(1_000_000, 1_000_001)
+NOW = AttemptTimes(1_000_000, 1_000_001)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PREFIX = "persistent://public/default/"
 
@@ -54,15 +54,15 @@ SCHEMA = schema_of(
 )
 
 
-def read(schema: StructType, batch: pa.RecordBatch, first: int = 0, **options: str) -> Chunk:
+def read(schema: StructType, batch: pa.RecordBatch, first: int = 0, **options: str) -> RowChunk:
     checked = sink_options({"service.url": URL, "topic": "t", **options}, streaming=False)
     return ProducedRows(layout_of(schema, checked), checked).read(batch, first, NOW)
 
 
-def message_of(row: tuple[Any, ...]) -> Outgoing:
+def message_of(row: tuple[Any, ...]) -> OutgoingMessage:
     """The same in the simplest words."""
     value, _, key, ordering_key, event_time, properties, after_ms, clusters = row
-    return Outgoing(
+    return OutgoingMessage(
         payload=value,
         properties=dict(properties) if properties else None,
         partition_key=key,
@@ -101,14 +101,14 @@ def test_columns_become_what_rows_would(rows: list[tuple[Any, ...]], skip: int, 
     found = read(SCHEMA, sliced)
     assert found.messages == [message_of(row) for row in kept]
     full = {None: "t", "a": "a", "public/default/b": "b", PREFIX + "c": "c"}
-    assert found.ways == [Way(PREFIX + full[row[1]]) for row in kept]
+    assert found.ways == [Destination(PREFIX + full[row[1]]) for row in kept]
     assert found.size == sum(len(row[0] or b"") for row in kept)
 
 
 def test_one_topic_for_all_is_said_once() -> None:
     schema = schema_of(value="string")
     found = read(schema, batch_of(schema, [("é",), (None,)]))
-    assert found.ways == Way(PREFIX + "t")
+    assert found.ways == Destination(PREFIX + "t")
     assert [each.payload for each in found.messages] == ["é".encode(), None]
     assert found.size == 2
 

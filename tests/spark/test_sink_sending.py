@@ -11,28 +11,31 @@ from sink_kit import URL
 
 from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
-from pulsar_encore.spark.connection_options import Connection
+from pulsar_encore.spark.connection_options import ConnectionOptions
 from pulsar_encore.spark.sink import row_sender as sending
-from pulsar_encore.spark.sink.letter_copies import Way
-from pulsar_encore.spark.sink.row_batches import Chunk
-from pulsar_encore.spark.sink.row_sender import Sender
-from pulsar_encore.spark.sink.sequence_ids import Numbering
+from pulsar_encore.spark.sink.letter_copies import Destination
+from pulsar_encore.spark.sink.row_batches import RowChunk
+from pulsar_encore.spark.sink.row_sender import RowSender
+from pulsar_encore.spark.sink.sequence_ids import SequenceIds
 from pulsar_encore.spark.sink.sink_options import Publishing, SinkOptions
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.values.outgoing_message import Outgoing
+from pulsar_encore.values.outgoing_message import OutgoingMessage
 
-ONE, OTHER = Way("persistent://public/default/one"), Way("persistent://public/default/other")
+ONE, OTHER = (
+    Destination("persistent://public/default/one"),
+    Destination("persistent://public/default/other"),
+)
 
 
 class Link:
     """A producer that stores nothing until it is told to."""
 
     def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
+        self.sent: list[OutgoingMessage] = []
         self.receipts: list[asyncio.Future[MessageId]] = []
         self.flushed = self.closed = 0
 
-    def publish(self, message: Outgoing) -> asyncio.Future[MessageId]:
+    def publish(self, message: OutgoingMessage) -> asyncio.Future[MessageId]:
         self.sent.append(message)
         self.receipts.append(asyncio.get_running_loop().create_future())
         return self.receipts[-1]
@@ -55,19 +58,19 @@ class Producers:
 
     def __init__(self) -> None:
         self.links = {ONE: Link(), OTHER: Link()}
-        self.dropped: list[Way] = []
-        self.given_back: list[Way] = []
+        self.dropped: list[Destination] = []
+        self.given_back: list[Destination] = []
 
-    async def take(self, way: Way, _: object) -> Link:
+    async def take(self, way: Destination, _: object) -> Link:
         return self.links[way]
 
-    async def make_numbered(self, way: Way, _: object, __: Numbering) -> Link:
+    async def make_numbered(self, way: Destination, _: object, __: SequenceIds) -> Link:
         return self.links[way]
 
-    def give_back(self, ways: Iterable[Way], _: object) -> None:
+    def give_back(self, ways: Iterable[Destination], _: object) -> None:
         self.given_back += ways
 
-    async def drop(self, ways: Iterable[Way], _: object) -> None:
+    async def drop(self, ways: Iterable[Destination], _: object) -> None:
         self.dropped += ways
 
     async def close(self, links: Iterable[Link]) -> None:
@@ -82,19 +85,21 @@ def producers() -> Iterator[Producers]:
         yield made
 
 
-def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> Sender:
+def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> RowSender:
     options = SinkOptions(
-        connection=Connection(service_url=URL),
+        connection=ConnectionOptions(service_url=URL),
         publishing=Publishing(max_pending=most, send_timeout_ms=timeout_ms),
     )
-    made = Sender(None, options)  # type: ignore[arg-type]
+    made = RowSender(None, options)  # type: ignore[arg-type]
     if numbered:
-        made.number(Numbering("p", 1))
+        made.number(SequenceIds("p", 1))
     return made
 
 
-def chunk(*ways: Way) -> Chunk:
-    return Chunk([Outgoing(payload=b"%d" % number) for number in range(len(ways))], list(ways), 0)
+def chunk(*ways: Destination) -> RowChunk:
+    return RowChunk(
+        [OutgoingMessage(payload=b"%d" % number) for number in range(len(ways))], list(ways), 0
+    )
 
 
 async def turns() -> None:
@@ -117,7 +122,7 @@ async def test_what_is_stored_behind_a_row_that_failed_is_marked(
     rows = len(one.sent)
     await task.abort()
     (marked,) = one.sent[rows:]
-    assert marked.sequence_id == Numbering("p", 1).mark
+    assert marked.sequence_id == SequenceIds("p", 1).mark
     assert marked.payload in {b"0", b"2", b"3", b"4"} - {b"%d" % failed}
     assert [message.sequence_id for message in one.sent[:rows]] != [marked.sequence_id] * rows
     assert len(other.sent) == 1, "there nothing failed"
@@ -147,7 +152,9 @@ async def test_a_row_that_is_not_stored_is_named(producers: Producers, numbered:
 
 async def test_what_has_no_room_waits_for_the_first_receipts(producers: Producers) -> None:
     task, link = sender(10), producers.links[ONE]
-    publishing = asyncio.ensure_future(task.publish(Chunk([Outgoing(payload=b"")] * 25, ONE, 0)))
+    publishing = asyncio.ensure_future(
+        task.publish(RowChunk([OutgoingMessage(payload=b"")] * 25, ONE, 0))
+    )
     for sent in (10, 15, 20, 25):
         await turns()
         assert len(link.sent) == sent

@@ -21,7 +21,7 @@ from pulsar_encore.spark.triage import (
     report_text,
 )
 from pulsar_encore.spark.triage.chart import chart_png
-from pulsar_encore.spark.triage.tally import Tally
+from pulsar_encore.spark.triage.tally import HourlyTally
 
 HOME = "persistent://public/default/orders"
 DEAD = f"{HOME}-billing-DLQ"
@@ -54,7 +54,7 @@ def report(*groups: HourGroup, **more: Any) -> TriageReport:
 
 
 def test_batches_are_added_up() -> None:
-    tally = Tally()
+    tally = HourlyTally()
     tally.add([group("a", 2, again=1, error_message="older")])
     tally.add([group("a", 3, last_ms=NOON_MS + 120_000, error_message="newer", sample_id="1:2:-1")])
     tally.add([group("a", 1, first_ms=NOON_MS - 5, last_ms=NOON_MS, error_message="oldest")])
@@ -65,7 +65,7 @@ def test_batches_are_added_up() -> None:
 
 
 def test_the_groups_of_a_tally_are_bounded() -> None:
-    tally = Tally(2)
+    tally = HourlyTally(2)
     for number in range(5):
         tally.add([group(f"{number}", 1)], unlisted=2)
     assert [(each.fingerprint, each.count) for each in tally.result()] == [

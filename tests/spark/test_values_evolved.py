@@ -13,7 +13,7 @@ import pytest
 from values_kit import avro_plan, decoded
 
 from pulsar_encore.spark import MalformedValueError
-from pulsar_encore.spark.reader.values.value_plan import Form, ValuePlan
+from pulsar_encore.spark.reader.values.value_plan import ValueForm, ValuePlan
 
 NULLABLE = ["null", "string"]
 LAST = ["string", "null"]
@@ -240,7 +240,7 @@ def test_an_alias_is_another_name_that_writers_may_have() -> None:
 
 def test_the_key_and_the_value_of_a_pair() -> None:
     old, new = record(("k", "int")), record(("k", "int"), ("note", LAST))
-    form = Form(kind="avro", definition=json.dumps(new))
+    form = ValueForm(kind="avro", definition=json.dumps(new))
     plan = ValuePlan(value=form, key=form, separated=True)
     batch = decoded(
         plan,
@@ -256,7 +256,7 @@ def test_the_key_and_the_value_of_a_pair() -> None:
 
 def test_fields_that_json_lacks_are_null() -> None:
     definition = record(("id", "long"), ("note", LAST), ("e", enum("A")))
-    plan = ValuePlan(value=Form(kind="json", definition=json.dumps(definition)))
+    plan = ValuePlan(value=ValueForm(kind="json", definition=json.dumps(definition)))
     batch = decoded(plan, [b'{"id": 1}', b'{"id": 2, "e": "OLD"}'])
     assert batch.to_pylist() == [
         {"id": 1, "note": None, "e": None, "_corrupt_record": None},

@@ -15,7 +15,7 @@ from values_kit import TOPIC, decoded, json_plan
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import MalformedValueError
-from pulsar_encore.spark.reader.values.value_plan import Form, ValuePlan
+from pulsar_encore.spark.reader.values.value_plan import ValueForm, ValuePlan
 
 ORDER = "id BIGINT, name STRING, price DOUBLE, at STRUCT<x: INT, tags: ARRAY<STRING>>, ok BOOLEAN"
 
@@ -246,7 +246,7 @@ def test_only_what_is_asked_for_need_fit() -> None:
 
 def registered(fields: str) -> ValuePlan:
     definition = f'{{"type": "record", "name": "R", "fields": [{fields}]}}'
-    return ValuePlan(value=Form(kind="json", definition=definition))
+    return ValuePlan(value=ValueForm(kind="json", definition=definition))
 
 
 def test_numbers_of_times_are_in_the_unit_that_the_registry_says() -> None:

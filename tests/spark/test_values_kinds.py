@@ -24,12 +24,12 @@ from pulsar_encore.spark.reader.values.decoder_choice import (
 )
 from pulsar_encore.spark.reader.values.primitives import FIXED
 from pulsar_encore.spark.reader.values.value_decoder import RawValues
-from pulsar_encore.spark.reader.values.value_plan import Form, ValuePlan
+from pulsar_encore.spark.reader.values.value_plan import ValueForm, ValuePlan
 from pulsar_encore.spark.source_options import Shape
 
 
 def plan(kind: str, mode: str = "PERMISSIVE") -> ValuePlan:
-    return ValuePlan(value=Form(kind=kind), mode=mode)
+    return ValuePlan(value=ValueForm(kind=kind), mode=mode)
 
 
 def values(plan: ValuePlan, *data: bytes | None) -> list[Any]:
@@ -116,9 +116,9 @@ def test_nothing_is_decoded_where_no_field_is_asked_for() -> None:
 
 POINT = json.dumps({"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]})
 SEPARATED = ValuePlan(
-    key=Form(kind="int32"), value=Form(kind="avro", definition=POINT), separated=True
+    key=ValueForm(kind="int32"), value=ValueForm(kind="avro", definition=POINT), separated=True
 )
-INLINE = ValuePlan(key=Form(kind="string"), value=Form(kind="json", definition=POINT))
+INLINE = ValuePlan(key=ValueForm(kind="string"), value=ValueForm(kind="json", definition=POINT))
 
 
 def pair(key: bytes | None, value: bytes | None) -> bytes:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_encore import MessageId
 from pulsar_encore.spark.compat import arrow_schema
-from pulsar_encore.spark.reader.message_blocks import Block
+from pulsar_encore.spark.reader.message_blocks import MessageBlock
 from pulsar_encore.spark.reader.payloads import Payloads
 from pulsar_encore.spark.reader.values.decoder_choice import plan_of, value_fields, values_of
 from pulsar_encore.spark.reader.values.value_plan import ValuePlan
@@ -68,7 +68,7 @@ def decoded(
     values = values_of(plan, schema, TOPIC, _writers(writers or {}))
     for at in range(len(data)):
         told: Any = Told(versions[at] if versions else -1, keys[at] if keys else None)
-        block = Block([(Delivery(0, 7, at, 0, 0, (0,), [told]), 0, 1)])
+        block = MessageBlock([(Delivery(0, 7, at, 0, 0, (0,), [told]), 0, 1)])
         values.note(block, lambda at=at: [MessageId(-1, 7, at)])  # type: ignore[misc]
     payloads = Payloads()
     payloads.add(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_encore.core.due_time import MessageKey
-from pulsar_encore.state.rocks import RocksStore, Source
+from pulsar_encore.state.rocks import RocksStore, TopicStore
 
 TOPIC = "persistent://public/default/t"
 copies = count()
@@ -20,17 +20,17 @@ def opened(path: Path, *, now: int = 0, **options: Any) -> RocksStore:
     return RocksStore(path, wall_now_ms=now, **options)
 
 
-def source_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> Source:
+def source_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> TopicStore:
     return store.source(topic, "s", **options)
 
 
-def nack(source: Source, key: MessageKey, due_ms: int, bits: int = 0) -> None:
+def nack(source: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:
     """A message that nobody is known to have received waits."""
     size = 1 if key[2] < 0 else max(key[2] + 1, 2)
     source.records.waits(key, due_ms, 0, 0, bits=bits, size=size)
 
 
-def waiting(source: Source) -> list[tuple[int, MessageKey]]:
+def waiting(source: TopicStore) -> list[tuple[int, MessageKey]]:
     """(due time, key) of all that waits, by due time."""
     return sorted(
         (due_ms, (*entry, index))
@@ -39,7 +39,7 @@ def waiting(source: Source) -> list[tuple[int, MessageKey]]:
     )
 
 
-def keys_of(source: Source) -> list[MessageKey]:
+def keys_of(source: TopicStore) -> list[MessageKey]:
     """The keys of all that waits, by due time."""
     return [key for _, key in waiting(source)]
 
@@ -56,7 +56,7 @@ def killed(path: Path) -> Path:
 
 
 @contextmanager
-def after_kill(path: Path, **options: Any) -> Iterator[Source]:
+def after_kill(path: Path, **options: Any) -> Iterator[TopicStore]:
     """The source of the same name, as its next owner finds it."""
     store = opened(killed(path))
     try:

@@ -16,7 +16,7 @@ from pulsar_encore.errors import ClosedError, StateFormatError, StateInUseError,
 from pulsar_encore.state import SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs, RocksStore
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.write_batch import Writes
+from pulsar_encore.state.rocks.write_batch import WriteBatch
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def failing(what: str) -> Iterator[None]:
     def sync_fails(database: Database) -> None:
         raise StoreError("Input/output error")
 
-    def write_fails(database: Database, writes: Writes) -> None:
+    def write_fails(database: Database, writes: WriteBatch) -> None:
         if what == "told so":
             write(database, writes)
         raise StoreError("Input/output error")

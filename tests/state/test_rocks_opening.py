@@ -14,7 +14,7 @@ import pytest
 from rocks_kit import opened, source_of
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks.database import Database
 
 # The package has a function of that name.
@@ -160,7 +160,7 @@ def test_a_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.M
             sync(database)
 
         patch.setattr(Database, "sync", syncs)
-        records.started([HandedOver(1, 1)], 0)
+        records.started([DeliveredRecord(1, 1)], 0)
         assert gate.reached.wait(LONG_S)
         core.syncer.trouble = StoreError("the fsync before failed")
         assert not store.mend()

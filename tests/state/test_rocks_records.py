@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rocks_kit import after_kill, opened, source_of
 
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.state.rocks import HandedOver, Records, RocksStore
+from pulsar_encore.state.rocks import AttemptRecords, DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks import entry_record as steps
 from pulsar_encore.state.rocks.entry_record import EntryRecord, from_bytes, to_bytes
 from pulsar_encore.state.rocks.entry_set import EntrySet
@@ -31,24 +31,24 @@ def store(path: Path) -> Iterator[RocksStore]:
     store.close()
 
 
-def before(store: RocksStore) -> Records:
+def before(store: RocksStore) -> AttemptRecords:
     return source_of(store).records
 
 
-def lazy(store: RocksStore) -> Records:
+def lazy(store: RocksStore) -> AttemptRecords:
     return source_of(store, count_attempts="lazy").records
 
 
 def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: Path) -> None:
     records = before(store)
-    records.started([HandedOver(1, 1), HandedOver(1, 2, attempt=3)], 1000)
+    records.started([DeliveredRecord(1, 1), DeliveredRecord(1, 2, attempt=3)], 1000)
     with after_kill(path) as source:
         one, three = source.records.recall(1, 1), source.records.recall(1, 2)
         assert one is not None and three is not None
         assert (one.attempts, one.unfinished, one.first_ms, one.due_ms) == (1, True, 1000, None)
         assert three.attempts == 3
         assert source.records.recall(1, 3) is None
-        source.records.started([HandedOver(1, 1, attempt=2)], 2000)
+        source.records.started([DeliveredRecord(1, 1, attempt=2)], 2000)
         again = source.records.recall(1, 1)
         assert again is not None
         assert (again.attempts, again.unfinished, again.first_ms) == (2, False, 1000)
@@ -56,7 +56,7 @@ def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: 
 
 def test_a_nack_is_one_write_for_its_time_and_its_count(store: RocksStore, path: Path) -> None:
     records = before(store)
-    records.started([HandedOver(1, 1)], 1000)
+    records.started([DeliveredRecord(1, 1)], 1000)
     writes = store.statistics().writes
     records.waits((1, 1, -1), 61_000, 1, 1000, bits=9)
     assert store.statistics().writes == writes + 1
@@ -76,8 +76,8 @@ def test_a_nack_that_is_refused_changes_nothing(store: RocksStore) -> None:
 
 def test_a_count_never_falls(store: RocksStore) -> None:
     records = before(store)
-    records.started([HandedOver(1, 1, attempt=5)], 0)
-    records.started([HandedOver(1, 1, attempt=2)], 0)
+    records.started([DeliveredRecord(1, 1, attempt=5)], 0)
+    records.started([DeliveredRecord(1, 1, attempt=2)], 0)
     records.waits((1, 1, -1), 100, 1, 0)
     found = records.recall(1, 1)
     assert found is not None and found.attempts == 5
@@ -86,7 +86,7 @@ def test_a_count_never_falls(store: RocksStore) -> None:
 def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path) -> None:
     records = before(store)
     start = store.statistics()
-    records.started([HandedOver(1, 1, 1000, ALL)], 1_800_000_000_000)
+    records.started([DeliveredRecord(1, 1, 1000, ALL)], 1_800_000_000_000)
     now = store.statistics()
     assert (now.writes - start.writes, now.operations - start.operations) == (1, 1)
     record = records.recall_entry(1, 1)
@@ -101,15 +101,15 @@ def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path
 
 def test_only_what_was_handed_over_of_a_batch_is_counted(store: RocksStore) -> None:
     records = before(store)
-    records.started([HandedOver(1, 1, 100, 0b111)], 0)
-    records.started([HandedOver(1, 1, 100, 0b001, attempt=2)], 0)
+    records.started([DeliveredRecord(1, 1, 100, 0b111)], 0)
+    records.started([DeliveredRecord(1, 1, 100, 0b001, attempt=2)], 0)
     counts = [found.attempts for i in range(5) if (found := records.recall(1, 1, i))]
     assert counts == [2, 1, 1, 0, 0]
 
 
 def test_a_batch_is_forgotten_with_its_last_message(store: RocksStore, path: Path) -> None:
     records = before(store)
-    records.started([HandedOver(1, 1, 3, 0b111)], 0)
+    records.started([DeliveredRecord(1, 1, 3, 0b111)], 0)
     records.settled(1, 1, 0b101)
     found = records.recall(1, 1, 2)
     assert found is not None and found.settled and found.attempts == 0
@@ -131,7 +131,7 @@ def test_a_fast_ack_writes_nothing(store: RocksStore) -> None:
     writes = store.statistics().writes
     for entry in range(500):
         now = entry * 20
-        records.started([HandedOver(1, entry)], now)
+        records.started([DeliveredRecord(1, entry)], now)
         records.flush(now)
         if entry >= 100:
             records.settled(1, entry - 100)  # 2 s
@@ -142,7 +142,7 @@ def test_a_fast_ack_writes_nothing(store: RocksStore) -> None:
 def test_what_stays_is_written_the_longest_there_first(store: RocksStore, path: Path) -> None:
     records = lazy(store)
     for entry in range(5):
-        records.started([HandedOver(1, entry)], entry * 1000)
+        records.started([DeliveredRecord(1, entry)], entry * 1000)
     assert records.flush(9_999) == 0
     assert records.flush(11_500, limit=1) == 1
     assert records.flush(11_500) == 1
@@ -158,14 +158,14 @@ def test_what_stays_is_written_the_longest_there_first(store: RocksStore, path: 
 
 def test_a_clock_that_was_set_back_holds_nothing_up(store: RocksStore) -> None:
     records = lazy(store)
-    records.started([HandedOver(1, 1)], 5_000_000)
+    records.started([DeliveredRecord(1, 1)], 5_000_000)
     assert records.flush(1000) == 1
 
 
 def test_the_buffer_is_bounded(store: RocksStore) -> None:
     records = source_of(store, count_attempts="lazy", most_buffered=10).records
     for entry in range(25):
-        records.started([HandedOver(1, entry)], 0)
+        records.started([DeliveredRecord(1, entry)], 0)
     assert records.buffered == 10
     assert len(records) == 25
     records._check()
@@ -175,7 +175,7 @@ def test_what_is_new_needs_no_look_at_the_disk(
     store: RocksStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = before(store)
-    records.started([HandedOver(1, entry) for entry in range(0, 100, 2)], 0)
+    records.started([DeliveredRecord(1, entry) for entry in range(0, 100, 2)], 0)
     database = store.one_batch().database
     monkeypatch.setattr(database, "get", lambda *_: pytest.fail("looked at the disk"))
     assert all(records.recall(1, entry) is None for entry in range(1, 100, 2))
@@ -185,7 +185,7 @@ def test_what_is_new_needs_no_look_at_the_disk(
 def test_a_cumulative_ack_forgets_what_it_covers(store: RocksStore, path: Path) -> None:
     records = lazy(store)
     for ledger in (1, 2, 3):
-        records.started([HandedOver(ledger, entry) for entry in range(10)], ledger * 10_000)
+        records.started([DeliveredRecord(ledger, entry) for entry in range(10)], ledger * 10_000)
         records.flush(20_000)
     assert records.buffered == 20
     records.settled_through(2, 4)
@@ -200,7 +200,9 @@ def test_a_cumulative_ack_forgets_what_it_covers(store: RocksStore, path: Path) 
 def test_all_of_a_cumulative_ack_at_the_largest_id(store: RocksStore) -> None:
     records = before(store)
     last = 2**63 - 1
-    records.started([HandedOver(last, last), HandedOver(last, 0), HandedOver(0, last)], 0)
+    records.started(
+        [DeliveredRecord(last, last), DeliveredRecord(last, 0), DeliveredRecord(0, last)], 0
+    )
     records.settled_through(last, last - 1)
     assert len(records) == 1
     records.settled_through(last, last)
@@ -209,7 +211,7 @@ def test_all_of_a_cumulative_ack_at_the_largest_id(store: RocksStore) -> None:
 
 def test_what_is_given_back_is_not_taken_for_a_crash(store: RocksStore, path: Path) -> None:
     records = before(store)
-    records.started([HandedOver(1, 1)], 0)
+    records.started([DeliveredRecord(1, 1)], 0)
     records.given_back(1, 1, 1, 0)
     records.flush_all()
     with after_kill(path) as source:
@@ -219,7 +221,7 @@ def test_what_is_given_back_is_not_taken_for_a_crash(store: RocksStore, path: Pa
 
 def test_a_seek_forgets_everything(store: RocksStore, path: Path) -> None:
     records = before(store)
-    records.started([HandedOver(1, entry) for entry in range(5)], 0)
+    records.started([DeliveredRecord(1, entry) for entry in range(5)], 0)
     records.clear()
     assert len(records) == 0
     with after_kill(path) as source:
@@ -228,7 +230,7 @@ def test_a_seek_forgets_everything(store: RocksStore, path: Path) -> None:
 
 def test_the_next_consumer_of_a_process_knows_what_the_last_one_had(store: RocksStore) -> None:
     source = source_of(store, count_attempts="lazy")
-    source.records.started([HandedOver(1, 1)], 0)
+    source.records.started([DeliveredRecord(1, 1)], 0)
     source.close()
     found = source_of(store).records.recall(1, 1)
     assert found is not None and found.unfinished and found.attempts == 1

@@ -30,10 +30,10 @@ from pulsar_encore.errors import (
     StateInUseError,
     StoreError,
 )
-from pulsar_encore.state.rocks import HandedOver, RocksStore, Source, StateReader
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, StateReader, TopicStore
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number
-from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, Writes
+from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
 
 ALL = 2**62
 
@@ -47,7 +47,7 @@ def filled(path: Path, entries: int = 50) -> None:
     """A directory that was closed in order."""
     store = opened(path)
     source = source_of(store)
-    source.records.started([HandedOver(1, entry) for entry in range(entries)], 0)
+    source.records.started([DeliveredRecord(1, entry) for entry in range(entries)], 0)
     for entry in range(entries):
         nack(source, (1, entry, -1), 1000 + entry)
     store.close()
@@ -191,9 +191,9 @@ def known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
 def test_what_is_known_of_messages_that_never_came_again_is_let_go(path: Path) -> None:
     store = opened(path)
     records = source_of(store).records
-    records.started([HandedOver(1, 1), HandedOver(1, 2)], 0)
+    records.started([DeliveredRecord(1, 1), DeliveredRecord(1, 2)], 0)
     records.waits((1, 3, -1), 90 * DAY, 1, 0)
-    records.started([HandedOver(1, 4)], 20 * DAY)
+    records.started([DeliveredRecord(1, 4)], 20 * DAY)
     store.close()
     for day in range(21, 52):  # that owner ended at some time before the 21st
         assert known_at(path, day * DAY) == [1, 2, 3, 4]
@@ -209,7 +209,7 @@ def test_a_message_that_is_worked_on_for_months_keeps_its_count(path: Path) -> N
         source = source_of(store)
         known = source.records.recall(1, 1)
         assert (known.attempts if known is not None else 0) == day - 1
-        source.records.started([HandedOver(1, 1, attempt=day)], now)
+        source.records.started([DeliveredRecord(1, 1, attempt=day)], now)
         if day % 2:
             source.records.waits((1, 1, -1), now + DAY, day, now)
             source.records.passed([(1, 1, -1)])  # it came
@@ -275,7 +275,7 @@ def test_a_clock_that_is_ahead_at_some_openings_gives_nothing_up(path: Path, ahe
     store = opened(path, now=now)
     records = source_of(store).records
     records.waits((1, 1, -1), now + HOUR, 3, now)
-    records.started([HandedOver(1, 2, attempt=3)], now)
+    records.started([DeliveredRecord(1, 2, attempt=3)], now)
     store.close()
     for _ in range(3):
         assert known_at(path, now + ahead) == [1, 2]
@@ -376,7 +376,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_another_format_is_refused(path: Path, value: bytes, match: str) -> None:
     filled(path)
     database = Database(path / "db")
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(META, FORMAT_KEY, value)
     database.write(writes)
     database.close()
@@ -388,7 +388,7 @@ def test_another_format_is_refused(path: Path, value: bytes, match: str) -> None
 def test_somebody_elses_database_is_refused(path: Path) -> None:
     path.mkdir()
     database = Database(path / "db")
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(STATE, b"x", b"y")
     database.write(writes)
     database.close()
@@ -399,7 +399,7 @@ def test_somebody_elses_database_is_refused(path: Path) -> None:
 def test_what_makes_no_sense_harms_nothing_else(path: Path) -> None:
     filled(path)
     database = Database(path / "db")
-    writes = Writes()
+    writes = WriteBatch()
     for family, key, value in (
         (STATE, entry_key(77, 1, 1), b""),  # of no source
         (STATE, b"short", b""),
@@ -416,7 +416,7 @@ def test_what_makes_no_sense_harms_nothing_else(path: Path) -> None:
     found = source.records.recall(1, 4)
     assert found is not None and found.attempts == 1
     assert store.statistics().unreadable == 4  # that record is asked for twice
-    source.records.started([HandedOver(1, 3, attempt=9), HandedOver(1, 60)], 0)
+    source.records.started([DeliveredRecord(1, 3, attempt=9), DeliveredRecord(1, 60)], 0)
     found = source.records.recall(1, 3)
     assert found is not None and found.attempts == 9
     store.close()
@@ -600,7 +600,7 @@ def test_salvaging_that_fails_or_is_killed_is_done_again(
     DAMAGE["what is current is gone"](path)
     write, writes = Database.write, 0
 
-    def full(database: Database, batch: Writes) -> None:
+    def full(database: Database, batch: WriteBatch) -> None:
         nonlocal writes
         writes += 1
         if writes == 2:
@@ -667,7 +667,7 @@ def test_a_log_that_is_cut_loses_what_was_cut(path: Path) -> None:
 
 @contextmanager
 def full_disk(store: RocksStore) -> Iterator[None]:
-    def fails(writes: Writes) -> None:
+    def fails(writes: WriteBatch) -> None:
         raise StoreError("No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -687,7 +687,7 @@ def test_what_cannot_be_written_stays_in_memory(
         nack(source, (1, 20, -1), 200)
         source.records.ends_waiting((1, entry, -1) for entry in range(1, 20))
         with pytest.raises(StoreError, match="in memory only"):
-            source.records.started([HandedOver(1, 1, attempt=3)], 0)
+            source.records.started([DeliveredRecord(1, 1, attempt=3)], 0)
         found = source.records.recall(1, 1)
         assert found is not None and found.attempts == 3
         assert isinstance(store.trouble, StoreError)
@@ -695,7 +695,7 @@ def test_what_cannot_be_written_stays_in_memory(
         assert len(caplog.records) == 1  # not for each
         with after_kill(path) as old:
             assert old.records.waiting == 20
-    source.records.started([HandedOver(1, 2)], 0)  # any write brings the rest along
+    source.records.started([DeliveredRecord(1, 2)], 0)  # any write brings the rest along
     assert store.trouble is None and store.statistics().unwritten == 0
     with after_kill(path) as new:
         assert sorted(keys_of(new)) == [(1, 0, -1), (1, 20, -1)]
@@ -904,7 +904,7 @@ def test_a_disk_without_room_is_not_closed_to_be_mended(path: Path) -> None:
     store.close()
 
 
-def counts_of(source: Source, entry: int) -> list[int]:
+def counts_of(source: TopicStore, entry: int) -> list[int]:
     record = source.records.recall_entry(1, entry)
     assert record is not None
     return [record.attempts_of(0), record.attempts_of(1)]
@@ -915,7 +915,7 @@ def test_what_cannot_be_opened_anew_can_be_read_and_is_nobody_elses(
 ) -> None:
     store = opened(path)
     source = source_of(store)
-    source.records.started([HandedOver(1, entry, 2, 0b11, 5) for entry in range(1000)], 0)
+    source.records.started([DeliveredRecord(1, entry, 2, 0b11, 5) for entry in range(1000)], 0)
     begin = Database.__init__
 
     def to_read_only(database: Database, path: Path, **options: Any) -> None:
@@ -933,7 +933,7 @@ def test_what_cannot_be_opened_anew_can_be_read_and_is_nobody_elses(
             with python(OWNER, path) as other:
                 assert b"StateInUseError" in other.communicate()[1]
         assert "too many open" in str(store.trouble)
-    source.records.started([HandedOver(1, 7, 2, 0b1, 6)], 0) if store.mend() else None
+    source.records.started([DeliveredRecord(1, 7, 2, 0b1, 6)], 0) if store.mend() else None
     assert store.trouble is None and counts_of(source, 7) == [6, 5]
     with after_kill(path) as found:
         assert counts_of(found, 7) == [6, 5] and found.records.waiting == 1
@@ -956,7 +956,7 @@ def test_what_cannot_be_read_for_a_while_is_not_written_over(
 ) -> None:
     store = opened(path)
     source_of(store).records.started(
-        [HandedOver(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
+        [DeliveredRecord(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
     )
     store.close()
     store = opened(path)
@@ -970,7 +970,7 @@ def test_what_cannot_be_read_for_a_while_is_not_written_over(
                 if (count_attempts == "before")
                 else nullcontext()
             ):
-                records.started([HandedOver(1, entry, 3, 0b1, 1)], 50_000)
+                records.started([DeliveredRecord(1, entry, 3, 0b1, 1)], 50_000)
         assert "Input/output" in str(store.trouble)
         records.waits((1, 1, 1), 70_000, 7, 50_000, size=3)
         records.settled(1, 2, 0b10)
@@ -996,7 +996,7 @@ def test_what_stays_unreadable_until_the_end_keeps_its_old_count(path: Path) -> 
     source = source_of(store)
     with unreadable():
         with pytest.raises(StoreError):
-            source.records.started([HandedOver(1, 1, attempt=7)], 0)
+            source.records.started([DeliveredRecord(1, 1, attempt=7)], 0)
         source.close()
         assert store.statistics().lost == 1
     store.close()
@@ -1117,7 +1117,7 @@ async def test_without_it_nothing_is_waited_for(path: Path) -> None:
 def test_all_of_it_can_be_seen_while_it_is_in_use(path: Path) -> None:
     store = opened(path, now=1_800_000_000_000)
     source, other = source_of(store), source_of(store, "persistent://public/default/u")
-    source.records.started([HandedOver(1, 1, 10, 0b11), HandedOver(2, 1)], 7)
+    source.records.started([DeliveredRecord(1, 1, 10, 0b11), DeliveredRecord(2, 1)], 7)
     source.records.waits((2, 1, -1), 500, 1, 7)
     other.records.waits((3, 1, -1), 400, 2, 7)
     with StateReader(path) as reader:

@@ -10,7 +10,7 @@ import pytest
 from rocks_kit import after_kill, opened, source_of
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import MOST_DIFFERENT, HandedOver, Records, RocksStore
+from pulsar_encore.state.rocks import MOST_DIFFERENT, AttemptRecords, DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks.database import Database
 
 OLD, NEW, NEWEST = 7 << 24 | 1, 9 << 24 | 5, 11 << 24 | 3
@@ -50,8 +50,8 @@ def on_disk(path: Path) -> dict[int, tuple[int, int, int | None]]:
 KEPT = dict.fromkeys(range(10), (OLD, 5, HOUR))
 
 
-def delivered(records: Records, entry: int, attempt: int = 1) -> None:
-    records.started([HandedOver(1, entry, attempt=attempt, fingerprint=NEW)], 1)
+def delivered(records: AttemptRecords, entry: int, attempt: int = 1) -> None:
+    records.started([DeliveredRecord(1, entry, attempt=attempt, fingerprint=NEW)], 1)
 
 
 @pytest.mark.parametrize("count_attempts", ["before", "lazy"])
@@ -253,7 +253,7 @@ def test_a_record_that_could_not_be_read_keeps_the_fuller_fingerprint(
     with unreadable(monkeypatch):
         assert records.compare(1, 0, bare)
         with pytest.raises(StoreError):
-            records.started([HandedOver(1, 0, attempt=6, fingerprint=bare)], 1)
+            records.started([DeliveredRecord(1, 0, attempt=6, fingerprint=bare)], 1)
     records.flush(2)
     assert on_disk(path)[0][:2] == (OLD, 6)
 

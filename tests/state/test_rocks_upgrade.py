@@ -24,7 +24,7 @@ from pulsar_encore.state.rocks.store_keys import (
     read_number,
     source_key,
 )
-from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, Writes
+from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -64,7 +64,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "state"
     path.mkdir()
     database = Database(path / "db")
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(META, FORMAT_KEY, number(1))
     writes.put(META, EPOCH_KEY, number(1))
     writes.put(META, OPENINGS_KEY, openings([(1, NOW)]))
@@ -129,7 +129,7 @@ def test_killed_between_two_writes_it_goes_on(
     write, writes = Database.write, 0
     left: list[Path] = []
 
-    def counted(database: Database, batch: Writes) -> None:
+    def counted(database: Database, batch: WriteBatch) -> None:
         nonlocal writes
         if writes == after:
             left.append(killed(path))
@@ -149,7 +149,7 @@ def test_killed_between_two_writes_it_goes_on(
 
 def test_what_makes_no_sense_is_left_alone(path: Path) -> None:
     database = Database(path / "db")
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(DUE, b"short", b"")
     writes.put(STATE, entry_key(0, 1, 1), b"\x0f no record")
     database.write(writes)

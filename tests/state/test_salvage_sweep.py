@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rocks_kit import opened, source_of
 
-from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 
 GENERATIONS, EACH = 2, 60
 
@@ -47,7 +47,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source, other = source_of(store), source_of(store, "persistent://public/default/u")
         entries = range(generation, GENERATIONS * EACH, GENERATIONS)
         for each in (source, other):
-            each.records.started([HandedOver(1, entry, attempt=2) for entry in entries], 0)
+            each.records.started([DeliveredRecord(1, entry, attempt=2) for entry in entries], 0)
             for entry in entries:
                 each.records.waits((1, entry, -1), 1000 + entry, 2, 0)
         store.close()

@@ -15,8 +15,8 @@ from pulsar_encore.wire.chunks import (
     KEPT,
     Chunk,
     ChunkAssembler,
-    Fate,
-    Joined,
+    ChunkFate,
+    JoinedMessage,
     Place,
     cut,
     is_chunk,
@@ -46,7 +46,9 @@ class Topic:
         }
         return Chunk(**{**values, **fields})  # type: ignore[arg-type]
 
-    def add(self, chunk: Chunk) -> tuple[Joined | None, int, list[tuple[tuple[int, ...], Fate]]]:
+    def add(
+        self, chunk: Chunk
+    ) -> tuple[JoinedMessage | None, int, list[tuple[tuple[int, ...], ChunkFate]]]:
         """Joined, credit, and what is let go by entry numbers."""
         found = self.assembler.add(chunk, now_ms=self.now_ms)
         let_go = [(tuple(entry for _, entry in one.places), one.fate) for one in found.let_go]
@@ -61,7 +63,7 @@ def test_a_message_is_joined_when_its_last_chunk_is_there() -> None:
         assert topic.assembler.add(chunk, now_ms=0) == KEPT
     assert topic.assembler.held > 0
     joined, credit, let_go = topic.add(topic.chunk("a", 2))
-    assert joined == Joined(b"a0a1a2", ((7, 0), (7, 1), (7, 2)))
+    assert joined == JoinedMessage(b"a0a1a2", ((7, 0), (7, 1), (7, 2)))
     assert (credit, let_go) == (0, [])
     assert (len(topic.assembler), topic.assembler.held) == (0, 0)
 
@@ -73,7 +75,7 @@ def test_chunks_that_stay_encrypted_are_larger_than_was_said(sealed: tuple[int, 
     for chunk in chunks[:2]:
         assert topic.add(chunk) == (None, 1, [])
     joined, credit, let_go = topic.add(chunks[2])
-    assert joined == Joined(b"a0a1a2", ((7, 0), (7, 1), (7, 2)), sealed=True)
+    assert joined == JoinedMessage(b"a0a1a2", ((7, 0), (7, 1), (7, 2)), sealed=True)
     assert (credit, let_go) == (0, [])
 
 
@@ -97,25 +99,25 @@ def test_another_entry_of_the_same_chunk_is_a_ghost_to_ack() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
     topic.add(topic.chunk("a", 1))
-    assert topic.add(topic.chunk("a", 1)) == (None, 1, [((2,), Fate.ACK)])
+    assert topic.add(topic.chunk("a", 1)) == (None, 1, [((2,), ChunkFate.ACK)])
     joined, _, _ = topic.add(topic.chunk("a", 2))
-    assert joined == Joined(b"a0a1a2", ((7, 0), (7, 1), (7, 3)))
+    assert joined == JoinedMessage(b"a0a1a2", ((7, 0), (7, 1), (7, 3)))
 
 
 def test_a_message_that_is_begun_again_replaces_what_was_written_before() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
     topic.add(topic.chunk("a", 1))
-    assert topic.add(topic.chunk("a", 0)) == (None, 1, [((0, 1), Fate.ACK)])
+    assert topic.add(topic.chunk("a", 0)) == (None, 1, [((0, 1), ChunkFate.ACK)])
     topic.add(topic.chunk("a", 1))
     joined, _, _ = topic.add(topic.chunk("a", 2))
-    assert joined == Joined(b"a0a1a2", ((7, 2), (7, 3), (7, 4)))
+    assert joined == JoinedMessage(b"a0a1a2", ((7, 2), (7, 3), (7, 4)))
 
 
 def test_with_a_chunk_missing_all_that_is_there_is_handed_back_together() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
-    assert topic.add(topic.chunk("a", 2)) == (None, 1, [((0, 1), Fate.REDELIVER)])
+    assert topic.add(topic.chunk("a", 2)) == (None, 1, [((0, 1), ChunkFate.REDELIVER)])
     assert len(topic.assembler) == 0
 
 
@@ -127,7 +129,7 @@ def test_a_gap_is_acked_away_only_when_others_had_their_time_to_give_the_rest_ba
         topic.now_ms = now_ms
         topic.add(first)
         fates += topic.add(last)[2]
-    assert fates == [((0, 1), Fate.REDELIVER)] * 3 + [((0, 1), Fate.ACK)]
+    assert fates == [((0, 1), ChunkFate.REDELIVER)] * 3 + [((0, 1), ChunkFate.ACK)]
 
 
 @pytest.mark.parametrize("ack_oldest", [False, True])
@@ -135,7 +137,7 @@ def test_one_message_too_many_lets_go_of_the_one_that_waits_longest(ack_oldest: 
     topic = Topic(max_messages=2, ack_oldest=ack_oldest)
     for uuid, index in (("a", 0), ("b", 0), ("a", 1)):
         topic.add(topic.chunk(uuid, index))
-    fate = Fate.ACK if ack_oldest else Fate.REDELIVER
+    fate = ChunkFate.ACK if ack_oldest else ChunkFate.REDELIVER
     assert topic.add(topic.chunk("c", 0)) == (None, 1, [((1,), fate)])
     assert len(topic.assembler) == 2
 
@@ -144,9 +146,9 @@ def test_the_rest_of_a_message_that_was_crowded_out_is_handed_back_though_it_is_
     topic = Topic(max_messages=1)
     first, rest = (topic.chunk("a", index) for index in (0, 1))
     topic.add(first)
-    assert topic.add(topic.chunk("b", 0))[2] == [((0,), Fate.REDELIVER)]
+    assert topic.add(topic.chunk("b", 0))[2] == [((0,), ChunkFate.REDELIVER)]
     for _ in range(3):
-        assert topic.add(rest)[2] == [((1,), Fate.REDELIVER)]
+        assert topic.add(rest)[2] == [((1,), ChunkFate.REDELIVER)]
         topic.now_ms += 4 * EXPIRE_MS
 
 
@@ -173,7 +175,7 @@ def test_every_chunk_of_a_message_above_the_limit_is_refused(total: int, order: 
     chunks = [topic.chunk("a", i, 5, total=total, payload=bytes(500)) for i in range(5)]
     let_go = [one for at in order for one in topic.add(chunks[at])[2]]
     let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]  # what was handed back
-    refused = [entry for places, fate in let_go for entry in places if fate is Fate.REFUSE]
+    refused = [entry for places, fate in let_go for entry in places if fate is ChunkFate.REFUSE]
     assert set(refused) == {0, 1, 2, 3, 4}
     assert not topic.assembler.held
 
@@ -182,7 +184,7 @@ def test_a_chunk_that_announces_too_much_takes_those_that_were_kept_with_it() ->
     topic = Topic(max_bytes=1200)
     assert topic.add(topic.chunk("a", 0, total=900, payload=bytes(300))) == (None, 1, [])
     found = topic.add(topic.chunk("a", 1, total=1500, payload=bytes(300)))
-    assert found == (None, 1, [((0, 1), Fate.REFUSE)])
+    assert found == (None, 1, [((0, 1), ChunkFate.REFUSE)])
 
 
 def test_only_the_first_refusal_of_a_message_is_marked_so() -> None:
@@ -200,7 +202,7 @@ def test_tiny_chunks_are_bounded_too() -> None:
         for index in range(200)
         for one in topic.add(topic.chunk("a", index, 10**6, total=0, payload=b""))[2]
     ]
-    assert let_go[0][1] is Fate.REFUSE and topic.assembler.held <= 30_000
+    assert let_go[0][1] is ChunkFate.REFUSE and topic.assembler.held <= 30_000
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_what_does_not_add_up_is_acked_away(
 ) -> None:
     topic = Topic()
     let_go = [one for fields in chunks for one in topic.add(topic.chunk("a", **fields))[2]]
-    assert let_go == [(entries, Fate.ACK)]
+    assert let_go == [(entries, ChunkFate.ACK)]
     assert topic.assembler.held == 0
 
 
@@ -236,13 +238,13 @@ def test_waiting_for_a_chunk_has_an_end_and_another_consumer_may_have_the_rest()
     assert assembler.next_expiry() == 1000
     assert assembler.expire(999) == []
     (expired,) = assembler.expire(1000)
-    assert (expired.uuid, expired.places, expired.fate) == ("a", ((7, 0),), Fate.REDELIVER)
+    assert (expired.uuid, expired.places, expired.fate) == ("a", ((7, 0),), ChunkFate.REDELIVER)
     assert assembler.next_expiry() == 1500
     topic.now_ms = 2000
     topic.add(first)
     assert [(one.uuid, one.fate) for one in assembler.expire(3000)] == [
-        ("b", Fate.REDELIVER),
-        ("a", Fate.ACK),
+        ("b", ChunkFate.REDELIVER),
+        ("a", ChunkFate.ACK),
     ]
 
 

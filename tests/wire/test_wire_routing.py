@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.wire.key_hashes import boost, java_string, murmur3
-from pulsar_encore.wire.partition_router import BatchLimits, HashingScheme, Router
+from pulsar_encore.wire.partition_router import BatchLimits, HashingScheme, PartitionRouter
 
 PARTITIONS = 97
 # Key, the partition of 97 that pulsar-client 3.13.0 sent it to, and what JavaStringHash and
@@ -83,7 +83,7 @@ def test_a_surrogate_alone_is_a_key_too() -> None:
 
 @pytest.mark.parametrize("scheme", list(HashingScheme))
 def test_a_key_stays_on_its_partition_and_moves_nothing(scheme: HashingScheme) -> None:
-    router = Router(start=5, hashing=scheme)
+    router = PartitionRouter(start=5, hashing=scheme)
     assert router.route(None, size=1, partitions=3, now_ms=0) == 2
     for key in ("a", "b", "a"):
         assert router.route(key, size=1, partitions=3, now_ms=0) == scheme.partition(key, 3)
@@ -91,18 +91,18 @@ def test_a_key_stays_on_its_partition_and_moves_nothing(scheme: HashingScheme) -
 
 
 def test_an_empty_key_is_none() -> None:
-    router = Router(start=0)
+    router = PartitionRouter(start=0)
     assert [router.route("", size=1, partitions=3, now_ms=0) for _ in range(4)] == [0, 1, 2, 0]
 
 
 def test_without_batches_every_message_goes_on() -> None:
-    router = Router(start=1)
+    router = PartitionRouter(start=1)
     counts = Counter(router.route(None, size=1, partitions=4, now_ms=0) for _ in range(400))
     assert counts == dict.fromkeys(range(4), 100)
 
 
 def test_a_single_partition_is_kept() -> None:
-    router = Router(start=6, single=True, batch=BatchLimits(1, 1, 1))
+    router = PartitionRouter(start=6, single=True, batch=BatchLimits(1, 1, 1))
     assert {router.route(None, size=9, partitions=4, now_ms=n) for n in range(9)} == {2}
     assert router.route("key", size=1, partitions=4, now_ms=0) == HashingScheme.BoostHash.partition(
         "key", 4
@@ -120,7 +120,7 @@ def test_a_single_partition_is_kept() -> None:
 def test_batches_are_filled_before_the_next_partition(
     limits: BatchLimits, sizes: list[int], times: list[float], expected: str
 ) -> None:
-    router = Router(start=0, batch=limits)
+    router = PartitionRouter(start=0, batch=limits)
     found = [
         router.route(None, size=size, partitions=9, now_ms=now_ms)
         for size, now_ms in zip(sizes, times, strict=True)
@@ -129,7 +129,7 @@ def test_batches_are_filled_before_the_next_partition(
 
 
 def test_partitions_that_come_later_get_their_share() -> None:
-    router = Router(start=0)
+    router = PartitionRouter(start=0)
     growing = itertools.chain([2] * 4, [5] * 10)
     found = [router.route(None, size=1, partitions=n, now_ms=0) for n in growing]
     assert found[:4] == [0, 1, 0, 1]
@@ -137,9 +137,9 @@ def test_partitions_that_come_later_get_their_share() -> None:
 
 
 def test_one_partition_is_no_choice() -> None:
-    assert Router(start=3).route("key", size=1, partitions=1, now_ms=0) == 0
+    assert PartitionRouter(start=3).route("key", size=1, partitions=1, now_ms=0) == 0
 
 
 def test_a_negative_start_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="start"):
-        Router(start=-1)
+        PartitionRouter(start=-1)

@@ -68,7 +68,7 @@ class Stored:
 
 
 class Link:
-    """`ConsumerLink`: the pipes between one consumer and the broker."""
+    """`TransportConsumer`: the pipes between one consumer and the broker."""
 
     def __init__(self, name: str, capabilities: Capabilities) -> None:
         self.name = self.consumer_name = name

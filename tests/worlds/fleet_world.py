@@ -1,6 +1,6 @@
 """A model of one batch, a broker and several consumers, for the rules of dead-lettering.
 
-Owns `FleetWorld` and `walk`. Each consumer is a real `SourceState` with real `Verdicts`; the broker
+Owns `FleetWorld` and `walk`. Each consumer is a real `TopicState` with real `Verdicts`; the broker
 counts redeliveries of the entry and resets the count at every partial ack, as Pulsar does.
 Acks and requests arrive at once. `walk` tries every order of events; `play` one random order, for
 worlds that are too large to walk. A consumer may be slow: messages may wait in its
@@ -19,7 +19,7 @@ from small_world import PlainIndex
 
 from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import ACKED, HELD, NACKED, QUEUED, Entry
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 Event: TypeAlias = tuple[Any, ...]
@@ -74,7 +74,7 @@ class Attempt:
 class Consumer:
     """One consumer and its application."""
 
-    state: SourceState
+    state: TopicState
     queue: list[int] = field(default_factory=list)
     held: dict[int, Attempt] = field(default_factory=dict)
 
@@ -104,10 +104,10 @@ class FleetWorld:
         self.redeliveries = 0  # of the entry, without the resets of the broker
         self.crashes = 0
 
-    def _new_state(self) -> SourceState:
+    def _new_state(self) -> TopicState:
         nacks: Any = PlainIndex()
         timeouts: Any = PlainIndex()
-        return SourceState(
+        return TopicState(
             object(), 0, TOPIC, -1, shared=True, nacks=nacks, timeouts=timeouts, remembers=True
         )
 

@@ -19,7 +19,7 @@ from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.packed_entries import PackedEntries
 from pulsar_encore.core.rewind import Rewind, _Owed
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.source_state import TopicState
 
 if TYPE_CHECKING:
     from small_world import App, Look
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((int, str, bool, float, type(None), bytes))
 # What is not state: constants, and what points back.
 _CONSTANT = {
-    SourceState: {
+    TopicState: {
         "owner",
         "number",
         "topic",
@@ -127,7 +127,7 @@ def _command(details: Any) -> Any:
     return details.cumulative, frozenset(details.entries), frozenset(details.partial)
 
 
-def _look(look: Look, source: SourceState) -> Any:
+def _look(look: Look, source: TopicState) -> Any:
     entry = look.message._entry
     assert entry is not None
     known = entry is source._entries.get(entry.key)  # `find` would take it out of the store
@@ -212,9 +212,9 @@ def _value(value: Any, now: int) -> Any:
         return tuple((key, each.acked, each.nacked, frozenset(each.failed)) for key, each in value)
     if isinstance(value, dict):
         return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
-    if kind is SourceState:
+    if kind is TopicState:
         names: Iterable[str] = vars(value)
-        left_out = _CONSTANT[SourceState]
+        left_out = _CONSTANT[TopicState]
         return tuple(
             [
                 _value(getattr(value, name), now)

@@ -26,7 +26,7 @@ _INLINE: Final = "application/json;base64,"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Client:
+class OAuth2Client:
     """Who asks for a token."""
 
     client_id: str
@@ -49,9 +49,9 @@ class Parameters:
     audience: str | None
     scope: str | None
     path: str
-    given: Client | None
+    given: OAuth2Client | None
 
-    def client(self) -> Client:
+    def client(self) -> OAuth2Client:
         """Who asks, as the key file has it now.
 
         Raises:
@@ -97,7 +97,7 @@ def is_web_address(text: str) -> bool:
     return text.startswith(("http://", "https://")) and bool(url.hostname) and "@" not in url.netloc
 
 
-def _source(values: Mapping[str, Any]) -> tuple[str, Client | None]:
+def _source(values: Mapping[str, Any]) -> tuple[str, OAuth2Client | None]:
     """Path of the key file, or the key itself."""
     if "private_key" not in values:
         return "", _fields(values, f"{_WHERE}, without private_key,")
@@ -117,12 +117,12 @@ def _source(values: Mapping[str, Any]) -> tuple[str, Client | None]:
     return "", _client(content, _KEY)
 
 
-def _client(content: bytes, where: str) -> Client:
+def _client(content: bytes, where: str) -> OAuth2Client:
     return _fields(_json(content, where), where)
 
 
-def _fields(values: Mapping[str, Any], where: str) -> Client:
-    return Client(field(values, "client_id", where), field(values, "client_secret", where))
+def _fields(values: Mapping[str, Any], where: str) -> OAuth2Client:
+    return OAuth2Client(field(values, "client_id", where), field(values, "client_secret", where))
 
 
 def _json(content: str | bytes, where: str) -> Mapping[str, Any]:

@@ -25,14 +25,14 @@ _AWAY: Final = 500  # from this status on it is the issuer's own trouble
 _BUSY: Final = 429
 
 
-class Grant(NamedTuple):
+class TokenGrant(NamedTuple):
     """A token, and for how many seconds from now it is good; 0 when the issuer did not say."""
 
     token: str
     lifetime_s: float
 
 
-async def grant(parameters: Parameters) -> Grant:
+async def grant(parameters: Parameters) -> TokenGrant:
     """Ask for a token by client credentials (wire-protocol notes 3.2).
 
     Raises:
@@ -64,7 +64,7 @@ async def grant(parameters: Parameters) -> Grant:
     token = answer.get("access_token")
     if not isinstance(token, str) or not token:
         raise failed(f"{endpoint} answered without an access_token")
-    return Grant(token, _lifetime(answer.get("expires_in")))
+    return TokenGrant(token, _lifetime(answer.get("expires_in")))
 
 
 async def _ask(

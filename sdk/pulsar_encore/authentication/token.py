@@ -11,7 +11,7 @@ from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .authentication import Authentication, failed, text
-from .token_supplier import Supplier, Waiting, awaited, described, for_library
+from .token_supplier import PendingSupplier, Supplier, awaited, described, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"
@@ -52,7 +52,7 @@ class AuthenticationToken(Authentication):
             WeakKeyDictionary()
         )
         #: Of stock transports: their calls fail at once if the supplier fails on the first connect.
-        self.waiting: WeakSet[Waiting] = WeakSet()
+        self.waiting: WeakSet[PendingSupplier] = WeakSet()
 
     async def data(self) -> bytes:
         """The token of this moment."""

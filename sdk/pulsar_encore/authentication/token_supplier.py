@@ -40,7 +40,7 @@ def described(supplier: Supplier) -> str:
     return str(getattr(supplier, "description", "the token's supplier"))
 
 
-class Waiting(Protocol):
+class PendingSupplier(Protocol):
     """Calls of a client that wait for the library to connect."""
 
     def fail_authentication(self, why: str) -> None:
@@ -50,7 +50,7 @@ class Waiting(Protocol):
 def for_library(
     supplier: Supplier,
     create: Callable[[Callable[[], object]], Any],
-    waiting: Iterable[Waiting] = (),
+    waiting: Iterable[PendingSupplier] = (),
 ) -> Any:
     """Make the library's object that asks `supplier`.
 
@@ -74,7 +74,7 @@ class _Called:
 
     __slots__ = ("_last", "_supplier", "_waiting", "gone")
 
-    def __init__(self, supplier: Supplier, waiting: Iterable[Waiting]) -> None:
+    def __init__(self, supplier: Supplier, waiting: Iterable[PendingSupplier]) -> None:
         self._supplier = supplier
         self._waiting = waiting
         self._last: str | bytes = ""

@@ -35,7 +35,7 @@ from ..errors import ConfigurationError, EncoreError, TransportError, named
 from ..values.topic_names import full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
-from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
+from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
 
 app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
@@ -200,7 +200,7 @@ def replay(
             "choose letters by --fingerprint, --real-topic, --since, --until or --id, or send "
             "--all of them; not both"
         )
-    progress = output.Progress()
+    progress = output.ReplayProgress()
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
@@ -249,7 +249,7 @@ def replay(
 
 
 def _run(
-    to: Access,
+    to: ClusterAccess,
     topic: str,
     subscription: str,
     work: Callable[[DeadLetters], Awaitable[T]],
@@ -276,7 +276,7 @@ def _run(
 class _Looking(Client):
     """A client that makes no topic by asking for the one it is used for."""
 
-    def __init__(self, to: Access) -> None:
+    def __init__(self, to: ClusterAccess) -> None:
         super().__init__(
             to.url,
             operation_timeout_seconds=_TIMEOUT_S,

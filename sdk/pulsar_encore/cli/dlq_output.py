@@ -273,7 +273,7 @@ def report_text(report: ReplayReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-class Progress:
+class ReplayProgress:
     """A line on stderr that counts, where somebody watches."""
 
     def __init__(self) -> None:

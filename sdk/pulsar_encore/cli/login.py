@@ -1,9 +1,9 @@
 """How a command logs in to a cluster: its options, the environment, and the files they name.
 
-Owns `Login`, which is what was typed, and `Access`, which is that read and checked. No option takes
-a secret: it is in a file, or in the environment, where other users of the machine do not see it.
-Whatever is wrong with a file is an error that names the option, before anything connects; no error
-shows what is in one.
+Owns `Login`, which is what was typed, and `ClusterAccess`, which is that read and checked. No
+option takes a secret: it is in a file, or in the environment, where other users of the machine do
+not see it. Whatever is wrong with a file is an error that names the option, before anything
+connects; no error shows what is in one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ NOBODY: Final = Login()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Access:
+class ClusterAccess:
     """A service URL, and a login with its files read.
 
     Attributes:
@@ -94,7 +94,7 @@ class Access:
     tls: ssl.SSLContext | None
 
 
-def access(url: str, login: Login, environment: Mapping[str, str] | None = None) -> Access:
+def access(url: str, login: Login, environment: Mapping[str, str] | None = None) -> ClusterAccess:
     """Read what a login names.
 
     Args:
@@ -123,7 +123,9 @@ def access(url: str, login: Login, environment: Mapping[str, str] | None = None)
         if certificate and method != "tls":
             keywords["tls_certificate_file_path"] = certificate
             keywords["tls_private_key_file_path"] = key
-    return Access(url=url, hosts=hosts, method=method, secret=secret, keywords=keywords, tls=tls)
+    return ClusterAccess(
+        url=url, hosts=hosts, method=method, secret=secret, keywords=keywords, tls=tls
+    )
 
 
 def _hosts(url: str) -> tuple[tuple[str, int], ...]:

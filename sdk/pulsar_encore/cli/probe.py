@@ -17,7 +17,7 @@ from ..deadletters import printable
 from ..errors import TransportError
 from ..version import VERSION
 from ..wire import FrameDecoder, FrameError, commands, encode, pb
-from .login import TOKEN, Access
+from .login import TOKEN, ClusterAccess
 
 _REQUEST: Final = 1
 _MOST_WORDS: Final = 300
@@ -28,7 +28,7 @@ _OF_ANOTHER_HOST: Final = frozenset({62, 64})  # OpenSSL's X509_V_ERR_*_MISMATCH
 _EXPIRED: Final = frozenset({9, 10})  # not yet valid, not valid any more
 
 
-async def probe(access: Access, topic: str | None, *, timeout_s: float) -> None:
+async def probe(access: ClusterAccess, topic: str | None, *, timeout_s: float) -> None:
     """Connect, log in, and ask for a topic without making it.
 
     Args:
@@ -53,7 +53,7 @@ async def probe(access: Access, topic: str | None, *, timeout_s: float) -> None:
         await asyncio.sleep(_AGAIN_S)
 
 
-async def _any_host(access: Access, topic: str | None) -> None:
+async def _any_host(access: ClusterAccess, topic: str | None) -> None:
     """The first that can be connected to; the client takes them in turn as well."""
     problem: TransportError | None = None
     for host, port in access.hosts:
@@ -76,7 +76,7 @@ async def _any_host(access: Access, topic: str | None) -> None:
 class _Conversation:
     def __init__(
         self,
-        access: Access,
+        access: ClusterAccess,
         where: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -202,7 +202,7 @@ def _silent(url: str, timeout_s: float) -> TransportError:
 
 
 def _not_connected(
-    access: Access, host: str, port: int, error: OSError | UnicodeError
+    access: ClusterAccess, host: str, port: int, error: OSError | UnicodeError
 ) -> TransportError:
     where = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -25,12 +25,12 @@ from ..errors import ConfigurationError
 from .dlq import moment
 from .exit_codes import INTERRUPTED, TERMINATED, WRONG
 from .interruption import InterruptedWork, until_interrupted
-from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
+from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import Halt, Plan, TriageReport
+    from ..spark.triage import Halt, TriagePlan, TriageReport
 
 app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters.")
 
@@ -292,7 +292,7 @@ def _check_chart(path: str) -> None:
         )
 
 
-def _comes_with(plan: Plan, chart: str) -> bool:
+def _comes_with(plan: TriagePlan, chart: str) -> bool:
     """Whether the chart's folder is not there yet, and the triage makes it: for the Parquet."""
     if plan.out is None or plan.dry_run or "://" in chart:
         return False
@@ -312,7 +312,7 @@ def _is_local(path: str, master: str | None) -> bool:
     return not (cluster or any(name in os.environ for name in _CONFIGURED))
 
 
-def source_options(to: Access, login: Login, admin_url: str | None = None) -> dict[str, str]:
+def source_options(to: ClusterAccess, login: Login, admin_url: str | None = None) -> dict[str, str]:
     """How the source logs in where a command would.
 
     Args:

@@ -28,7 +28,7 @@ from ..evacuation import (
 from ..evacuation.evacuation_run import check_unused
 from ..evacuation.state_inspection import inspect_state, waiting_messages
 from . import state_output as output
-from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
+from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
 
 app: App = App(
@@ -146,14 +146,14 @@ def evacuate(
 
 
 async def _evacuate(
-    to: Access,
+    to: ClusterAccess,
     directory: Path,
     how: dict[str, Any],
     report: EvacuationReport,
 ) -> None:
     logging.getLogger("pulsar_encore").addHandler(logging.NullHandler())  # errors are said
     await probe(to, None, timeout_s=_TIMEOUT_S)
-    progress = output.Progress(report)
+    progress = output.EvacuationProgress(report)
     # The stock library acks no part of a batch that it was not sent.
     async with Client(
         to.url, operation_timeout_seconds=_TIMEOUT_S, transport="native", **to.keywords

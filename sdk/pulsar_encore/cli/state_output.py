@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ..deadletters import printable
-from ..evacuation import EvacuationReport, NotMoved, SourcePlan
-from ..evacuation.state_inspection import StateFound, Waiting
+from ..evacuation import EvacuationReport, NotMoved, TopicPlan
+from ..evacuation.state_inspection import StateFound, WaitingMessage
 
 _MOST_TEXT: Final = 500
 _MOST_IDS: Final = 5  # named for each reason
@@ -27,7 +27,7 @@ def when(ms: int | None) -> str:
         return f"{ms} ms"  # nobody's clock, but it is what the state says
 
 
-def waiting_line(waiting: Waiting) -> str:
+def waiting_line(waiting: WaitingMessage) -> str:
     """A JSON object on a line."""
     return _line(
         {
@@ -94,7 +94,7 @@ def _source(topic: str, subscription: str, consumer: str) -> str:
     return "  ".join([*parts, printable(consumer, _MOST_TEXT)] if consumer else parts)
 
 
-def plan_json(plan: Sequence[SourcePlan]) -> str:
+def plan_json(plan: Sequence[TopicPlan]) -> str:
     """What would go where, as a JSON object."""
     return _json(
         {
@@ -104,7 +104,7 @@ def plan_json(plan: Sequence[SourcePlan]) -> str:
     )
 
 
-def plan_text(plan: Sequence[SourcePlan]) -> str:
+def plan_text(plan: Sequence[TopicPlan]) -> str:
     """What would go where."""
     lines = [f"{sum(each.waiting for each in plan)} messages would be moved"]
     for each in plan:
@@ -156,7 +156,7 @@ def _line(value: Any) -> str:
     return json.dumps(value).replace("\x7f", "\\u007f") + "\n"
 
 
-class Progress:
+class EvacuationProgress:
     """A line on stderr that counts, where somebody watches.
 
     Args:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..core.source_state import SourceState
+from ..core.source_state import TopicState
 from ..errors import (
     ClosedError,
     ConfigurationError,
@@ -24,44 +24,44 @@ from ..errors import (
     InvalidConfiguration,
     OperationNotSupported,
 )
-from ..eventloop.affinity import Place, end_all, get_ident
+from ..eventloop.affinity import LoopAffinity, end_all, get_ident
 from ..eventloop.awaitables import settles
 from ..eventloop.close_once import seen
-from ..eventloop.fair_yield import Turn
+from ..eventloop.fair_yield import FairYield
 from ..letters.evidence import check_error
 from ..message import Message
 from ..options import ConsumerOptions
 from ..options.checks import integer
 from ..state import MetricSample
-from ..transport.interface import ConsumerLink
+from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
-from .consumer_status import Life
+from .consumer_status import ConsumerStatus
 from .delivery.batch_receiver import BatchReceiver
 from .delivery.listener import Listener
 from .delivery.receive_queue import ReceiveQueue
-from .delivery_handler import Intake
-from .event_publisher import Announcer
-from .forwarding.arrival_filter import Arrivals
+from .delivery_handler import DeliveryHandler
+from .event_publisher import EventPublisher
+from .forwarding.arrival_filter import ArrivalFilter
 from .forwarding.forwarder import Forwarder
-from .forwarding.nack_handler import Router
+from .forwarding.nack_handler import NackHandler
 from .leases import lease_handle as handles
 from .leases.lease import Lease
 from .leases.lease_record import length_ms
-from .leases.lease_table import Leases
-from .leases.pop_queue import Popping
-from .leases.restored_leases import Inheritance
-from .leases.topic_choice import Choices
+from .leases.lease_table import LeaseTable
+from .leases.pop_queue import PopQueue
+from .leases.restored_leases import RestoredLeases
+from .leases.topic_choice import TopicChoices
 from .nack_spilling import NackSpilling
 from .settlement.ack_sender import AckSender
 from .settlement.ownership import Settleable
 from .settlement.redelivery import Redelivery
 from .settlement.settlement import Settlement
-from .settlement_calls import LONG, Calls
-from .state_writer import Durability
+from .settlement_calls import LONG, SettlementCalls
+from .state_writer import StateWriter
 from .statistics import Statistics, snapshot
-from .topic_states import Sources
-from .unacked_window import Window
+from .topic_states import TopicStates
+from .unacked_window import UnackedWindowMonitor
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -73,29 +73,29 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class ConsumerParts:
     """What a consumer is made of, wired; see each for what it does."""
 
-    link: ConsumerLink
+    link: TransportConsumer
     options: ConsumerOptions
-    life: Life
-    turn: Turn
-    sources: Sources
+    life: ConsumerStatus
+    turn: FairYield
+    sources: TopicStates
     queue: ReceiveQueue
     batches: BatchReceiver
     acks: AckSender
     redelivery: Redelivery
     settlement: Settlement
-    router: Router
+    router: NackHandler
     forwarder: Forwarder | None
-    arrivals: Arrivals | None
-    window: Window
-    announcer: Announcer
-    intake: Intake
-    leases: Leases
-    inheritance: Inheritance | None
-    popping: Popping
-    durability: Durability | None = None
+    arrivals: ArrivalFilter | None
+    window: UnackedWindowMonitor
+    announcer: EventPublisher
+    intake: DeliveryHandler
+    leases: LeaseTable
+    inheritance: RestoredLeases | None
+    popping: PopQueue
+    durability: StateWriter | None = None
     spilling: NackSpilling | None = None
 
 
@@ -108,28 +108,30 @@ class Consumer:
     """
 
     def __init__(
-        self, parts: Parts, *, on_closed: Callable[[Consumer], None] | None = None
+        self, parts: ConsumerParts, *, on_closed: Callable[[Consumer], None] | None = None
     ) -> None:
         self._parts = parts
         self._link = parts.link
         self._options = parts.options
         self._on_closed = on_closed
-        self.place: Place = Place("consumer")
+        self.place: LoopAffinity = LoopAffinity("consumer")
         self._loop = self.place.loop
         self._life = parts.life
         self._turn = parts.turn
         receipts = parts.acks.receipts if parts.options.ack_receipt_enabled else None
-        self._calls = calls = Calls(self.place, parts.turn, parts.life, parts.settlement, receipts)
+        self._calls = calls = SettlementCalls(
+            self.place, parts.turn, parts.life, parts.settlement, receipts
+        )
         self._acted, self._acted_last = calls.acted, calls.acted_last  # for each message
         self._sources = parts.sources
         # Whose messages are acked without more ado; nobody's where acks wait for receipts.
-        self._acked_at_once: Sources | None = parts.sources if receipts is None else None
+        self._acked_at_once: TopicStates | None = parts.sources if receipts is None else None
         self._queue = parts.queue
         self._acks = parts.acks
         self._settlement = parts.settlement
         self._router = parts.router
         self._leases = parts.leases
-        self._choices = Choices(parts.link, parts.options.topics)
+        self._choices = TopicChoices(parts.link, parts.options.topics)
         self._listener: Listener | None = None
         options = parts.options
         self._no_receiving = options.ordered_leases or options.message_listener is not None
@@ -339,7 +341,7 @@ class Consumer:
                 unsent = state.ack(entry, message._index)
                 if unsent:
                     self._acks.added(state, unsent)
-                turn: Turn = self._turn
+                turn: FairYield = self._turn
                 done: Coroutine[Any, Any, None] = self._acted
                 if turn.checked:
                     turn.checked = False
@@ -350,7 +352,7 @@ class Consumer:
             return self._calls.ack_list(message)
         return self._calls.act(self._acknowledge, message)
 
-    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> set[SourceState]:
+    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> set[TopicState]:
         if isinstance(message, (list, tuple)):
             return self._calls.ack_now(message)
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
@@ -368,7 +370,7 @@ class Consumer:
             return self._calls.elsewhere(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
-    def _acknowledge_cumulative(self, message: Settleable) -> set[SourceState]:
+    def _acknowledge_cumulative(self, message: Settleable) -> set[TopicState]:
         self._check_cumulative("acknowledge_cumulative")
         return {self._settlement.ack_cumulative(message)}
 

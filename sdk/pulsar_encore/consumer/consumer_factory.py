@@ -14,50 +14,50 @@ from typing import Any, Final, TypeAlias
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
-from ..core.verdicts import Overflow, Verdicts
+from ..core.verdicts import Verdicts, WindowOverflow
 from ..errors import NotSupportedError
 from ..eventloop.alarm import Alarm
 from ..eventloop.disposal import Disposal
-from ..eventloop.fair_yield import Turn
+from ..eventloop.fair_yield import FairYield
 from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
 from ..options.dead_letter_policy import DeadLetterPolicy
-from ..transport.interface import ConsumerLink, Transport
-from ..transport.merged_consumer import MergedLink
+from ..transport.interface import Transport, TransportConsumer
+from ..transport.merged_consumer import MergedConsumer
 from ..values.backoff import backoff_of, to_ms
 from ..values.topic_names import full_name
 from ..version import VERSION
-from .consumer import Consumer, Parts
-from .consumer_status import Life
+from .consumer import Consumer, ConsumerParts
+from .consumer_status import ConsumerStatus
 from .delivery.batch_receiver import BatchReceiver
 from .delivery.receive_queue import ReceiveQueue
-from .delivery_handler import Intake
-from .event_publisher import Announcer
-from .forwarding.arrival_filter import Arrivals
+from .delivery_handler import DeliveryHandler
+from .event_publisher import EventPublisher
+from .forwarding.arrival_filter import ArrivalFilter
 from .forwarding.forwarder import Forwarder
 from .forwarding.last_attempts import LastAttempts
 from .forwarding.letter_topics import LetterTopics
-from .forwarding.nack_handler import Router
-from .leases.key_queues import Lanes
-from .leases.lease_table import Leases
+from .forwarding.nack_handler import NackHandler
+from .leases.key_queues import KeyQueues
+from .leases.lease_table import LeaseTable
 from .leases.lease_writer import LeaseWriter
-from .leases.pop_queue import Popping
-from .leases.restored_leases import Inheritance
+from .leases.pop_queue import PopQueue
+from .leases.restored_leases import RestoredLeases
 from .nack_spilling import NackSpilling
 from .settlement.ack_sender import AckSender
 from .settlement.ack_timeouts import AckTimeouts
 from .settlement.ownership import Ownership
 from .settlement.redelivery import Redelivery
 from .settlement.settlement import Settlement
-from .state_writer import Durability
-from .topic_states import Sources
-from .unacked_window import Window
+from .state_writer import StateWriter
+from .topic_states import TopicStates
+from .unacked_window import UnackedWindowMonitor
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
 _NAME_DIGITS: Final = 5  # as many as Java's
 
 
-async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerLink:
+async def open_link(transport: Transport, options: ConsumerOptions) -> TransportConsumer:
     """Subscribe to the topics, and to the retry-letter topic where there is one.
 
     Raises:
@@ -96,7 +96,7 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
     except BaseException:
         await main.close()
         raise
-    return MergedLink(main, letters)
+    return MergedConsumer(main, letters)
 
 
 def _several(options: ConsumerOptions) -> bool:
@@ -145,10 +145,10 @@ def _subscription(
 
 def make_consumer(
     transport: Transport,
-    link: ConsumerLink,
+    link: TransportConsumer,
     options: ConsumerOptions,
     on_closed: Callable[[Consumer], None],
-    durability: Durability | None = None,
+    durability: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> Consumer:
     """The consumer over an open link, with its letter topics, its state and its nacks on disk."""
@@ -160,13 +160,13 @@ def make_consumer(
 
 
 def assemble(
-    link: ConsumerLink,
+    link: TransportConsumer,
     options: ConsumerOptions,
     topics: LetterTopics | None = None,
     new_index: Callable[[], DueIndex] = TimeBucketIndex,
-    durability: Durability | None = None,
+    durability: StateWriter | None = None,
     spilling: NackSpilling | None = None,
-) -> Parts:
+) -> ConsumerParts:
     """The parts of a consumer, each built of those below it, on the running event loop.
 
     Args:
@@ -179,7 +179,7 @@ def assemble(
     """
     loop = asyncio.get_running_loop()
     rng = Random()
-    life, turn, alarm = Life(), Turn(loop), Alarm(loop)
+    life, turn, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
     begins: list[_HandedOver] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
     if durability is not None and durability.before:
@@ -204,7 +204,7 @@ def assemble(
     queue.room_by_source = link.capabilities.room_by_source
     durable_of = None if durability is None else durability.of
     new_nacks = None if spilling is None else spilling.new
-    sources = Sources(link, options, loop, new_index, durable_of, disposal.add, new_nacks)
+    sources = TopicStates(link, options, loop, new_index, durable_of, disposal.add, new_nacks)
     if durability is not None:
         durability.start(sources)
         for topic in durability.topics():
@@ -212,7 +212,7 @@ def assemble(
             sources.expect(topic)
     acks = AckSender(link, sources, options, loop, queue)
     redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
-    window = Window(link, sources, options.max_unacked_messages)
+    window = UnackedWindowMonitor(link, sources, options.max_unacked_messages)
     ownership = Ownership(sources, link)
     settlement = Settlement(ownership, link, acks, redelivery)
     verdicts = _verdicts(options, rng)
@@ -221,8 +221,8 @@ def assemble(
         forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last
-        arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop, last)
-    router = Router(ownership, verdicts, redelivery, sources, loop, forwarder, last)
+        arrivals = ArrivalFilter(options, verdicts, forwarder, queue, redelivery, loop, last)
+    router = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None
     writer = inheritance = None
     if durability is not None:
@@ -230,17 +230,17 @@ def assemble(
         durability.revive_delay_of = verdicts.revive_delay_of
         durability.ack = settlement.ack
         writer = LeaseWriter(durability, loop)
-        inheritance = Inheritance(
+        inheritance = RestoredLeases(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
         )
-    leases = Leases(settlement, router, receipts, loop, options.max_leases, writer)
+    leases = LeaseTable(settlement, router, receipts, loop, options.max_leases, writer)
     lanes, admission = None, arrivals
     if options.ordered_leases:
         # A message that had its attempts is buried when its turn comes, not when it arrives.
         bury = spent = None
         if arrivals is not None:
             bury, spent = arrivals.bury, arrivals.spent
-        lanes = Lanes(queue, loop, options.max_leases, bury, spent)
+        lanes = KeyQueues(queue, loop, options.max_leases, bury, spent)
         admission = None
         settlement.decided = lanes.decided
         redelivery.offered = lanes.hurry
@@ -249,17 +249,17 @@ def assemble(
         named: tuple[str, ...] = (options.pattern,)
     else:
         named = tuple(full_name(each) for each in options.topics)
-    announcer = Announcer(link, options.event_listener, loop, named=named)
+    announcer = EventPublisher(link, options.event_listener, loop, named=named)
     if topics is not None:
         topics.new_announcer = announcer.letter_announcer
-    intake = Intake(
+    intake = DeliveryHandler(
         link, sources, queue, acks, window, redelivery, announcer, loop, admission, durability
     )
     if durability is not None:
         durability.fail = intake.fail_foreign
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)
-    return Parts(
+    return ConsumerParts(
         link=link,
         options=options,
         life=life,
@@ -278,7 +278,7 @@ def assemble(
         intake=intake,
         leases=leases,
         inheritance=inheritance,
-        popping=Popping(queue, leases, turn, loop, lanes),
+        popping=PopQueue(queue, leases, turn, loop, lanes),
         durability=durability,
         spilling=spilling,
     )
@@ -307,7 +307,7 @@ def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
     policy: DeadLetterPolicy | None = options.dead_letter_policy
     overflow = None
     if options.nack_overflow is not None:
-        overflow = Overflow(
+        overflow = WindowOverflow(
             longest_ms=to_ms(options.nack_overflow_delay, "nack_overflow_delay"),
             most_nacked=options.nack_overflow_share * options.max_unacked_messages,
         )

@@ -1,6 +1,7 @@
 """Whether a consumer can still be used.
 
-Owns `Life`, which its parts share: what every call gets once it is closed, or its link is dead.
+Owns `ConsumerStatus`, which its parts share: what every call gets once it is closed, or its link is
+dead.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Life:
+class ConsumerStatus:
     """The end of one consumer, when it has come.
 
     Attributes:

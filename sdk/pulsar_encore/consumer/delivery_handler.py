@@ -1,7 +1,7 @@
 """What the transport tells a consumer: deliveries, connections coming and going, rewinds.
 
-Owns `Intake`, the consumer's `Sink`. Every delivered message is either queued or already someone's;
-what is not queued gives its room back at once.
+Owns `DeliveryHandler`, the consumer's `DeliveryListener`. Every delivered message is either queued
+or already someone's; what is not queued gives its room back at once.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from collections.abc import Container, Sequence
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
 from ..core.rewind import Admission, Rewind
-from ..core.source_state import SourceState
+from ..core.source_state import TopicState
 from ..errors import StateMismatchError
 from ..eventloop.alarm import now_ms
 from ..transport.interface import (
-    ConsumerLink,
     Deliveries,
     Delivery,
-    NoDelivery,
+    PlainDeliveries,
     RetryNotice,
-    Run,
     ShutDownError,
+    SkipReason,
+    TransportConsumer,
 )
 from .delivery.receive_queue import ReceiveQueue
-from .event_publisher import Announcer
-from .forwarding.arrival_filter import Arrivals
+from .event_publisher import EventPublisher
+from .forwarding.arrival_filter import ArrivalFilter
 from .settlement.ack_sender import AckSender
 from .settlement.redelivery import Redelivery
-from .state_writer import Durability
-from .topic_states import Sources
-from .unacked_window import Window
+from .state_writer import StateWriter
+from .topic_states import TopicStates
+from .unacked_window import UnackedWindowMonitor
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-class Intake:
+class DeliveryHandler:
     """Feeds `queue` from what `link` delivers.
 
     Args:
@@ -56,16 +56,16 @@ class Intake:
 
     def __init__(
         self,
-        link: ConsumerLink,
-        sources: Sources,
+        link: TransportConsumer,
+        sources: TopicStates,
         queue: ReceiveQueue,
         acks: AckSender,
-        window: Window,
+        window: UnackedWindowMonitor,
         redelivery: Redelivery,
-        announcer: Announcer,
+        announcer: EventPublisher,
         loop: asyncio.AbstractEventLoop,
-        arrivals: Arrivals | None = None,
-        durability: Durability | None = None,
+        arrivals: ArrivalFilter | None = None,
+        durability: StateWriter | None = None,
     ) -> None:
         self._link = link
         self._sources = sources
@@ -86,7 +86,7 @@ class Intake:
         self._acks.arrived(now)
         arrived = 0
         for each in deliveries:
-            if isinstance(each, Run):
+            if isinstance(each, PlainDeliveries):
                 arrived += self._run(each, now)
             else:
                 arrived += self._one(self._sources.by_number[each.source], each, now)
@@ -112,7 +112,7 @@ class Intake:
         self._queue.drop(states)
         self.on_failed(error)
 
-    def _run(self, run: Run, now: int) -> int:
+    def _run(self, run: PlainDeliveries, now: int) -> int:
         """Queue what is wanted of plain messages; returns how many."""
         state = self._sources.by_number[run.source]
         entries: list[Entry] = []
@@ -131,7 +131,7 @@ class Intake:
                     break
         return count
 
-    def _one(self, state: SourceState, delivery: Delivery, now: int) -> int:
+    def _one(self, state: TopicState, delivery: Delivery, now: int) -> int:
         """Queue what is wanted of an entry's messages; returns how many."""
         if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
             self._link.consumed(delivery.source, len(delivery.indexes))
@@ -167,7 +167,7 @@ class Intake:
         self._queue.push(entry, indexes, messages)
         return count
 
-    def _in_order(self, state: SourceState, rewind: Rewind, delivery: Delivery) -> bool:
+    def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
         """Whether an Exclusive or Failover delivery may be handed out now (see `core.rewind`)."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
@@ -228,7 +228,7 @@ class Intake:
     def on_removed(self, source: int) -> None:
         self._announcer.removed(source)
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         """Told of subscriptions that are not durable."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

@@ -1,9 +1,9 @@
 """Events for the application's `event_listener`, and the state of the topics that they are about.
 
-Owns `Announcer` (consumers and readers), `ProducerAnnouncer` (producers and letter producers), and
-`EventDispatcher`, which calls the listener. The listener runs in a turn of the loop of its own,
-after the change that the event reports is complete: it may call anything, and an exception that it
-raises is logged.
+Owns `EventPublisher` (consumers and readers), `ProducerEventPublisher` (producers and letter
+producers), and `EventDispatcher`, which calls the listener. The listener runs in a turn of the loop
+of its own, after the change that the event reports is complete: it may call anything, and an
+exception that it raises is logged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from ..transport.interface import ConsumerLink, RetryNotice, ShutDownError
+from ..transport.interface import RetryNotice, ShutDownError, TransportConsumer
 from .events import (
     BecameActive,
     BecameInactive,
@@ -85,7 +85,7 @@ class EventDispatcher:
         self._listener = None
 
 
-class ProducerAnnouncer:
+class ProducerEventPublisher:
     """The `ProducerListener` of a producer, or of one letter producer of a consumer.
 
     Args:
@@ -149,7 +149,7 @@ class ProducerAnnouncer:
         self._lost.clear()
 
 
-class Announcer:
+class EventPublisher:
     """Sends the events of one consumer or reader, and knows the state of its topics.
 
     Args:
@@ -166,7 +166,7 @@ class Announcer:
 
     def __init__(
         self,
-        link: ConsumerLink,
+        link: TransportConsumer,
         listener: EventListener | None,
         loop: asyncio.AbstractEventLoop,
         component: Component = "consumer",
@@ -183,7 +183,7 @@ class Announcer:
         self._lost: set[int] = set()  # of which it was told, and not yet that they are back
         self._active: dict[int, bool] = {}  # Failover: of those that the broker has told
         self._retrying: dict[int, Retrying] = {}
-        self._letters: list[ProducerAnnouncer] = []
+        self._letters: list[ProducerEventPublisher] = []
         self.failure: Failed | None = None
 
     # What the transport says
@@ -233,9 +233,9 @@ class Announcer:
             self._retrying.clear()
             self._events.send(self.failure)
 
-    def letter_announcer(self) -> ProducerAnnouncer:
+    def letter_announcer(self) -> ProducerEventPublisher:
         """An announcer for another letter producer of this consumer."""
-        announcer = ProducerAnnouncer(self._events, "letter producer")
+        announcer = ProducerEventPublisher(self._events, "letter producer")
         self._letters.append(announcer)
         return announcer
 

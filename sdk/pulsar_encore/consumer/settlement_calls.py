@@ -1,8 +1,9 @@
 """Settling calls: done when made, wherever they are made.
 
-Owns `Calls`. A call on the consumer's loop acts at once and returns what there is to await; one in
-a thread without an event loop is made on the consumer's; a long list is acked in several turns of
-the loop. What is under way is done before anything that ends or outdates it (`settle_now`).
+Owns `SettlementCalls`. A call on the consumer's loop acts at once and returns what there is to
+await; one in a thread without an event loop is made on the consumer's; a long list is acked in
+several turns of the loop. What is under way is done before anything that ends or outdates it
+(`settle_now`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,22 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..core.source_state import SourceState
+from ..core.source_state import TopicState
 from ..errors import EncoreError
-from ..eventloop.affinity import Place, running_loop
-from ..eventloop.awaitables import Acted, ActedLast, Acting, Confirming, Handed, Refused
-from ..eventloop.fair_yield import Turn
+from ..eventloop.affinity import LoopAffinity, running_loop
+from ..eventloop.awaitables import (
+    AwaitingReceipt,
+    Done,
+    DoneByLast,
+    Failing,
+    HandedToLoop,
+    InProgress,
+)
+from ..eventloop.fair_yield import FairYield
 from ..eventloop.mailbox import Mailbox
-from .consumer_status import Life
+from .consumer_status import ConsumerStatus
 from .delivery.listener import in_callback
-from .settlement.ack_receipts import Receipts
+from .settlement.ack_receipts import AckReceipts
 from .settlement.ownership import Settleable
 from .settlement.settlement import Settlement
 
@@ -37,7 +45,7 @@ class _Listed:
     """A list that is being acked, and the sources it was of so far."""
 
     def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
-        self.acked: set[SourceState] = set()
+        self.acked: set[TopicState] = set()
         self._messages = tuple(messages)  # the caller's own list may change
         self._at = 0
         self._settlement = settlement
@@ -51,7 +59,7 @@ class _Listed:
         self.acked.add(source)
 
 
-class Calls:
+class SettlementCalls:
     """The settling calls of one consumer.
 
     Attributes:
@@ -68,11 +76,11 @@ class Calls:
 
     def __init__(
         self,
-        place: Place,
-        turn: Turn,
-        life: Life,
+        place: LoopAffinity,
+        turn: FairYield,
+        life: ConsumerStatus,
         settlement: Settlement,
-        receipts: Receipts | None,
+        receipts: AckReceipts | None,
     ) -> None:
         self._place = place
         self._loop = loop = place.loop
@@ -80,13 +88,13 @@ class Calls:
         self._life = life
         self._settlement = settlement
         self._receipts = receipts
-        self.acted: Acted = Acted(loop)
-        self.acted_last: ActedLast = ActedLast(turn)
+        self.acted: Done = Done(loop)
+        self.acted_last: DoneByLast = DoneByLast(turn)
         self._handed = Mailbox(loop)  # calls of other threads
         self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
         self._settles = 0  # calls of `settle` that run
 
-    def act(self, step: Callable[..., Iterable[SourceState] | None], *args: Any) -> Call:
+    def act(self, step: Callable[..., Iterable[TopicState] | None], *args: Any) -> Call:
         """Take a step now.
 
         What it raises is raised where it is awaited; in a listener's callback here, for that has
@@ -102,11 +110,11 @@ class Calls:
         except EncoreError as error:
             if in_callback():
                 raise
-            return Refused(error, self._loop)
+            return Failing(error, self._loop)
         if self._receipts is not None and acked is not None:
             unconfirmed = self._receipts.of(acked)
             if unconfirmed:
-                return Confirming(unconfirmed)
+                return AwaitingReceipt(unconfirmed)
         return self._end_turn()
 
     def _end_turn(self) -> Call:
@@ -128,7 +136,7 @@ class Calls:
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
         if not self._handed.post(_make, outcome, call, *args):
             self._place.check()
-        return Handed(outcome)
+        return HandedToLoop(outcome)
 
     def ack_list(self, messages: Sequence[Settleable]) -> Call:
         """Ack a long list, in several turns of the loop."""
@@ -136,9 +144,9 @@ class Calls:
         task = self._loop.create_task(self._ack_all(listed))
         self._lists[task] = listed
         task.add_done_callback(self._lists.pop)
-        return Acting(task)
+        return InProgress(task)
 
-    def ack_now(self, messages: Sequence[Settleable]) -> set[SourceState]:
+    def ack_now(self, messages: Sequence[Settleable]) -> set[TopicState]:
         """Ack a short list in one step; returns the sources it was of."""
         listed = _Listed(messages, self._settlement)
         while listed.is_left:
@@ -152,7 +160,7 @@ class Calls:
             listed.ack_next()
             await self._end_turn()
         if self._receipts is not None:
-            await Confirming(self._receipts.of(listed.acked))
+            await AwaitingReceipt(self._receipts.of(listed.acked))
 
     def take_handed(self) -> None:
         """Make the calls that other threads have handed over."""
@@ -190,11 +198,11 @@ def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *
     except Exception as error:
         outcome.set_exception(error)
         return
-    if isinstance(acted, Refused):
+    if isinstance(acted, Failing):
         outcome.set_exception(acted.exception())
-    elif isinstance(acted, Acting):
+    elif isinstance(acted, InProgress):
         acted.task.add_done_callback(partial(_pass_on, outcome))
-    elif isinstance(acted, Confirming):
+    elif isinstance(acted, AwaitingReceipt):
         asyncio.gather(*acted.futures).add_done_callback(partial(_pass_on, outcome))
     else:
         outcome.set_result(None)

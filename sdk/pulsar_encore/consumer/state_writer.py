@@ -1,4 +1,4 @@
-"""Keeps due times and attempts of a consumer in the store: `Durability`, for `core.Durable`.
+"""Keeps due times and attempts of a consumer in the store: `StateWriter`, for `core.Durable`.
 
 Owns the translation of clocks (the loop's, which no restart survives, to the wall's), when what is
 in memory is written, and what becomes of a disk that refuses. Invariants: the store is open before
@@ -20,12 +20,19 @@ from ..core.due_time import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
-from ..core.source_state import SourceState
+from ..core.source_state import TopicState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..eventloop.alarm import now_ms, wall_now_ms
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
-from ..state.rocks import MOST_DIFFERENT, HandedOver, RocksStore, Sharer, Source, StoreStatistics
+from ..state.rocks import (
+    MOST_DIFFERENT,
+    DeliveredRecord,
+    RocksStore,
+    StoreStatistics,
+    StoreUser,
+    TopicStore,
+)
 from ..values.backoff import to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
@@ -41,7 +48,7 @@ _BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
 
 
-class Durability:
+class StateWriter:
     """The state of one consumer. Made by `open`.
 
     Args:
@@ -68,15 +75,15 @@ class Durability:
         #: A hand-over is on disk before the application has the message.
         self.before: bool = before
         self._stay_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
-        self._sources: dict[str, DurableSource] = {}
-        self._states: Iterable[SourceState] = ()
+        self._sources: dict[str, TopicStateWriter] = {}
+        self._states: Iterable[TopicState] = ()
         self._held = _HeldForLong()
         self._sweeping = False
         self._swept_at = loop.time()
         self._failed_looks = 0
         self._catching_up = False
         #: Called with a source of which something is due at another time than before.
-        self.rearm: Callable[[SourceState], None] = _no_hook
+        self.rearm: Callable[[TopicState], None] = _no_hook
         #: Acks a message of this consumer, or one that is on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
         #: Delay in ms of an expired lease, by the attempts that failed before.
@@ -87,7 +94,7 @@ class Durability:
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, options: ConsumerOptions) -> Durability | None:
+    async def open(cls, options: ConsumerOptions) -> StateWriter | None:
         """The state that a subscription asks for; None where it asks for none.
 
         Raises:
@@ -115,7 +122,7 @@ class Durability:
             raise
         return cls(store, state, options, loop)
 
-    def start(self, states: Iterable[SourceState]) -> None:
+    def start(self, states: Iterable[TopicState]) -> None:
         """Look at what is in memory from now on."""
         self._states = states
         self.watch()
@@ -131,7 +138,7 @@ class Durability:
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def of(self, topic: str) -> DurableSource | None:
+    def of(self, topic: str) -> TopicStateWriter | None:
         """What is kept of a topic or partition; None where the store takes no more."""
         if self._store is None:
             return None
@@ -145,10 +152,10 @@ class Durability:
         there = self._sources.pop(topic, None)
         if there is not None:
             there.close()
-        made = self._sources[topic] = DurableSource(source, self._loop, self.watch, self)
+        made = self._sources[topic] = TopicStateWriter(source, self._loop, self.watch, self)
         return made
 
-    def mismatched(self, source: Source) -> None:
+    def mismatched(self, source: TopicStore) -> None:
         """A message that came is another one than its record was written for."""
         topic, records = source.name[0], source.records
         if records.mismatched == 1:
@@ -170,25 +177,25 @@ class Durability:
                 )
             )
 
-    def state_of(self, durable: DurableSource) -> SourceState | None:
-        """Return the topic state that a `DurableSource` belongs to; None before it is made."""
+    def state_of(self, durable: TopicStateWriter) -> TopicState | None:
+        """Return the topic state that a `TopicStateWriter` belongs to; None before it is made."""
         return next((state for state in self._states if state.durable is durable), None)
 
     # Hand-overs, with `before`
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
         """The application is about to get messages of an entry."""
-        state: SourceState = entry.source
+        state: TopicState = entry.source
         durable = state.durable
-        if isinstance(durable, DurableSource):
+        if isinstance(durable, TopicStateWriter):
             state.special = True
             durable.started(entry, state, indexes)
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
         """The same with "lazy": only other consumers of this process are told."""
-        state: SourceState = entry.source
+        state: TopicState = entry.source
         durable = state.durable
-        if isinstance(durable, DurableSource):
+        if isinstance(durable, TopicStateWriter):
             durable.tell_attempts(entry, state, indexes)
 
     def one_write(self) -> AbstractContextManager[object]:
@@ -234,14 +241,14 @@ class Durability:
             return _LOOK_S
         return _LOOK_S if not self.before and any(each.unacked for each in self._states) else None
 
-    def _write_held(self, held: Iterator[tuple[SourceState, Entry, int]]) -> None:
+    def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
         """What the application has had for long: a burst now, the rest in the next turn."""
         if self._store is None:
             return
         burst = list(islice(held, _BURST))
         with self._store.one_batch():
             for state, entry, mask in burst:
-                if isinstance(state.durable, DurableSource) and entry.live:
+                if isinstance(state.durable, TopicStateWriter) and entry.live:
                     still = [index for index in set_bits(mask) if entry.state[index] == HELD]
                     if still:
                         state.special = True
@@ -340,7 +347,7 @@ class Durability:
             with self._store.one_batch():
                 for state, entry in burst:
                     held = [at for at, what in enumerate(entry.state) if what == HELD]
-                    if held and isinstance(state.durable, DurableSource):
+                    if held and isinstance(state.durable, TopicStateWriter):
                         state.durable.started(entry, state, held)
             yield
             if self._store is None:
@@ -363,26 +370,26 @@ class Durability:
         return store
 
 
-class DurableSource:
+class TopicStateWriter:
     """`core.Durable` of one topic or partition, in a store.
 
     Args:
         source: The source in the store.
         loop: The loop whose clock due times use.
         changed: Called when there is something to look at.
-        home: The consumer's `Durability`.
+        home: The consumer's `StateWriter`.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: TopicStore,
         loop: asyncio.AbstractEventLoop,
         changed: Callable[[], None],
-        home: Durability,
+        home: StateWriter,
     ) -> None:
         self._changed = changed
         self._home = home
-        self._state: SourceState | None = None  # whose it is
+        self._state: TopicState | None = None  # whose it is
         source.sharers.add(self)
         self._source = source
         self._records = source.records
@@ -432,19 +439,19 @@ class DurableSource:
         record = self._records.recall_entry(*key)
         return None if record is None else record.first_ms
 
-    def started(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
+    def started(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
         """Messages of an entry are handed over, or were."""
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
         for attempt, mask in self._masks(entry, state, indexes).items():
-            handed = HandedOver(ledger, number, entry.size, mask, attempt, entry.fingerprint())
+            handed = DeliveredRecord(ledger, number, entry.size, mask, attempt, entry.fingerprint())
             try:
                 self._records.started((handed,), wall)
             except StoreError:
                 pass  # it is counted in memory, written when that goes, and said in the statistics
         self.tell_attempts(entry, state, indexes)
 
-    def tell_attempts(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
+    def tell_attempts(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
         """Tell the other consumers of the process: copies that they have queued are later attempts.
 
         A copy is queued there when the broker redelivered a sibling of its batch, or when a
@@ -456,7 +463,7 @@ class DurableSource:
                 for each in others:
                     each.attempted(entry.key, mask, attempt)
 
-    def _masks(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> dict[int, int]:
+    def _masks(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> dict[int, int]:
         """Masks of messages by the number of the attempt that begins."""
         masks: dict[int, int] = {}
         if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
@@ -543,7 +550,7 @@ class DurableSource:
             self._records.waits(key, until, 0, wall, bits=bits, size=size)
         self._changed()
 
-    def _sharers(self) -> list[Sharer]:
+    def _sharers(self) -> list[StoreUser]:
         """The other consumers of the process that have the source."""
         sharers = self._source.sharers
         return [each for each in sharers if each is not self] if len(sharers) > 1 else []
@@ -571,7 +578,7 @@ class DurableSource:
         state = self._whose()
         return {} if state is None else state.attempts_in_hands(key)
 
-    def _whose(self) -> SourceState | None:
+    def _whose(self) -> TopicState | None:
         if self._state is None:
             self._state = self._home.state_of(self)
         return self._state
@@ -688,7 +695,7 @@ class _HeldForLong:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, EntryKey], int] = {}
 
-    def since_last(self, states: Iterable[SourceState]) -> Iterator[tuple[SourceState, Entry, int]]:
+    def since_last(self, states: Iterable[TopicState]) -> Iterator[tuple[TopicState, Entry, int]]:
         """Entries, and masks of what of them was held at the last look too, 0 for nothing.
 
         Looks as it is asked, so that there may be pauses; one at a time.

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ..core.entry import QUEUED
 from ..state.rocks import StoreStatistics
-from .event_publisher import Announcer
+from .event_publisher import EventPublisher
 from .events import Failed, Retrying
 from .nack_spilling import NackIndexStatistics
-from .topic_states import Sources
-from .unacked_window import Window
+from .topic_states import TopicStates
+from .unacked_window import UnackedWindowMonitor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +67,9 @@ class Statistics:
 
 
 def snapshot(
-    sources: Sources,
-    window: Window,
-    announcer: Announcer,
+    sources: TopicStates,
+    window: UnackedWindowMonitor,
+    announcer: EventPublisher,
     connected: bool,
     transport: str,
     leased: int = 0,

@@ -1,7 +1,7 @@
 """The topics and partitions that a consumer has heard of, and the sums over them.
 
-Owns `Sources`: the one place that holds every `SourceState`, makes them, and adds them up. One that
-is seen only now was there all along: what happened to the others a while ago happened to it.
+Owns `TopicStates`: the one place that holds every `TopicState`, makes them, and adds them up. One
+that is seen only now was there all along: what happened to the others a while ago happened to it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
-from ..core.source_state import SourceState
+from ..core.source_state import TopicState
 from ..eventloop.alarm import now_ms
 from ..options import ConsumerOptions
-from ..transport.interface import ConsumerLink
+from ..transport.interface import TransportConsumer
 from ..values.topic_names import partition_of
 
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
@@ -27,19 +27,19 @@ OVERTAKEN_S: Final = 2.0  # a redelivery that an ack did not overtake arrives so
 _MOST_NEWS: Final = 32  # of connections: several comings and goings of each part
 
 
-class _OnFirstSight(dict[int, SourceState]):
+class _OnFirstSight(dict[int, TopicState]):
     """A dict, because every delivery looks into it, that makes what is not there."""
 
-    def __init__(self, new: Callable[[int], SourceState]) -> None:
+    def __init__(self, new: Callable[[int], TopicState]) -> None:
         super().__init__()
         self._new = new
 
-    def __missing__(self, number: int) -> SourceState:
+    def __missing__(self, number: int) -> TopicState:
         state = self[number] = self._new(number)
         return state
 
 
-class Sources:
+class TopicStates:
     """All sources of one consumer.
 
     Attributes:
@@ -59,7 +59,7 @@ class Sources:
 
     def __init__(
         self,
-        link: ConsumerLink,
+        link: TransportConsumer,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         new_index: Callable[[], DueIndex] = TimeBucketIndex,
@@ -74,7 +74,7 @@ class Sources:
         self._new_index = new_index
         self._durable_of = durable_of
         self._dispose = dispose
-        self.by_number: dict[int, SourceState] = _OnFirstSight(self._new)
+        self.by_number: dict[int, TopicState] = _OnFirstSight(self._new)
         # What was last heard of connections: when, what, and of which sources (None: of all).
         self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
         self._asked_all_at = -math.inf
@@ -85,11 +85,11 @@ class Sources:
         if number is not None:
             _ = self.by_number[number]
 
-    def _new(self, number: int) -> SourceState:
+    def _new(self, number: int) -> TopicState:
         topic, partition = self._link.topic_of(number)
         options, able = self._options, self._link.capabilities
         shared = options.is_shared(topic)
-        state = SourceState(
+        state = TopicState(
             self,
             number,
             topic,
@@ -111,7 +111,7 @@ class Sources:
         self._catch_up(state)
         return state
 
-    def _catch_up(self, state: SourceState) -> None:
+    def _catch_up(self, state: TopicState) -> None:
         """Its messages may have waited in the transport since before a connection was lost."""
         heard = [(at, what) for at, what, of in self._news if of is None or state.number in of]
         match heard[-2:]:
@@ -121,17 +121,17 @@ class Sources:
                 state.acks.doubtful(now_ms(self._loop))
                 state.reconnected()
 
-    def __iter__(self) -> Iterator[SourceState]:
+    def __iter__(self) -> Iterator[TopicState]:
         return iter(list(self.by_number.values()))
 
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def of(self, only: Container[int] | None) -> list[SourceState]:
+    def of(self, only: Container[int] | None) -> list[TopicState]:
         """Those of some numbers, or all."""
         return [state for state in self if only is None or state.number in only]
 
-    def beside(self, state: SourceState | None) -> list[SourceState]:
+    def beside(self, state: TopicState | None) -> list[TopicState]:
         """What a rewind of one source rewinds, or of all: on Exclusive and Failover a transport may
         not be able to rewind one alone."""
         one = self._link.capabilities.rewind_one_source
@@ -139,7 +139,7 @@ class Sources:
 
     # What happened to all, or to some
 
-    def heard(self, what: str, only: Container[int] | None) -> list[SourceState]:
+    def heard(self, what: str, only: Container[int] | None) -> list[TopicState]:
         """Note what happened to connections; returns the sources concerned."""
         self._news.append((self._loop.time(), what, only))
         return self.of(only)

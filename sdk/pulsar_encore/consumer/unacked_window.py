@@ -10,22 +10,22 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ..transport.interface import ConsumerLink
-from .topic_states import Sources
+from ..transport.interface import TransportConsumer
+from .topic_states import TopicStates
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _WARN_SHARE: Final = 0.8
 
 
-class Window:
+class UnackedWindowMonitor:
     """Warns once for one consumer.
 
     Attributes:
         size: Unacked messages at which the broker stops.
     """
 
-    def __init__(self, link: ConsumerLink, sources: Sources, size: int) -> None:
+    def __init__(self, link: TransportConsumer, sources: TopicStates, size: int) -> None:
         self._link = link
         self._sources = sources
         self.size = size

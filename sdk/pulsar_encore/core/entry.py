@@ -4,10 +4,10 @@ Owns `Entry`, the writer of a message's state, and `TRANSITIONS`, the table of w
 each row is a method of `Entry`, each field of it what that step makes of a state. A step that meets
 a state which its row does not name leaves the message as it is; but `queue`, `queue_all` and
 `wait_on` trust their caller. (Two steps are made for each message, and a call would cost a
-twentieth of all: there `ReceiveQueue` and `SourceState.ack` write the table's value.) State is kept
+twentieth of all: there `ReceiveQueue` and `TopicState.ack` write the table's value.) State is kept
 per entry, one byte for each message of a batch, because acks, redelivery and permits are entries'
 business on the wire; a message is an (entry, index) pair. What a step means for the source is
-`SourceState`'s.
+`TopicState`'s.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Entry:
     """State of the messages of one entry.
 
     Attributes:
-        source: The `SourceState` this entry belongs to.
+        source: The `TopicState` this entry belongs to.
         key: (ledger, entry).
         size: Messages in the entry, 1 for a message that is no batch.
         batched: True when the messages have a batch index (also in a batch of one).
@@ -101,10 +101,10 @@ class Entry:
         hand_overs: Of each index, hand-overs that have ended, where not 0: tells one from the next.
             No count of the broker's does, because it also moves while a message is held here.
         live: False once the record is out of use; the ids it gave out then go by key. A packed one
-            (see `SourceState`) comes to life again. Records of one message share
-            `SourceState.live_alone`, a list that is emptied to end all of them in one step; an
+            (see `TopicState`) comes to life again. Records of one message share
+            `TopicState.live_alone`, a list that is emptied to end all of them in one step; an
             empty list is false, like `live = False`.
-        era: `SourceState.era` when this record was made.
+        era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         again: Why a copy of it may be on its way here besides (`duplicates`), 0 for no reason.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.

@@ -1,6 +1,6 @@
 """Who holds what, for one source: from arrival to settled, every message has one owner.
 
-Owns `SourceState`. A message is AWAY (with the broker), QUEUED here, HELD by the application,
+Owns `TopicState`. A message is AWAY (with the broker), QUEUED here, HELD by the application,
 NACKED (waiting for its due time), LEAVING or ACKED; `entry.TRANSITIONS` says what may follow what,
 and every public method here is one synchronous step, which returns what the shell has to do. Rules:
 - a message QUEUED, HELD or NACKED is not handed out again when its entry is redelivered, so
@@ -61,7 +61,7 @@ _MANY: Final = 1_000
 _ANSWER_MS: Final = 1_000  # what was asked for comes sooner, or not at all
 
 
-class SourceState:
+class TopicState:
     """State of one topic or partition.
 
     Args:

@@ -19,7 +19,7 @@ class Wait(NamedTuple):
     delay_ms: int
 
 
-class Park(NamedTuple):
+class SendToRetryTopic(NamedTuple):
     """It waits on the retry-letter topic for so long: here it would fill the broker's unacked
     window, or may outlive this process."""
 
@@ -32,11 +32,11 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
-Verdict: TypeAlias = Wait | Park | DeadLetter
+Verdict: TypeAlias = Wait | SendToRetryTopic | DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
-class Overflow:
+class WindowOverflow:
     """When nacks wait on the retry-letter topic.
 
     Attributes:
@@ -62,7 +62,7 @@ class Verdicts:
 
     delay_of: Callable[[int], int]
     max_redeliver_count: int | None = None
-    overflow: Overflow | None = None
+    overflow: WindowOverflow | None = None
     revive_delay: Callable[[int], int] | None = None
 
     @property
@@ -90,7 +90,7 @@ class Verdicts:
         if overflow is not None and (
             delay_ms > overflow.longest_ms or nacked >= overflow.most_nacked
         ):
-            return Park(delay_ms)
+            return SendToRetryTopic(delay_ms)
         return Wait(delay_ms)
 
     def on_arrival(self, failed: int, *, tried_here: bool = True) -> DeadLetter | None:

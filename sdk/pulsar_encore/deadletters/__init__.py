@@ -14,7 +14,7 @@ from .letter_errors import (
 )
 from .letter_groups import NO_FINGERPRINT, LetterGroup
 from .printable_text import printable
-from .replay_report import Refusal, ReplayReport
+from .replay_report import RefusedLetter, ReplayReport
 from .selection import Selection
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "LetterNotFoundError",
     "NoLettersError",
     "NothingSelectedError",
-    "Refusal",
+    "RefusedLetter",
     "ReplayReport",
     "ReplayStoppedError",
     "Selection",

@@ -15,13 +15,13 @@ from ..letters import REAL_SUBSCRIPTION, REAL_TOPIC
 from ..letters import letter_reader as reading
 from ..letters.letter_writer import replayed_copy
 from ..message import Message
-from ..values.outgoing_message import Outgoing
+from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
 
 _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+")
 
 
-class Letter(reading.Letter[Message]):
+class Letter(reading.LetterFacts[Message]):
     """A message of a dead-letter topic, as `letters.reading.Letter` reads it, and its way back.
 
     Attributes:
@@ -78,7 +78,9 @@ class Letter(reading.Letter[Message]):
             )
         return topic
 
-    def copy(self, replay_id: str, *, keep_counters: bool, refuse_bytes: bool = False) -> Outgoing:
+    def copy(
+        self, replay_id: str, *, keep_counters: bool, refuse_bytes: bool = False
+    ) -> OutgoingMessage:
         """The message to send: the original's content, and where it comes from.
 
         Raises:

@@ -22,7 +22,7 @@ from ..values.topic_names import base_name, full_name
 from .dead_letter import Letter
 from .letter_errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .letter_groups import Grouping, LetterGroup
-from .rate_limit import Pace
+from .rate_limit import RateLimit
 from .replay import Replay, ReplayOptions, checked_limit, checked_replay_id
 from .replay_report import ReplayReport
 from .selection import Selection
@@ -205,7 +205,7 @@ class DeadLetters:
             crypto_key_reader=self._crypto_key_reader,
             text_keys=self._text_keys,
             selection=selection,
-            pace=Pace(rate),
+            pace=RateLimit(rate),
             limit=checked_limit(limit),
             keep_counters=boolean(keep_counters, "keep_counters"),
             target=target_topic,

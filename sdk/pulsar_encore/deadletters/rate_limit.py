@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ConfigurationError
 
 
-class Pace:
+class RateLimit:
     """Spaces steps evenly; what was missed is not made up for in a burst.
 
     Args:

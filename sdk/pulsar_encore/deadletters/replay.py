@@ -24,15 +24,15 @@ from ..consumer import Consumer
 from ..consumer.forwarding.copy_options import producer_options
 from ..errors import ClosedError, ConfigurationError, ConsumerBusy, EncoreError, ReceiveTimeout
 from ..eventloop.close_once import to_its_end
-from ..letters.letter_form import Form, form_of
+from ..letters.letter_form import LetterForm, form_of
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import integer, text
-from ..transport.interface import ProducerLink
-from ..values.outgoing_message import Outgoing
+from ..transport.interface import TransportProducer
+from ..values.outgoing_message import OutgoingMessage
 from .dead_letter import Letter
 from .letter_errors import ReplayStoppedError
-from .rate_limit import Pace
+from .rate_limit import RateLimit
 from .replay_report import ReplayReport
 from .selection import Selection
 
@@ -47,7 +47,7 @@ _MOST_ID: Final = 200
 # Failures of one letter; what is under way to its topic is as good as before.
 _OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
 
-Way: TypeAlias = tuple[str, Form]
+Way: TypeAlias = tuple[str, LetterForm]
 """Where a copy goes, and how it is written; a producer for each."""
 
 
@@ -61,7 +61,7 @@ class ReplayOptions:
     crypto_key_reader: Any
     text_keys: bool
     selection: Selection
-    pace: Pace
+    pace: RateLimit
     limit: int | None
     keep_counters: bool
     target: str | None
@@ -88,7 +88,7 @@ class Replay:
         assert isinstance(real_topics, frozenset)
         self._allowed = real_topics
         self._missing = {each for each in options.selection.ids if isinstance(each, str)}
-        self._producers: dict[Way, ProducerLink] = {}
+        self._producers: dict[Way, TransportProducer] = {}
         self._failures: dict[Way, int] = {}  # in a row
         self._blocked: dict[Way, EncoreError] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -219,7 +219,7 @@ class Replay:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    def _judge(self, letter: Letter) -> tuple[Way, Outgoing] | None:
+    def _judge(self, letter: Letter) -> tuple[Way, OutgoingMessage] | None:
         """The copy to send, and its way; None for a letter that stays."""
         options, report = self._options, self._report
         if not options.selection.takes(letter):
@@ -246,8 +246,8 @@ class Replay:
         consumer: Consumer,
         letter: Letter,
         way: Way,
-        producer: ProducerLink,
-        copy: Outgoing,
+        producer: TransportProducer,
+        copy: OutgoingMessage,
     ) -> None:
         try:
             try:
@@ -283,7 +283,7 @@ class Replay:
         if self._failure is None and not isinstance(error, asyncio.CancelledError):
             self._failure, self._failed_at = error, letter.id
 
-    async def _producer(self, way: Way) -> ProducerLink:
+    async def _producer(self, way: Way) -> TransportProducer:
         producer = self._producers.get(way)
         if producer is None:
             if len(self._producers) >= _MOST_PRODUCERS:

@@ -10,7 +10,7 @@ _MOST_REASONS: Final = 100  # counted each
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedLetter:
     """A selected letter that was not sent and stays where it is."""
 
     letter_id: str
@@ -47,7 +47,7 @@ class ReplayReport:
     passed: int = 0
     targets: dict[str, int] = field(default_factory=dict)
     refused: int = 0
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[RefusedLetter] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     reached_end: bool = False
     at_limit: bool = False
@@ -58,7 +58,7 @@ class ReplayReport:
         """Count a letter that stays, and keep its reason while there is room."""
         self.refused += 1
         if len(self.refusals) < MOST_REFUSALS:
-            self.refusals.append(Refusal(letter_id, reason))
+            self.refusals.append(RefusedLetter(letter_id, reason))
         if reason in self.reasons or len(self.reasons) < _MOST_REASONS:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from ..wire import pulsar_pb2 as pb
 from ..wire.frames import Frame
 from .frame_encoders import MessageEncoder, ReceiptEncoder
-from .rules.attached_consumers import Consumer
-from .rules.catalogue import TopicState
+from .rules.attached_consumers import SubscribedConsumer
+from .rules.catalogue import BrokerTopic
 from .rules.subscriptions import Subscription
 from .rules.topic_producers import Publisher
 from .rules.topic_watchers import Watcher
@@ -73,9 +73,9 @@ class AttachedConsumer:
 
     id: int
     session: Peer
-    state: TopicState
+    state: BrokerTopic
     subscription: Subscription
-    consumer: Consumer
+    consumer: SubscribedConsumer
     encoder: MessageEncoder
     since_ms: int
 
@@ -90,6 +90,6 @@ class AttachedProducer:
 
     id: int
     session: Peer
-    state: TopicState
+    state: BrokerTopic
     publisher: Publisher
     encoder: ReceiptEncoder

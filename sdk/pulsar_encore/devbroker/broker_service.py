@@ -14,9 +14,9 @@ from ..wire.checksum import topics_hash
 from .attached import AttachedConsumer, AttachedProducer, Peer
 from .broker_settings import BrokerSettings
 from .clock import Clock
-from .recorder import Recorder, Records
-from .rules.attached_consumers import Consumer, Delivery, Notice, NoticeKind
-from .rules.catalogue import Catalogue, TopicState
+from .recorder import RecordedCommands, Recorder
+from .rules.attached_consumers import Delivery, Notice, NoticeKind, SubscribedConsumer
+from .rules.catalogue import BrokerTopic, Catalogue
 from .rules.credentials import Credentials
 from .rules.faults import FaultPlan
 from .rules.refusal import Refusal
@@ -61,7 +61,7 @@ class BrokerService:
         self.recorder: Recorder | None = (
             Recorder(settings.record_limit) if settings.record else None
         )
-        self.records: Records | None = self.recorder
+        self.records: RecordedCommands | None = self.recorder
         self.faults: FaultPlan | None = None
         self.sessions: set[Peer] = set()
         self.looked_up: set[str] = set()
@@ -69,7 +69,7 @@ class BrokerService:
         self.producer_names: itertools.count[int] = itertools.count()
         self.connection_ids: itertools.count[int] = itertools.count(1)
 
-    def check_serves(self, state: TopicState) -> None:
+    def check_serves(self, state: BrokerTopic) -> None:
         """Refuse a topic that is another broker's, or was not looked up though it must be.
 
         Raises:
@@ -84,7 +84,7 @@ class BrokerService:
         """Ms since the broker's start."""
         return self.clock.now_ms() - self._started_ms
 
-    def publish(self, state: TopicState, entry: LogEntry) -> LogEntry:
+    def publish(self, state: BrokerTopic, entry: LogEntry) -> LogEntry:
         """Store an entry, and deliver it to those who wait for it.
 
         Raises:
@@ -141,18 +141,18 @@ class BrokerService:
         self.tell(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
         self._after_leaving(state, subscription)
 
-    def _after_leaving(self, state: TopicState, subscription: Subscription) -> None:
+    def _after_leaving(self, state: BrokerTopic, subscription: Subscription) -> None:
         if not subscription.durable and not subscription.consumers:
             self.forget(state, subscription)
         else:
             self.scheduler.wake(state, subscription)
 
-    def forget(self, state: TopicState, subscription: Subscription) -> None:
+    def forget(self, state: BrokerTopic, subscription: Subscription) -> None:
         """Delete a subscription."""
         if state.subscriptions.get(subscription.name) is subscription:
             del state.subscriptions[subscription.name]
 
-    def close_consumers(self, consumers: Iterable[Consumer]) -> None:
+    def close_consumers(self, consumers: Iterable[SubscribedConsumer]) -> None:
         """Tell consumers that a subscription has already let go of that they are closed."""
         for consumer in consumers:
             attached: AttachedConsumer = consumer.owner
@@ -179,7 +179,7 @@ class BrokerService:
             )
         )
 
-    def close_producers(self, state: TopicState) -> None:
+    def close_producers(self, state: BrokerTopic) -> None:
         """Close every producer of a topic from this side."""
         for publisher in [*state.producers.ready.values(), *state.producers.waiting]:
             attached: AttachedProducer = publisher.owner
@@ -190,7 +190,7 @@ class BrokerService:
         state.producers.ready.clear()
         state.producers.waiting.clear()
 
-    def unload(self, state: TopicState) -> None:
+    def unload(self, state: BrokerTopic) -> None:
         """Close all that use a topic; counts, partial acks and readers' cursors are lost."""
         self.looked_up.discard(state.name)
         for subscription in list(state.subscriptions.values()):
@@ -211,7 +211,7 @@ class BrokerService:
             state.subscriptions.clear()
             self._tell_watchers(deleted=state.name)
 
-    def terminate(self, state: TopicState) -> None:
+    def terminate(self, state: BrokerTopic) -> None:
         """No more messages for a topic; consumers are told once they have acked all."""
         self.close_producers(state)
         self.tell(state.terminate())

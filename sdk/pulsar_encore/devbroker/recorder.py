@@ -52,7 +52,7 @@ def check_command(name: str) -> None:
         raise ConfigurationError(f"{name!r} is no command of the protocol{hint}")
 
 
-class Records(Protocol):
+class RecordedCommands(Protocol):
     """Who hears of every command that passes."""
 
     def add(
@@ -77,7 +77,7 @@ class Records(Protocol):
 
 
 class Recorder:
-    """The last `limit` commands (`Records`)."""
+    """The last `limit` commands (`RecordedCommands`)."""
 
     def __init__(self, limit: int) -> None:
         self._kept: deque[Recorded] = deque(maxlen=limit)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from .clock import Clock, Timer
 from .rules.attached_consumers import Delivery
-from .rules.catalogue import TopicState
+from .rules.catalogue import BrokerTopic
 from .rules.subscriptions import Subscription
 
 PASS_ENTRIES = 1000
@@ -25,19 +25,19 @@ class DispatchScheduler:
     def __init__(self, clock: Clock, deliver: Callable[[Delivery], None]) -> None:
         self._clock = clock
         self._deliver = deliver
-        self._awake: dict[Subscription, TopicState] = {}
+        self._awake: dict[Subscription, BrokerTopic] = {}
         self._scheduled = False
         self._timers: dict[Subscription, tuple[int, Timer]] = {}
         self._closed = False
 
-    def wake(self, state: TopicState, subscription: Subscription) -> None:
+    def wake(self, state: BrokerTopic, subscription: Subscription) -> None:
         """Something may be deliverable."""
         self._awake[subscription] = state
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._clock.call_soon(self._run)
 
-    def wake_all(self, state: TopicState) -> None:
+    def wake_all(self, state: BrokerTopic) -> None:
         """Something was published."""
         for subscription in state.subscriptions.values():
             self.wake(state, subscription)
@@ -58,7 +58,7 @@ class DispatchScheduler:
             else:
                 self._arm(state, subscription, now_ms)
 
-    def _arm(self, state: TopicState, subscription: Subscription, now_ms: int) -> None:
+    def _arm(self, state: BrokerTopic, subscription: Subscription, now_ms: int) -> None:
         """Come back when time makes something deliverable."""
         wake_ms = subscription.wake_ms(now_ms)
         armed = self._timers.get(subscription)
@@ -73,7 +73,7 @@ class DispatchScheduler:
             timer = self._clock.call_later(delay_s, lambda: self._due(state, subscription))
             self._timers[subscription] = (wake_ms, timer)
 
-    def _due(self, state: TopicState, subscription: Subscription) -> None:
+    def _due(self, state: BrokerTopic, subscription: Subscription) -> None:
         self._timers.pop(subscription, None)
         self.wake(state, subscription)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..values.pulsar_enum import Choice
+from ..values.pulsar_enum import PulsarEnum
 
 
-class Result(Choice):
+class Result(PulsarEnum):
     """As `pulsar.Result`, and equal to it; only `Ok` is no error."""
 
     Ok = 0

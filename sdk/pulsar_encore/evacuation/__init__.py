@@ -6,7 +6,7 @@ delivered when it is due there; `evacuation_plan` says beforehand what would go 
 """
 
 from .evacuation_errors import EvacuationStoppedError
-from .evacuation_plan import SourcePlan, evacuation_plan
+from .evacuation_plan import TopicPlan, evacuation_plan
 from .evacuation_report import EvacuationReport, NotMoved
 from .evacuation_run import evacuate
 
@@ -14,7 +14,7 @@ __all__ = [
     "EvacuationReport",
     "EvacuationStoppedError",
     "NotMoved",
-    "SourcePlan",
+    "TopicPlan",
     "evacuate",
     "evacuation_plan",
 ]

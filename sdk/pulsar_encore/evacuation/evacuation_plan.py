@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from ..errors import ConfigurationError
 from ..options.checks import text
-from ..state.rocks import FoundSource, StateReader
+from ..state.rocks import FoundTopic, StateReader
 from ..values.topic_names import base_name, full_name, retry_topic_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SourcePlan:
+class TopicPlan:
     """One source, and where what waits of it goes.
 
     Attributes:
@@ -50,7 +50,7 @@ def evacuation_plan(
     topic: str | None = None,
     subscription: str | None = None,
     retry_topic: str | None = None,
-) -> list[SourcePlan]:
+) -> list[TopicPlan]:
     """What an evacuation would move, and where to; nothing is asked of a broker. Blocks.
 
     Args:
@@ -76,7 +76,7 @@ def evacuation_plan(
                 first.setdefault(number, due_ms)
                 last[number] = due_ms
     return [
-        SourcePlan(
+        TopicPlan(
             topic=each.topic,
             subscription=each.subscription,
             consumer=each.consumer,
@@ -90,8 +90,8 @@ def evacuation_plan(
 
 
 def choose(
-    sources: Sequence[FoundSource], topic: str | None, subscription: str | None
-) -> list[FoundSource]:
+    sources: Sequence[FoundTopic], topic: str | None, subscription: str | None
+) -> list[FoundTopic]:
     """The sources of a topic and a subscription; None for any.
 
     Raises:

@@ -37,22 +37,22 @@ from ..errors import (
 from ..eventloop.alarm import wall_now_ms
 from ..eventloop.close_once import to_its_end
 from ..letters.id_text import id_text
-from ..letters.letter_form import Form, form_of
-from ..letters.letter_writer import Author, parked_nack
+from ..letters.letter_form import LetterForm, form_of
+from ..letters.letter_writer import LetterAuthor, parked_nack
 from ..message import Message, raw_of
 from ..options import ConsumerType, InitialPosition, Subscription
-from ..state.rocks import RocksStore, Source
-from ..transport.interface import ProducerLink
+from ..state.rocks import RocksStore, TopicStore
+from ..transport.interface import TransportProducer
 from ..values.message_id import MessageId
-from ..values.outgoing_message import Outgoing
+from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
 from ..version import VERSION
 from .entry_comparison import Comparison
 from .evacuation_errors import EvacuationStoppedError
-from .evacuation_plan import SourcePlan, evacuation_plan
+from .evacuation_plan import TopicPlan, evacuation_plan
 from .evacuation_report import EvacuationReport
 from .state_inspection import waiting_id
-from .topic_entries import NEAR, Entries
+from .topic_entries import NEAR, TopicEntries
 
 #: Messages under way at once: copies sent, or acks that are not confirmed.
 UNDER_WAY: Final = 500
@@ -227,7 +227,7 @@ class _Moving:
         self,
         client: Client,
         store: RocksStore,
-        plan: SourcePlan,
+        plan: TopicPlan,
         report: EvacuationReport,
         crypto_key_reader: Any,
         text_keys: bool,
@@ -239,15 +239,15 @@ class _Moving:
         self._report = report
         self._crypto_key_reader = crypto_key_reader
         self._loop = asyncio.get_running_loop()
-        self._author = Author(
+        self._author = LetterAuthor(
             subscription=plan.subscription,
             consumer_name="",
             version=VERSION,
             refuse_byte_keys=not (self._transport.capabilities.binary_keys or text_keys),
         )
         self._consumer: Consumer | None = None
-        self._producers: dict[Form, ProducerLink] = {}
-        self._blocked: dict[Form, EncoreError] = {}  # why there is no producer
+        self._producers: dict[LetterForm, TransportProducer] = {}
+        self._blocked: dict[LetterForm, EncoreError] = {}  # why there is no producer
         self._making = asyncio.Lock()
         self._under_way: dict[asyncio.Task[None], int] = {}
         self._failures = 0  # in a row
@@ -281,7 +281,7 @@ class _Moving:
         finally:
             source.close()
 
-    async def _move(self, source: Source, parts: Sequence[_Part], forget_missing: bool) -> None:
+    async def _move(self, source: TopicStore, parts: Sequence[_Part], forget_missing: bool) -> None:
         # Records without a fingerprint say nothing of the cluster, so their entries come last.
         parts = sorted(parts, key=lambda part: not part.fingerprint)
         named = sum(part.fingerprint != NO_FINGERPRINT for part in parts)
@@ -290,7 +290,7 @@ class _Moving:
         try:
             async with AsyncExitStack() as open_:
                 open_.push_async_callback(self._end)
-                entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
+                entries = TopicEntries(self._client, self._plan.topic, self._crypto_key_reader)
                 open_.push_async_callback(lambda: entries.close())
                 open_.push_async_callback(self._settle)
                 for at, part in enumerate(parts):
@@ -304,7 +304,9 @@ class _Moving:
                         # The ids of records without a fingerprint begin here, from the lowest, and
                         # a reader cannot go back.
                         await entries.close()
-                        entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
+                        entries = TopicEntries(
+                            self._client, self._plan.topic, self._crypto_key_reader
+                        )
                     messages = await entries.of(part.key, partial(_run, parts, at))
                     other = bool(messages) and part.is_other(messages or ())
                     if other or messages == []:
@@ -348,7 +350,7 @@ class _Moving:
             raise self._failure
 
     async def _nothing_there(
-        self, source: Source, parts: Sequence[_Part], forget_missing: bool
+        self, source: TopicStore, parts: Sequence[_Part], forget_missing: bool
     ) -> None:
         """No message shows that the cluster is the right one, and these are not there."""
         for at, part in enumerate(parts):
@@ -378,7 +380,7 @@ class _Moving:
     # Of one entry
 
     async def _move_part(
-        self, source: Source, consumer: Consumer, part: _Part, messages: Sequence[Message]
+        self, source: TopicStore, consumer: Consumer, part: _Part, messages: Sequence[Message]
     ) -> None:
         try:
             form_of(messages[0])
@@ -420,11 +422,11 @@ class _Moving:
                 f"{self._last_error}"
             )
 
-    async def _send(self, source: Source, part: _Part, message: Message) -> None:
+    async def _send(self, source: TopicStore, part: _Part, message: Message) -> None:
         producer = await self._producer(form_of(message))
         await producer.publish(self._copy(source, part, message))
 
-    def _copy(self, source: Source, part: _Part, message: Message) -> Outgoing:
+    def _copy(self, source: TopicStore, part: _Part, message: Message) -> OutgoingMessage:
         place = part.place(message)
         assert place is not None
         due_ms = part.dues[place]
@@ -467,7 +469,7 @@ class _Moving:
 
     # The state
 
-    def _forget(self, source: Source, part: _Part, places: Sequence[int]) -> None:
+    def _forget(self, source: TopicStore, part: _Part, places: Sequence[int]) -> None:
         ledger, entry = part.key
         if -1 in places:
             source.records.settled(ledger, entry)
@@ -481,7 +483,7 @@ class _Moving:
                 "once more by the next run"
             )
 
-    def _let_go(self, source: Source, part: _Part, reason: str) -> None:
+    def _let_go(self, source: TopicStore, part: _Part, reason: str) -> None:
         self._forget(source, part, list(part.dues))
         self._report.lose(self._plan.topic, part.ids(self._plan.topic), reason)
         self._progress()
@@ -549,7 +551,7 @@ class _Moving:
             return  # somebody reads it with another type: it is there
         await link.close()
 
-    async def _producer(self, form: Form) -> ProducerLink:
+    async def _producer(self, form: LetterForm) -> TransportProducer:
         async with self._making:
             if form in self._blocked:
                 raise self._blocked[form]
@@ -561,7 +563,7 @@ class _Moving:
                     raise
             return self._producers[form]
 
-    async def _make_producer(self, form: Form) -> ProducerLink:
+    async def _make_producer(self, form: LetterForm) -> TransportProducer:
         return await self._transport.create_producer(
             await producer_options(
                 form,
@@ -581,7 +583,7 @@ class _Moving:
         await asyncio.gather(*closing, return_exceptions=True)
 
 
-def _parts(source: Source) -> list[_Part]:
+def _parts(source: TopicStore) -> list[_Part]:
     """What waits, by entry, in order."""
     return [
         _Part(key, record.dues_by_index(), record.fingerprint)

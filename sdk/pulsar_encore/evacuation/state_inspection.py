@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Self
 
 from ..core.due_time import MessageKey
-from ..state.rocks import FoundSource, StateReader
+from ..state.rocks import FoundTopic, StateReader
 from ..values.topic_names import partition_of
 from .evacuation_plan import choose
 
 
 @dataclass(kw_only=True, slots=True)
-class SourceFound:
+class TopicFound:
     """
     Attributes:
         topic: Full name, of the partition if any.
@@ -73,7 +73,7 @@ class StateFound:
 
     path: str
     owner: OwnerFound | None
-    sources: list[SourceFound]
+    sources: list[TopicFound]
     unreadable: int
 
     @property
@@ -88,7 +88,7 @@ class StateFound:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """A message that waits.
 
     Attributes:
@@ -118,7 +118,7 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
     """
     with StateReader(path) as state:
         found = {
-            each.number: SourceFound(
+            each.number: TopicFound(
                 topic=each.topic, subscription=each.subscription, consumer=each.consumer
             )
             for each in state.sources()
@@ -186,16 +186,16 @@ class WaitingMessages:
         """Keys and records so far that made no sense."""
         return self._state.unreadable
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingMessage]:
         for due_ms, number, key in self._state.waiting():
             source = self._sources.get(number)
             if source is not None:
                 yield self._waiting(source, due_ms, key)
 
-    def _waiting(self, source: FoundSource, due_ms: int, key: MessageKey) -> Waiting:
+    def _waiting(self, source: FoundTopic, due_ms: int, key: MessageKey) -> WaitingMessage:
         ledger, entry, index = key
         record = self._state.record(source.number, ledger, entry)
-        return Waiting(
+        return WaitingMessage(
             topic=source.topic,
             subscription=source.subscription,
             consumer=source.consumer,

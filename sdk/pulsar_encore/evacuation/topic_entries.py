@@ -1,10 +1,10 @@
 """Chosen entries of a topic, read in order, each from its own position.
 
-Owns `Entries`. What lies near is read on to; what lies far is read from a reader of its own, so
-that a few messages of a long backlog do not cost the backlog. That an entry is not there is known
-from what comes in its place, or from the topic's end, and never from silence. One whose ledger is
-there is there too, for topics are trimmed by ledgers: then it is nothing that can be read by
-itself, as the last chunk of a message.
+Owns `TopicEntries`. What lies near is read on to; what lies far is read from a reader of its own,
+so that a few messages of a long backlog do not cost the backlog. That an entry is not there is
+known from what comes in its place, or from the topic's end, and never from silence. One whose
+ledger is there is there too, for topics are trimmed by ledgers: then it is nothing that can be read
+by itself, as the last chunk of a message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 5.0
 _TRIES: Final = 6
 
 
-class Entries:
+class TopicEntries:
     """Entries of one topic or partition; asked for in ascending order.
 
     Args:

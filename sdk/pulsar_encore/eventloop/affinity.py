@@ -1,10 +1,10 @@
 """Which event loop and process an object belongs to, and the end of a loop.
 
-Owns `Place`, `LoopEnd`, `cancel` and `end_all`. A consumer, a reader or a producer keeps timers,
-waiters and an order of events on the loop it was made on. Called from another one it would wait for
-answers that go elsewhere, or send and then fail; in a forked child its connection and its threads
-are not there at all. So every call looks where it is before it does anything; on its own loop that
-costs one comparison.
+Owns `LoopAffinity`, `LoopEnd`, `cancel` and `end_all`. A consumer, a reader or a producer keeps
+timers, waiters and an order of events on the loop it was made on. Called from another one it would
+wait for answers that go elsewhere, or send and then fail; in a forked child its connection and its
+threads are not there at all. So every call looks where it is before it does anything; on its own
+loop that costs one comparison.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakSet
 from ..errors import ConfigurationError, WrongLoopError
 from .process import check_process, forget
 
-__all__ = ["LoopEnd", "Place", "cancel", "end_all", "get_ident", "running_loop"]
+__all__ = ["LoopAffinity", "LoopEnd", "cancel", "end_all", "get_ident", "running_loop"]
 
 
 class _Asked:
@@ -34,11 +34,11 @@ class _Asked:
         return get_ident() if running_loop() is self._loop else None
 
 
-class _Nowhere:
+class _NoLoop:
     _thread_id = None
 
 
-class Place:
+class LoopAffinity:
     """The running loop and this process.
 
     Before anything else a call does::
@@ -87,7 +87,7 @@ class Place:
         """Its loop is closed: nothing it waits for can happen any more."""
         return self.loop.is_closed()
 
-    def moved(self) -> Place:
+    def moved(self) -> LoopAffinity:
         """The same on the loop that runs now, for what keeps nothing on its own.
 
         Raises:
@@ -95,7 +95,7 @@ class Place:
             RuntimeError: No loop runs.
         """
         check_process(self._pid, self._what)
-        return Place(self._what)
+        return LoopAffinity(self._what)
 
     def _refusal(self) -> ConfigurationError:
         self.check_process()
@@ -190,14 +190,14 @@ def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]
         raise failure
 
 
-_places: WeakSet[Place] = WeakSet()
+_places: WeakSet[LoopAffinity] = WeakSet()
 _loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 
 def _in_child() -> None:
     # A fork in a running loop leaves the child with a loop that looks as if it ran.
     for place in list(_places):
-        place.runner = _Nowhere
+        place.runner = _NoLoop
     for each in list(_loop_ends):
         each.cancel()  # the child's exit would try to run it on the parent's loop
 

@@ -1,6 +1,6 @@
 """What calls return that can do more than a coroutine.
 
-Owns `Acted` and its kin, of calls that work whether they are awaited or not, and `Opening`, which
+Owns `Done` and its kin, of calls that work whether they are awaited or not, and `Opening`, which
 is awaited or entered. All are coroutines to asyncio: `create_task`, `gather` and `wait_for` take
 them.
 """
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from .close_once import seen
-from .fair_yield import Turn
+from .fair_yield import FairYield
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ else:
     Settling = Coroutine
 
 
-class Acted(asyncio.Future[None]):
+class Done(asyncio.Future[None]):
     """The call has acted: there is nothing to wait for. A future, because awaiting one that is done
     costs next to nothing; and a coroutine to who asks. One serves all calls of an object."""
 
@@ -55,15 +55,15 @@ class Acted(asyncio.Future[None]):
         """Nothing to end."""
 
 
-Coroutine.register(Acted)
+Coroutine.register(Done)
 
 
-class ActedLast(Coroutine[Any, Any, None]):
+class DoneByLast(Coroutine[Any, Any, None]):
     """The call has acted, and its turn is over: awaited, it lets the event loop run."""
 
     __slots__ = ("_turn",)
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: FairYield) -> None:
         self._turn = turn
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -79,7 +79,7 @@ class ActedLast(Coroutine[Any, Any, None]):
         """Nothing to end."""
 
 
-class Refused(asyncio.Future[None]):
+class Failing(asyncio.Future[None]):
     """The call was refused: whoever awaits it is told, else asyncio's log of what nobody saw.
 
     A caller that is cancelled before it awaits has given up, and nothing is logged.
@@ -89,7 +89,7 @@ class Refused(asyncio.Future[None]):
         loop: Of the object that was called.
     """
 
-    _asyncio_future_blocking: Any = None  # as with `Acted`
+    _asyncio_future_blocking: Any = None  # as with `Done`
 
     def __init__(self, error: Exception, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -107,7 +107,7 @@ class Refused(asyncio.Future[None]):
         self.exception()
 
 
-Coroutine.register(Refused)
+Coroutine.register(Failing)
 
 
 class _Stepped(Coroutine[Any, Any, None]):
@@ -134,7 +134,7 @@ class _Stepped(Coroutine[Any, Any, None]):
             self._steps.close()
 
 
-class Acting(_Stepped):
+class InProgress(_Stepped):
     """The call's work is under way in a task, awaited or not; cancelling the caller leaves it."""
 
     __slots__ = ("task",)
@@ -155,7 +155,7 @@ class Acting(_Stepped):
         super().close()
 
 
-class Confirming(_Stepped):
+class AwaitingReceipt(_Stepped):
     """The call has acted; awaited, it waits until the broker has confirmed that.
 
     Args:
@@ -173,7 +173,7 @@ class Confirming(_Stepped):
             yield from asyncio.shield(future).__await__()
 
 
-class Handed(_Stepped):
+class HandedToLoop(_Stepped):
     """A call made in a thread without an event loop, on its way to the one it belongs to."""
 
     __slots__ = ("_outcome", "_watched")

@@ -1,8 +1,9 @@
 """Letting the event loop run: a call that need not suspend does so once a few ms are used up.
 
-Owns `Turn`. What is queued is handed out without suspending, which is fast and, with work of a few
-ms a message, would keep every other task, timer and socket waiting. So a turn of `TURN_S` is shared
-by all who take from one source; once it is over, the next call suspends for one pass of the loop.
+Owns `FairYield`. What is queued is handed out without suspending, which is fast and, with work of a
+few ms a message, would keep every other task, timer and socket waiting. So a turn of `TURN_S` is
+shared by all who take from one source; once it is over, the next call suspends for one pass of the
+loop.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 TURN_S: Final = 0.004
 
 
-class Turn:
+class FairYield:
     """The time until the next suspension; check `turn.clock() >= turn.ends`, then `await end()`.
 
     Attributes:

@@ -1,6 +1,6 @@
 """What a copy must be written with so that it reads as its original: schema version and secrets.
 
-Owns `Form`, which a letter and its producer share: a producer writes one schema version and
+Owns `LetterForm`, which a letter and its producer share: a producer writes one schema version and
 encrypts with one set of keys, so there is one for each form.
 """
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ..errors import NotSupportedError
 from ..values.topic_names import base_name
-from .original_message import Encryption, Original
+from .original_message import Encryption, OriginalMessage
 
 
-class Form(NamedTuple):
+class LetterForm(NamedTuple):
     """What all letters of one producer have in common.
 
     Attributes:
@@ -29,10 +29,10 @@ class Form(NamedTuple):
     secrets: tuple[str, ...] = ()
 
 
-PLAIN = Form()
+PLAIN = LetterForm()
 
 
-def form_of(original: Original) -> Form:
+def form_of(original: OriginalMessage) -> LetterForm:
     """The form of a message's copies.
 
     Raises:
@@ -45,7 +45,9 @@ def form_of(original: Original) -> Form:
         return PLAIN
     topic = base_name(original.topic_name()) if version >= 0 else ""
     keyed = version >= 0 and bool(original.partition_key())
-    return Form(topic, max(version, -1), keyed, () if encryption is None else _secrets(encryption))
+    return LetterForm(
+        topic, max(version, -1), keyed, () if encryption is None else _secrets(encryption)
+    )
 
 
 def _secrets(encryption: Encryption) -> tuple[str, ...]:

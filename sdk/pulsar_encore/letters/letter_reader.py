@@ -1,7 +1,7 @@
 """Reading letters: what a message of a dead-letter topic says of its way there and its end.
 
-Owns `Letter`. Every property may be missing or forged: letters of other clients carry Java's names
-only, and nothing here trusts a value.
+Owns `LetterFacts`. Every property may be missing or forged: letters of other clients carry Java's
+names only, and nothing here trusts a value.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TOLD: Final = (
 )
 
 
-class Written(Protocol):
+class LetterMessage(Protocol):
     """A message of a topic, as far as reading it as a letter goes."""
 
     def properties(self) -> dict[str, str]: ...
@@ -66,10 +66,10 @@ class Written(Protocol):
         """In ms since the epoch."""
 
 
-M = TypeVar("M", bound=Written)
+M = TypeVar("M", bound=LetterMessage)
 
 
-class Letter(Generic[M]):
+class LetterFacts(Generic[M]):
     """A message of a dead-letter topic.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Writing letters: of a message, and what befell it, the `Outgoing` to publish.
+"""Writing letters: of a message, and what befell it, the `OutgoingMessage` to publish.
 
 One function for each kind: `retry_letter`, `dead_letter_by_reconsume`, `dead_letter_by_nack`,
 `parked_nack`, `replayed_copy`. All copy the original's content, and all but the last say where it
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..values.message_id import MessageId
-from ..values.outgoing_message import Outgoing
+from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
-from .original_message import Original, keys_of
+from .original_message import OriginalMessage, keys_of
 from .properties import (
     ATTEMPTS,
     CONSUMER,
@@ -49,7 +49,7 @@ _RESET: Final = COUNTERS | EVIDENCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Author:
+class LetterAuthor:
     """Who writes: what all letters of one consumer have in common.
 
     Attributes:
@@ -66,8 +66,8 @@ class Author:
 
 
 def retry_letter(
-    original: Original,
-    author: Author,
+    original: OriginalMessage,
+    author: LetterAuthor,
     *,
     attempt: int,
     delay_ms: int,
@@ -76,7 +76,7 @@ def retry_letter(
     evidence: Evidence | None = None,
     custom: Mapping[str, str] | None = None,
     from_retry_topic: bool = False,
-) -> Outgoing:
+) -> OutgoingMessage:
     """What `reconsume_later` sends to the retry-letter topic.
 
     Args:
@@ -102,8 +102,8 @@ def retry_letter(
 
 
 def dead_letter_by_reconsume(
-    original: Original,
-    author: Author,
+    original: OriginalMessage,
+    author: LetterAuthor,
     *,
     attempt: int,
     delay_ms: int,
@@ -111,7 +111,7 @@ def dead_letter_by_reconsume(
     evidence: Evidence | None = None,
     custom: Mapping[str, str] | None = None,
     from_retry_topic: bool = False,
-) -> Outgoing:
+) -> OutgoingMessage:
     """What `reconsume_later` sends to the dead-letter topic when the retries are used up.
 
     The arguments and errors are those of `retry_letter`; the letter is delivered at once.
@@ -124,8 +124,8 @@ def dead_letter_by_reconsume(
 
 
 def dead_letter_by_nack(
-    original: Original,
-    author: Author,
+    original: OriginalMessage,
+    author: LetterAuthor,
     *,
     attempt: int,
     reason: str,
@@ -133,7 +133,7 @@ def dead_letter_by_nack(
     evidence: Evidence | None = None,
     first_failed: int | None = None,
     from_retry_topic: bool = False,
-) -> Outgoing:
+) -> OutgoingMessage:
     """What goes to the dead-letter topic when the redeliveries are used up.
 
     Args:
@@ -157,8 +157,8 @@ def dead_letter_by_nack(
 
 
 def parked_nack(
-    original: Original,
-    author: Author,
+    original: OriginalMessage,
+    author: LetterAuthor,
     *,
     attempt: int,
     delay_ms: int,
@@ -166,7 +166,7 @@ def parked_nack(
     evidence: Evidence | None = None,
     first_failed: int | None = None,
     from_retry_topic: bool = False,
-) -> Outgoing:
+) -> OutgoingMessage:
     """What a nack that would fill the broker's unacked window sends to the retry-letter topic.
 
     It is no reconsume: the letter counts on where the redeliveries were.
@@ -196,8 +196,12 @@ def parked_nack(
 
 
 def replayed_copy(
-    original: Original, *, replay_id: str, keep_counters: bool, refuse_byte_keys: bool = False
-) -> Outgoing:
+    original: OriginalMessage,
+    *,
+    replay_id: str,
+    keep_counters: bool,
+    refuse_byte_keys: bool = False,
+) -> OutgoingMessage:
     """What a replay sends of a dead letter, back to the topic it died on.
 
     Args:
@@ -249,7 +253,11 @@ def letter_properties(
 
 
 def _kept(
-    original: Original, author: Author, from_retry_topic: bool, *, with_partition: bool = False
+    original: OriginalMessage,
+    author: LetterAuthor,
+    from_retry_topic: bool,
+    *,
+    with_partition: bool = False,
 ) -> dict[str, str]:
     """What every letter keeps; as in Java, one by nack names the partition it came from."""
     said = original.properties()
@@ -264,8 +272,8 @@ def _kept(
 
 
 def _reconsumed(
-    original: Original,
-    author: Author,
+    original: OriginalMessage,
+    author: LetterAuthor,
     attempt: int,
     delay_ms: int,
     wall_now: int,
@@ -283,7 +291,7 @@ def _reconsumed(
 
 def _add_end(
     properties: dict[str, str],
-    author: Author,
+    author: LetterAuthor,
     evidence: Evidence | None,
     reason: str,
     attempt: int,
@@ -306,14 +314,14 @@ def _replace_failure(properties: dict[str, str], evidence: Evidence) -> None:
 
 
 def _copy(
-    original: Original,
+    original: OriginalMessage,
     properties: dict[str, str],
     refuse_byte_keys: bool,
     deliver_at: int | None = None,
-) -> Outgoing:
+) -> OutgoingMessage:
     key, ordering_key = keys_of(original, refuse_byte_keys=refuse_byte_keys)
     event_timestamp = original.event_timestamp()
-    return Outgoing(
+    return OutgoingMessage(
         payload=None if original.has_null_value() else original.data(),
         properties=properties,
         partition_key=key,

@@ -1,7 +1,7 @@
 """A message that is copied: what a letter takes of it, and what no letter can take.
 
-Owns `Original`, the least that a letter needs to be written; `pulsar_encore.Message` is one. What
-cannot be read of it, or not told apart, is refused by name: a copy would mangle it.
+Owns `OriginalMessage`, the least that a letter needs to be written; `pulsar_encore.Message` is one.
+What cannot be read of it, or not told apart, is refused by name: a copy would mangle it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PADDED: Final = re.compile(
 )
 
 
-class EncryptionKey(Protocol):
+class OriginalEncryptionKey(Protocol):
     """One of the keys that a message was encrypted with."""
 
     @property
@@ -30,11 +30,11 @@ class EncryptionKey(Protocol):
 class Encryption(Protocol):
     """How a message was encrypted."""
 
-    def keys(self) -> Sequence[EncryptionKey]: ...
+    def keys(self) -> Sequence[OriginalEncryptionKey]: ...
     def is_decryption_failed(self) -> bool: ...
 
 
-class Original(Protocol):
+class OriginalMessage(Protocol):
     """A message as it was received; absent are "", 0, and -1 or less for the schema version.
 
     The keys and `properties` raise `UnreadableError` where the transport cannot read them.
@@ -60,7 +60,7 @@ class Original(Protocol):
 
 
 def keys_of(
-    original: Original, *, refuse_byte_keys: bool
+    original: OriginalMessage, *, refuse_byte_keys: bool
 ) -> tuple[str | bytes | None, str | bytes | None]:
     """Its partition key and its ordering key, as a copy has to be given them; None where absent.
 
@@ -84,7 +84,7 @@ def keys_of(
     return _as_sent(original, text), _text_if_any(original.ordering_key_bytes())
 
 
-def _as_sent(original: Original, text: str) -> str | bytes | None:
+def _as_sent(original: OriginalMessage, text: str) -> str | bytes | None:
     """A partition key as it was given to its producer: bytes, or text."""
     try:
         key = original.partition_key_bytes()

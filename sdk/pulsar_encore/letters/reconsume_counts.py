@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..values.topic_names import base_name, full_name
-from .original_message import Original
+from .original_message import OriginalMessage
 from .properties import (
     PARKED_LOOKS,
     PARKED_TIMES,
@@ -73,7 +73,7 @@ def is_letter(
 
 
 def reconsume_attempt(
-    original: Original, subscription: str, *, from_retry_topic: bool = False
+    original: OriginalMessage, subscription: str, *, from_retry_topic: bool = False
 ) -> int:
     """Which attempt at a message this is on the reconsume path, 1 for the first.
 

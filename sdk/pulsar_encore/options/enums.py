@@ -14,28 +14,28 @@ from typing import Any, TypeVar
 
 from .. import stock
 from ..errors import ConfigurationError
-from ..values.pulsar_enum import Choice
+from ..values.pulsar_enum import PulsarEnum
 
 
-class ConsumerType(Choice):
+class ConsumerType(PulsarEnum):
     Exclusive = 0
     Shared = 1
     Failover = 2
     KeyShared = 3
 
 
-class InitialPosition(Choice):
+class InitialPosition(PulsarEnum):
     Latest = 0
     Earliest = 1
 
 
-class RegexSubscriptionMode(Choice):
+class RegexSubscriptionMode(PulsarEnum):
     PersistentOnly = 0
     NonPersistentOnly = 1
     AllTopics = 2
 
 
-class CompressionType(Choice):
+class CompressionType(PulsarEnum):
     NONE = 0
     LZ4 = 1
     ZLib = 2
@@ -43,25 +43,25 @@ class CompressionType(Choice):
     SNAPPY = 4
 
 
-class PartitionsRoutingMode(Choice):
+class PartitionsRoutingMode(PulsarEnum):
     UseSinglePartition = 0
     RoundRobinDistribution = 1
     CustomPartition = 2
 
 
-class BatchingType(Choice):
+class BatchingType(PulsarEnum):
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(Choice):
+class ProducerAccessMode(PulsarEnum):
     Shared = 0
     Exclusive = 1
     WaitForExclusive = 2
     ExclusiveWithFencing = 3
 
 
-class ConsumerCryptoFailureAction(Choice):
+class ConsumerCryptoFailureAction(PulsarEnum):
     FAIL = 0
     DISCARD = 1
     CONSUME = 2
@@ -74,7 +74,7 @@ class ConsumerCryptoFailureAction(Choice):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = Choice.__hash__
+    __hash__ = PulsarEnum.__hash__
 
 
 E = TypeVar("E", bound=Enum)

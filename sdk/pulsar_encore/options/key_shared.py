@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from .. import stock
 from ..errors import ConfigurationError
-from ..values.pulsar_enum import Choice
+from ..values.pulsar_enum import PulsarEnum
 from .checks import boolean, integer
 from .enums import coerce
 
 _LAST_HASH: Final = 65_535
 
 
-class KeySharedMode(Choice):
+class KeySharedMode(PulsarEnum):
     """AutoSplit: the broker shares the hashes out. Sticky: each consumer names its own."""
 
     AutoSplit = 0

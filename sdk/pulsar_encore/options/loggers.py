@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from .. import stock
-from ..values.pulsar_enum import Choice
+from ..values.pulsar_enum import PulsarEnum
 from .checks import text
 from .enums import coerce
 
 
-class LoggerLevel(Choice):
+class LoggerLevel(PulsarEnum):
     Debug = 0
     Info = 1
     Warn = 2

@@ -1,10 +1,10 @@
 """What has come for a reader and was not read yet, and who waits for it, in line.
 
-Owns `ReadQueue`, the `Sink` of a subscription without acks. Only the first in line is woken, and
-takes what is here itself, in one step without an await: so a read that is cancelled or timed out
-has taken nothing, and nobody overtakes. What is taken gives its room back at once, so the link's
-permits bound what lies here. Whatever happens to connections, what lies here stays: of such a
-subscription nothing comes twice.
+Owns `ReadQueue`, the `DeliveryListener` of a subscription without acks. Only the first in line is
+woken, and takes what is here itself, in one step without an await: so a read that is cancelled or
+timed out has taken nothing, and nobody overtakes. What is taken gives its room back at once, so the
+link's permits bound what lies here. Whatever happens to connections, what lies here stays: of such
+a subscription nothing comes twice.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
-from ..consumer.event_publisher import Announcer
+from ..consumer.event_publisher import EventPublisher
 from ..transport.interface import (
-    ConsumerLink,
     Deliveries,
     Delivery,
-    NoDelivery,
     RetryNotice,
+    SkipReason,
+    TransportConsumer,
     singly,
 )
 
@@ -38,7 +38,7 @@ class ReadQueue:
         announcer: Reports connections and failures to the application.
     """
 
-    def __init__(self, link: ConsumerLink, announcer: Announcer) -> None:
+    def __init__(self, link: TransportConsumer, announcer: EventPublisher) -> None:
         self._link = link
         self._announcer = announcer
         self._deliveries: deque[Delivery] = deque()
@@ -164,7 +164,7 @@ class ReadQueue:
     def on_removed(self, source: int) -> None:
         self._announcer.removed(source)
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

@@ -12,15 +12,15 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from ..consumer.event_publisher import Announcer
+from ..consumer.event_publisher import EventPublisher
 from ..errors import ClosedError, ConfigurationError, ReceiveTimeout
-from ..eventloop.affinity import Place, end_all, get_ident
+from ..eventloop.affinity import LoopAffinity, end_all, get_ident
 from ..eventloop.close_once import CloseOnce
-from ..eventloop.fair_yield import Turn
+from ..eventloop.fair_yield import FairYield
 from ..message import Message
 from ..options import ReaderOptions, Subscription
 from ..options.checks import integer
-from ..transport.interface import ConsumerLink
+from ..transport.interface import TransportConsumer
 from ..values.backoff import to_ms
 from ..values.message_id import MessageId
 from ..values.topic_names import full_name
@@ -57,7 +57,7 @@ class Reader:
 
     def __init__(
         self,
-        link: ConsumerLink,
+        link: TransportConsumer,
         options: ReaderOptions,
         *,
         on_closed: Callable[[Reader], None] | None = None,
@@ -65,9 +65,9 @@ class Reader:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
-        self.place: Place = Place("reader")
-        self._turn = Turn(self.place.loop)
-        self._announcer = Announcer(
+        self.place: LoopAffinity = LoopAffinity("reader")
+        self._turn = FairYield(self.place.loop)
+        self._announcer = EventPublisher(
             link,
             options.event_listener,
             self.place.loop,

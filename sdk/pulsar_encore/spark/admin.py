@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 from ..deadletters.printable_text import printable
 from ..errors import ConfigurationError, TransportError
 from ..options import ClientOptions
-from ..transport.native.connection.pool import Pool
-from ..transport.native.lookup.http_lookup import Web, path_of
+from ..transport.native.connection.pool import ConnectionPool
+from ..transport.native.lookup.http_lookup import HttpLookup, path_of
 from ..transport.native.service_options import of_options
-from .connection_options import Connection, in_options, web_address
+from .connection_options import ConnectionOptions, in_options, web_address
 from .offsets import Position
-from .range_planner import Ledger
+from .range_planner import LedgerSize
 
 _MOST_LEDGERS: Final = 1_000_000
 _MOST_NAME: Final = 100
@@ -34,7 +34,7 @@ class TopicLedgers(NamedTuple):
         subscriptions: Names of the durable ones.
     """
 
-    ledgers: tuple[Ledger, ...]
+    ledgers: tuple[LedgerSize, ...]
     last: Position
     subscriptions: frozenset[str]
 
@@ -49,7 +49,7 @@ class Admin:
         ConfigurationError: It has none, or it cannot be used.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionOptions) -> None:
         url = web_address(connection.admin_url or "", "admin.url")
         keywords = connection.keywords()
         keywords.pop("transport", None)
@@ -57,8 +57,8 @@ class Admin:
             clusters, settings = of_options(ClientOptions(service_url=url.rstrip("/"), **keywords))
         except ConfigurationError as error:
             raise in_options(error, "admin.url") from error
-        self._pool = Pool(clusters.now(), settings, Random())
-        self._web = Web(self._pool)
+        self._pool = ConnectionPool(clusters.now(), settings, Random())
+        self._web = HttpLookup(self._pool)
         self._closed: dict[int, int] = {}  # entries of closed ledgers
 
     async def ledgers(self, topic: str) -> TopicLedgers:
@@ -134,7 +134,7 @@ def _read(answer: Mapping[str, Any]) -> TopicLedgers:
         if not closed:  # of the open one the list says 0
             entries = max(entries, int(answer.get("currentLedgerEntries", 0)))
             size = max(size, int(answer.get("currentLedgerSize", 0)))
-        ledgers.append(Ledger(number, entries, size, closed))
+        ledgers.append(LedgerSize(number, entries, size, closed))
     ledger, _, entry = str(answer["lastConfirmedEntry"]).partition(":")
     last = Position(int(ledger), int(entry))
     return TopicLedgers(tuple(ledgers), last, frozenset(answer.get("cursors", ())))

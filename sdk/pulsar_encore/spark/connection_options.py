@@ -1,8 +1,8 @@
 """How a job reaches its cluster: options of Spark as a client's keywords.
 
-Owns `Connection`. Everything in it can be pickled, because each of a job's processes makes its own
-client. The names are the Java client's, as the JVM connector (pulsar-spark) takes them, and so are
-the classes of authentication; whoever needs more names a function that makes the client.
+Owns `ConnectionOptions`. Everything in it can be pickled, because each of a job's processes makes
+its own client. The names are the Java client's, as the JVM connector (pulsar-spark) takes them, and
+so are the classes of authentication; whoever needs more names a function that makes the client.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SPELLED: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """What a client is made of.
 
     Attributes:

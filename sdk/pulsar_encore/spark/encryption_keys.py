@@ -1,8 +1,8 @@
 """Where the keys of encrypted topics are, as a job carries them: paths and names, never a key.
 
-Owns `Keys`. Each process of a job finds its keys itself: a task reads the file, or calls the
-function that was named, on the machine where it runs. No key is in an option, a plan, a log or an
-error, and what looks like one where a path belongs is refused without being shown.
+Owns `KeyReaderOptions`. Each process of a job finds its keys itself: a task reads the file, or
+calls the function that was named, on the machine where it runs. No key is in an option, a plan, a
+log or an error, and what looks like one where a path belongs is refused without being shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_SHOWN: Final = 120  # the shortest private key as one line of base64 is lo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Keys:
+class KeyReaderOptions:
     """Of one read or write.
 
     Attributes:
@@ -129,7 +129,7 @@ def key_path(value: str, name: str) -> str:
 
 def keys_of(
     path: str | None, factory: str | None, *, private: bool, names: tuple[str, ...] = ()
-) -> Keys | None:
+) -> KeyReaderOptions | None:
     """What the options of a read or a write say; None where they say nothing.
 
     Raises:
@@ -137,7 +137,7 @@ def keys_of(
     """
     if path is None and factory is None:
         return None
-    keys = Keys(private=private, path=path, factory=factory, names=names)
+    keys = KeyReaderOptions(private=private, path=path, factory=factory, names=names)
     if path is not None and factory is not None:
         raise ConfigurationError(f"give {keys.path_option} or {keys.factory_option}, not both")
     return keys

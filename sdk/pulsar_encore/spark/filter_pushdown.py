@@ -32,7 +32,7 @@ from .compat import (
     StringStartsWith,
 )
 from .offsets import LAST_ENTRY, Position, later
-from .range_planner import Ledger
+from .range_planner import LedgerSize
 
 _COMPARED: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
     EqualTo: lambda value, given: bool(value == given),
@@ -88,7 +88,7 @@ class Narrowing:
         )
 
     def span(
-        self, start: Position, end: Position, ledgers: Sequence[Ledger] = ()
+        self, start: Position, end: Position, ledgers: Sequence[LedgerSize] = ()
     ) -> tuple[Position, Position]:
         """From behind where, and up to where, something may be wanted; perhaps nothing.
 
@@ -181,7 +181,7 @@ def _bounds(one: Filter) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _stored(bound: Position, ledgers: Sequence[Ledger]) -> Position:
+def _stored(bound: Position, ledgers: Sequence[LedgerSize]) -> Position:
     """The last entry there is up to a bound, where that is known: so they can be counted."""
     if not any(each.id > bound.ledger for each in ledgers):
         return bound  # what is listed may end before it

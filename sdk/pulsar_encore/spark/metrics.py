@@ -30,7 +30,7 @@ from ..errors import ConfigurationError, EncoreError, TopicNotFound, TransportEr
 from ..transport.native.lookup.http_lookup import path_of
 from .admin import Admin, TopicLedgers
 from .offsets import Position, read_offset
-from .range_planner import Span
+from .range_planner import EntrySpan
 from .runtime import runtime
 from .source_columns import VALUE
 from .source_options import ReadOptions, read_options
@@ -343,7 +343,7 @@ def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> di
         if stored is None:
             gone += 1
             continue
-        stretches = Span(end, stored.last, stored.ledgers).stretches()
+        stretches = EntrySpan(end, stored.last, stored.ledgers).stretches()
         if stretches is not None:
             backlog[topic] = TopicBacklog(
                 entries=sum(each.entries for each in stretches),

@@ -1,9 +1,9 @@
 """What a micro-batch takes of its topics, and how that is cut into tasks. Pure.
 
-Owns `Ledger`, `Span`, `admit`, `Slicing` and `split`. A ledger that is closed never changes, so
-that what is planned from closed ledgers is planned the same after a crash. Limits are shared out
-by water filling: every topic gets the same share, what one cannot use goes to the others, and over
-several batches none starves.
+Owns `LedgerSize`, `EntrySpan`, `admit`, `Slicing` and `split`. A ledger that is closed never
+changes, so that what is planned from closed ledgers is planned the same after a crash. Limits are
+shared out by water filling: every topic gets the same share, what one cannot use goes to the
+others, and over several batches none starves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zlib import crc32
 from .offsets import LAST_ENTRY, Position
 
 
-class Ledger(NamedTuple):
+class LedgerSize(NamedTuple):
     """A ledger of a topic.
 
     Attributes:
@@ -33,7 +33,7 @@ class Ledger(NamedTuple):
     closed: bool
 
 
-class Stretch(NamedTuple):
+class TopicRange(NamedTuple):
     """Entries of one ledger, one after the other.
 
     Attributes:
@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EntrySpan:
     """What of a topic is to be read, from behind one position up to and with another.
 
     Attributes:
@@ -64,14 +64,14 @@ class Span:
 
     start: Position
     end: Position
-    ledgers: tuple[Ledger, ...] = ()
+    ledgers: tuple[LedgerSize, ...] = ()
     per_entry: float = 1.0
 
     @property
     def empty(self) -> bool:
         return self.start.order >= self.end.order
 
-    def stretches(self) -> list[Stretch] | None:
+    def stretches(self) -> list[TopicRange] | None:
         """Its entries, ledger by ledger; None where they cannot be counted."""
         if self.empty:
             return []
@@ -82,7 +82,7 @@ class Span:
         first = start.entry + (start.batch_index < 0)
         if start.ledger == end.ledger:
             size = next((_mean(each) for each in self.ledgers if each.id == end.ledger), 0.0)
-            return [Stretch(end.ledger, max(0, first), end.entry, size)]
+            return [TopicRange(end.ledger, max(0, first), end.entry, size)]
         known = {each.id: each for each in self.ledgers}
         if end.ledger not in known or (start.ledger >= 0 and start.ledger not in known):
             return None
@@ -92,16 +92,16 @@ class Span:
                 low = max(0, first) if each.id == start.ledger else 0
                 high = end.entry if each.id == end.ledger else each.entries - 1
                 if low <= high:
-                    found.append(Stretch(each.id, low, high, _mean(each)))
+                    found.append(TopicRange(each.id, low, high, _mean(each)))
         return found
 
 
-def _mean(ledger: Ledger) -> float:
+def _mean(ledger: LedgerSize) -> float:
     return ledger.size / ledger.entries if ledger.entries > 0 else 0.0
 
 
 def may_be_gone(
-    start: Position, stored: Sequence[Ledger], entries: int | None, seen: Iterable[int] = ()
+    start: Position, stored: Sequence[LedgerSize], entries: int | None, seen: Iterable[int] = ()
 ) -> bool:
     """Whether messages behind a position may be gone with their ledgers.
 
@@ -139,7 +139,7 @@ class Quota:
     size: int | None = None
 
 
-def admit(spans: Mapping[str, Span], quota: Quota) -> dict[str, Position]:
+def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
     """Up to where each topic is read in this batch.
 
     A topic whose entries cannot be counted is read to its end. One topic, another with each batch,
@@ -151,7 +151,7 @@ def admit(spans: Mapping[str, Span], quota: Quota) -> dict[str, Position]:
         quota: The limits, each of which holds.
     """
     ends = {topic: span.end for topic, span in spans.items()}
-    counted: dict[str, list[Stretch]] = {}
+    counted: dict[str, list[TopicRange]] = {}
     for topic, span in spans.items():
         stretches = span.stretches()
         if stretches:
@@ -182,7 +182,7 @@ def admit(spans: Mapping[str, Span], quota: Quota) -> dict[str, Position]:
     return ends
 
 
-def _first(spans: Mapping[str, Span], topics: Iterable[str]) -> str:
+def _first(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
     """Whose turn it is: drawn by where all of them are, so that it is another one each time, and
     the same when a batch is planned again."""
     where = "".join(f"{topic} {spans[topic].start};" for topic in sorted(spans))
@@ -208,7 +208,7 @@ def _shares(wants: Mapping[str, float], limit: float, first: str, entry: float) 
 def _round(
     shares: dict[str, float],
     costs: Mapping[str, Sequence[float]],
-    counted: Mapping[str, Sequence[Stretch]],
+    counted: Mapping[str, Sequence[TopicRange]],
     limit: float,
     turn: int,
 ) -> None:
@@ -239,7 +239,9 @@ def _round(
             left -= more
 
 
-def _next_cost(stretches: Sequence[Stretch], costs: Sequence[float], spent: float) -> float | None:
+def _next_cost(
+    stretches: Sequence[TopicRange], costs: Sequence[float], spent: float
+) -> float | None:
     """What the next entry costs behind those that were paid for; None where there is none."""
     for stretch, cost in zip(stretches, costs, strict=True):
         if spent < stretch.entries * cost - 1e-6:
@@ -248,13 +250,15 @@ def _next_cost(stretches: Sequence[Stretch], costs: Sequence[float], spent: floa
     return None
 
 
-def _cost(weight: str, stretch: Stretch, per_entry: float) -> float:
+def _cost(weight: str, stretch: TopicRange, per_entry: float) -> float:
     if weight == "entries":
         return 1.0
     return max(1.0, per_entry) if weight == "rows" else max(1.0, stretch.size)
 
 
-def _taken(stretches: Iterable[Stretch], costs: Iterable[float], share: float) -> list[Stretch]:
+def _taken(
+    stretches: Iterable[TopicRange], costs: Iterable[float], share: float
+) -> list[TopicRange]:
     """The first of some stretches, as far as a share goes."""
     taken = []
     for stretch, cost in zip(stretches, costs, strict=True):
@@ -268,7 +272,7 @@ def _taken(stretches: Iterable[Stretch], costs: Iterable[float], share: float) -
     return taken
 
 
-def _end_of(taken: Sequence[Stretch], span: Span) -> Position:
+def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
     """The last position of what is taken; that of the span where it is all of it."""
     if not taken:
         return span.start
@@ -327,7 +331,9 @@ class Slicing(NamedTuple):
         return cls(int(parts), int(most), unit == "ledger")
 
 
-def split(span: Span, parts: int, *, by_ledger: bool = False) -> list[tuple[Position, Position]]:
+def split(
+    span: EntrySpan, parts: int, *, by_ledger: bool = False
+) -> list[tuple[Position, Position]]:
     """Cut a span into at most so many ranges of nearly as many entries each.
 
     Args:
@@ -357,7 +363,9 @@ def split(span: Span, parts: int, *, by_ledger: bool = False) -> list[tuple[Posi
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 
-def _cuts_in(stretch: Stretch, taken: int, total: int, parts: int, made: int) -> Iterator[Position]:
+def _cuts_in(
+    stretch: TopicRange, taken: int, total: int, parts: int, made: int
+) -> Iterator[Position]:
     """The cuts that lie in a stretch: the end of a part each."""
     for number in range(made + 1, parts):
         goal = -(-total * number // parts)  # entries in the first so many parts

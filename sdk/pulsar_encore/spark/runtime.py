@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from ..client import Client
 from ..errors import TransportTimeout
 from ..eventloop.process import at_end
-from .connection_options import Connection
+from .connection_options import ConnectionOptions
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._clients: dict[Connection, Client] = {}
+        self._clients: dict[ConnectionOptions, Client] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="pulsar-encore", daemon=True
@@ -41,7 +41,7 @@ class Runtime:
         """For `call_soon_threadsafe`."""
         return self._loop
 
-    def client(self, connection: Connection) -> Client:
+    def client(self, connection: ConnectionOptions) -> Client:
         """The process's client of that connection.
 
         Raises:

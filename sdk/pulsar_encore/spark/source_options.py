@@ -17,8 +17,8 @@ from ..errors import ConfigurationError
 from ..options import ConsumerCryptoFailureAction
 from ..options.checks import topic_name
 from ..values.topic_names import full_name
-from .connection_options import Connection, web_address
-from .encryption_keys import Keys, key_path, keys_of
+from .connection_options import ConnectionOptions, web_address
+from .encryption_keys import KeyReaderOptions, key_path, keys_of
 from .offsets import EARLIEST, LATEST, Position, before, user_position
 from .option_parsers import (
     Parser,
@@ -140,7 +140,7 @@ class Reading:
     chunk_lookback: int = 50
     batch_rows: int = 8192
     role_prefix: str = "spark-encore"
-    keys: Keys | None = None
+    keys: KeyReaderOptions | None = None
     crypto_failure: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
 
@@ -181,7 +181,7 @@ class ReadOptions:
         retries, retry_ms: Times that the broker is asked again by the driver, and the time between.
     """
 
-    connection: Connection
+    connection: ConnectionOptions
     topics: Topics
     start: Edge
     end: Edge
@@ -372,7 +372,7 @@ def _check_kind(said: Mapping[str, Any], *, streaming: bool) -> None:
             raise ConfigurationError(f"{name} is an option of spark.{where} only: leave it out")
 
 
-def connection_of(said: Mapping[str, Any], client: Mapping[str, str]) -> Connection:
+def connection_of(said: Mapping[str, Any], client: Mapping[str, str]) -> ConnectionOptions:
     """Where the cluster is.
 
     Raises:
@@ -387,7 +387,7 @@ def connection_of(said: Mapping[str, Any], client: Mapping[str, str]) -> Connect
             "USING pulsar OPTIONS (...), or SELECT ... FROM table WITH (...)"
         )
         raise ConfigurationError(f"the option service.url is missing: pulsar://host:6650{table}")
-    return Connection(
+    return ConnectionOptions(
         service_url=said["service.url"],
         admin_url=said.get("admin.url"),
         settings=tuple(sorted(client.items())),

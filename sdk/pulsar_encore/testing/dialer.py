@@ -59,7 +59,7 @@ class BrokerDialer:
             self._outage,
         )
         self.reachable: bool = True
-        self.lines: list[Line] = []
+        self.lines: list[MemoryConnection] = []
         self._cuts = cuts
 
     async def dial(
@@ -71,10 +71,13 @@ class BrokerDialer:
         await asyncio.sleep(0)
         if not self.reachable:
             raise ConnectError(f"no connection to {address}: refused")
-        line = Line(asyncio.get_running_loop(), self._cuts, self.lines)
-        line.client = make(End(line, to_broker=True))
+        line = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
+        line.client = make(ConnectionEnd(line, to_broker=True))
         line.broker = BrokerSession(
-            self.service, End(line, to_broker=False), url=str(address), address="/memory:1"
+            self.service,
+            ConnectionEnd(line, to_broker=False),
+            url=str(address),
+            address="/memory:1",
         )
         self.lines.append(line)
         return line.client
@@ -98,13 +101,15 @@ class BrokerDialer:
         self.reachable = True
 
 
-class Line:
+class MemoryConnection:
     """One connection: what is under way on it, in both directions, and its two ends."""
 
     client: ClientSession
     broker: BrokerSession
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cuts: Cuts, lines: list[Line]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, cuts: Cuts, lines: list[MemoryConnection]
+    ) -> None:
         self._loop = loop
         self._cuts = cuts
         self._lines = lines
@@ -142,10 +147,10 @@ class Line:
             self.broker.lost()
 
 
-class End:
+class ConnectionEnd:
     """Where one side writes (`ByteTransport`)."""
 
-    def __init__(self, line: Line, *, to_broker: bool) -> None:
+    def __init__(self, line: MemoryConnection, *, to_broker: bool) -> None:
         self._line = line
         self._to_broker = to_broker
 

@@ -19,13 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from ..devbroker.broker_settings import BrokerSettings
 from ..devbroker.handlers.producer_commands import read_entry
 from ..devbroker.recorder import check_command
-from ..devbroker.rules.catalogue import Catalogue, TopicState
+from ..devbroker.rules.catalogue import BrokerTopic, Catalogue
 from ..devbroker.rules.faults import FaultPlan
 from ..devbroker.rules.refusal import Refusal, missing_subscription
 from ..errors import ConfigurationError
 from ..options.checks import string_map
-from ..transport.interface import Capabilities, ConsumerLink, ProducerLink, ProducerListener
-from ..transport.native.client_settings import Settings
+from ..transport.interface import (
+    Capabilities,
+    ProducerListener,
+    TransportConsumer,
+    TransportProducer,
+)
+from ..transport.native.client_settings import ClientSettings
 from ..transport.native.native_transport import NativeTransport
 from ..values.message_id import MessageId
 from .broker_clock import BrokerClock
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
 
 _URL: Final = "pulsar://memory:6650"
 # Nothing is asked that no test asks for: a loop in which nobody has anything to do stands still.
-_SETTINGS: Final = Settings(keep_alive_s=math.inf, idle_s=0)
+_SETTINGS: Final = ClientSettings(keep_alive_s=math.inf, idle_s=0)
 
 
 class _Even(Random):
@@ -215,7 +220,7 @@ class MemoryTransport:
         check_command(name)
         return [command for command in self._log.every if command.name == name]
 
-    def state(self, topic: str, *, create: bool = True) -> TopicState:
+    def state(self, topic: str, *, create: bool = True) -> BrokerTopic:
         """A topic or partition as the broker has it, with its log and subscriptions.
 
         Raises:
@@ -248,7 +253,7 @@ class MemoryTransport:
         self._service.faults = plan
 
     @property
-    def links(self) -> list[ConsumerLink]:
+    def links(self) -> list[TransportConsumer]:
         """The subscriptions that clients have open, in the order they were made."""
         return [] if self._client is None else self._client.consumers
 
@@ -303,7 +308,7 @@ class MemoryTransport:
             )
         return self._client
 
-    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+    async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         client = self._native()
         if not subscription.consumer_name:
             # Key_Shared goes by it, and it is to be the same each time.
@@ -314,7 +319,7 @@ class MemoryTransport:
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         return await self._native().create_producer(options, listener)
 
     async def schema_of(self, topic: str, version: int) -> Any:

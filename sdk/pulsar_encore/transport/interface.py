@@ -3,8 +3,8 @@
 Its shape is the protocol's (entries, ack sets, redelivery by id, connection events), not the stock
 client's. A transport declares in `Capabilities` what it cannot do; asking for it anyway is a
 `NotSupportedError` before anything is sent. Everything here runs on the event loop: a transport
-with threads of its own hands over with `call_soon_threadsafe` and never calls a `Sink` from
-elsewhere.
+with threads of its own hands over with `call_soon_threadsafe` and never calls a `DeliveryListener`
+from elsewhere.
 
 Sources: one consumer may read several topics or partitions; each is a *source*, a small integer
 that the link hands out, so that hot paths carry no strings. `link.topic_of(source)` names it.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..message import RawMessage
     from ..options import ProducerOptions, Subscription
     from ..values.message_id import MessageId
-    from ..values.outgoing_message import Outgoing
+    from ..values.outgoing_message import OutgoingMessage
 
 _ALONE: Final = (0,)  # the index of a message that is its entry
 
@@ -46,7 +46,7 @@ class Capabilities:
         ack_unseen_index: Can ack part of a batch that it has not delivered itself.
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
         binary_keys: Binary partition and ordering keys can be read and written.
-        receipts: `ConsumerLink.ack` answers with a receipt.
+        receipts: `TransportConsumer.ack` answers with a receipt.
         producer_events: Calls the `ProducerListener` of a producer.
         initial_subscriptions: A producer can name a subscription that the broker makes with it.
         room_by_source: Each source of a consumer has room of its own, so that messages of one that
@@ -115,7 +115,7 @@ class Delivery:
         self.first_chunk: tuple[int, int] | None = first_chunk
 
 
-class Run:
+class PlainDeliveries:
     """Plain messages of one source, one after the other, that the broker delivers for the first
     time: as a `Delivery` for each, which costs as much as all the rest of a small message.
 
@@ -140,20 +140,20 @@ class Run:
             yield Delivery(self.source, ledger, entry, 0, 0, _ALONE, (message,))
 
 
-Deliveries: TypeAlias = Sequence[Delivery | Run]
+Deliveries: TypeAlias = Sequence[Delivery | PlainDeliveries]
 """What a link delivers at once, in order."""
 
 
 def singly(deliveries: Deliveries) -> Iterator[Delivery]:
     """Each entry by itself, for a sink to whom runs are no use."""
     for each in deliveries:
-        if isinstance(each, Run):
+        if isinstance(each, PlainDeliveries):
             yield from each.singly()
         else:
             yield each
 
 
-class Unread(Enum):
+class SkippedEntry(Enum):
     """Why an entry of a subscription that is not durable is no delivery."""
 
     MARKER = "a broker's own entry"
@@ -163,7 +163,7 @@ class Unread(Enum):
     SEALED = "an encrypted entry that is not handed on"
 
 
-class NoDelivery(NamedTuple):
+class SkipReason(NamedTuple):
     """An entry of a subscription that is not durable, and is no delivery.
 
     Attributes:
@@ -174,7 +174,7 @@ class NoDelivery(NamedTuple):
 
     ledger: int
     entry: int
-    why: Unread
+    why: SkippedEntry
     error: Exception | None = None
 
 
@@ -216,7 +216,7 @@ class RetryNotice(NamedTuple):
 
 
 class ProducerListener(Protocol):
-    """What a `ProducerLink` calls, on the event loop. None of these may raise or suspend.
+    """What a `TransportProducer` calls, on the event loop. None of these may raise or suspend.
 
     A producer of a partitioned topic calls these methods for each partition.
     """
@@ -244,8 +244,8 @@ class ProducerListener(Protocol):
         """The producer on `topic` has ended for good; every send to it fails with `error`."""
 
 
-class Sink(Protocol):
-    """What a `ConsumerLink` calls, on the event loop. None of these may raise or suspend."""
+class DeliveryListener(Protocol):
+    """What a `TransportConsumer` calls, on the event loop. None of these may raise or suspend."""
 
     def on_deliveries(self, deliveries: Deliveries) -> None: ...
     def on_connected(self, only: Container[int] | None = None) -> None:
@@ -302,7 +302,7 @@ class Sink(Protocol):
     def on_removed(self, source: int) -> None:
         """The topic of a source was deleted, or has other partitions now: it is read no more."""
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         """Entries that are no deliveries; all before them was delivered.
 
         Of a subscription that is not durable, by engines that see entries: so a reader of a range
@@ -331,7 +331,7 @@ class Sink(Protocol):
         """
 
 
-class ConsumerLink(Protocol):
+class TransportConsumer(Protocol):
     """One subscription. Methods without `async` do not block and may be called from any task."""
 
     capabilities: Capabilities
@@ -352,7 +352,7 @@ class ConsumerLink(Protocol):
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         """The source that an id of `topic` ("" when unknown), `partition` and `ledger` is of."""
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: DeliveryListener) -> None:
         """Begin delivering; called once, on the loop that later receives.
 
         Nothing from before the start, or a position that was sought, is delivered, be it of the
@@ -377,8 +377,8 @@ class ConsumerLink(Protocol):
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         """Hand over one flush.
 
-        Called from within `Sink.on_connected` too, with what may have been lost: that leaves before
-        any permit of the new connection does.
+        Called from within `DeliveryListener.on_connected` too, with what may have been lost: that
+        leaves before any permit of the new connection does.
 
         Returns:
             The receipt, of a link that has them: done when the broker confirmed all of the flush,
@@ -411,7 +411,7 @@ class ConsumerLink(Protocol):
     async def seek(self, position: MessageId | int) -> None:
         """To after a message id (or to it, as the options say), or to a publish time in ms.
 
-        Calls `Sink.on_sought` when it took effect.
+        Calls `DeliveryListener.on_sought` when it took effect.
         """
 
     async def last_message_id(self) -> MessageId: ...
@@ -436,7 +436,7 @@ class ConsumerLink(Protocol):
         """Idempotent; never raises for a link that is already gone."""
 
 
-class ProducerLink(Protocol):
+class TransportProducer(Protocol):
     """One producer. A cancelled `publish` may or may not have been stored, as in every client."""
 
     @property
@@ -446,7 +446,7 @@ class ProducerLink(Protocol):
     @property
     def last_sequence_id(self) -> int: ...
     def is_connected(self) -> bool: ...
-    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         """Sent in call order; resolves when the broker has it."""
 
     async def flush(self) -> None: ...
@@ -458,10 +458,10 @@ class Transport(Protocol):
 
     capabilities: Capabilities
 
-    async def subscribe(self, subscription: Subscription) -> ConsumerLink: ...
+    async def subscribe(self, subscription: Subscription) -> TransportConsumer: ...
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         """A producer that the broker has accepted.
 
         Args:

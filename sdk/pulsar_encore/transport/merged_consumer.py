@@ -1,6 +1,6 @@
 """Several subscriptions as one: the input topics, and the retry-letter topic beside them.
 
-Owns `MergedLink`. The retry-letter topic is subscribed Shared whatever the consumer's type is
+Owns `MergedConsumer`. The retry-letter topic is subscribed Shared whatever the consumer's type is
 (consumer semantics notes 10.1), so it is a subscription of its own; this class numbers the sources
 of all parts so that the consumer sees one link. The first part is the main one: positions are its.
 """
@@ -16,13 +16,13 @@ from ..values.message_id import MessageId
 from .interface import (
     AckPlan,
     Capabilities,
-    ConsumerLink,
     Deliveries,
     Delivery,
-    NoDelivery,
+    DeliveryListener,
+    PlainDeliveries,
     RetryNotice,
-    Run,
-    Sink,
+    SkipReason,
+    TransportConsumer,
 )
 
 _MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
@@ -45,7 +45,9 @@ class _Sources:
 class _PartSink:
     """What one part reports, renumbered; which ledgers it delivered is noted on the way."""
 
-    def __init__(self, sink: Sink, part: int, parts: int, ledgers: dict[int, int]) -> None:
+    def __init__(
+        self, sink: DeliveryListener, part: int, parts: int, ledgers: dict[int, int]
+    ) -> None:
         self._sink = sink
         self._part = part
         self._parts = parts
@@ -55,7 +57,7 @@ class _PartSink:
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for delivery in deliveries:
             delivery.source = delivery.source * self._parts + self._part
-            if isinstance(delivery, Run):
+            if isinstance(delivery, PlainDeliveries):
                 for ledger, _ in delivery.places:
                     self._note(ledger, delivery.source)
             else:
@@ -99,7 +101,7 @@ class _PartSink:
     def on_removed(self, source: int) -> None:
         self._sink.on_removed(source * self._parts + self._part)
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         self._sink.on_unread(source * self._parts + self._part, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
@@ -112,15 +114,15 @@ class _PartSink:
         return None if source is None else source * self._parts + self._part
 
 
-class MergedLink:
-    """A `ConsumerLink` over `parts`, of the same transport; the first is the main one."""
+class MergedConsumer:
+    """A `TransportConsumer` over `parts`, of the same transport; the first is the main one."""
 
-    def __init__(self, *parts: ConsumerLink) -> None:
+    def __init__(self, *parts: TransportConsumer) -> None:
         self._parts = parts
         self._ledgers: dict[int, int] = {}  # a ledger is of exactly one topic
         self.capabilities: Capabilities = replace(parts[0].capabilities)
 
-    def _part(self, source: int) -> tuple[ConsumerLink, int]:
+    def _part(self, source: int) -> tuple[TransportConsumer, int]:
         number, part = divmod(source, len(self._parts))
         return self._parts[part], number
 
@@ -160,7 +162,7 @@ class MergedLink:
                 return source * len(self._parts) + at
         return None
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: DeliveryListener) -> None:
         for at, part in enumerate(self._parts):
             part.start(_PartSink(sink, at, len(self._parts), self._ledgers))
 

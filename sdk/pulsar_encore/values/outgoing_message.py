@@ -1,7 +1,7 @@
 """A message on its way out, whoever wrote it and whichever transport takes it. A value; no I/O.
 
-Owns `Outgoing`, and how keys of bytes and of text stand for each other: a key given as bytes is
-another than the same bytes given as text, and each is sent as what it was given.
+Owns `OutgoingMessage`, and how keys of bytes and of text stand for each other: a key given as bytes
+is another than the same bytes given as text, and each is sent as what it was given.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # Not frozen: there is one for each message, and nine guarded assignments are most of its price.
 @dataclass(kw_only=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message to publish; None means absent. `payload` None is a tombstone."""
 
     payload: bytes | None

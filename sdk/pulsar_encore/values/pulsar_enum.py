@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 
-class Choice(IntEnum):
+class PulsarEnum(IntEnum):
     """A member is shown by its name and is true, as stock's are."""
 
     __str__ = Enum.__str__

@@ -61,7 +61,7 @@ class Chunk:
     sealed: bool = False
 
 
-class Fate(Enum):
+class ChunkFate(Enum):
     """What is to be done with entries that are not kept."""
 
     ACK = "ack"
@@ -75,7 +75,7 @@ class Fate(Enum):
     UncompressedSizeCorruption, because asking for them again would bring the same bytes."""
 
 
-class LetGo(NamedTuple):
+class DiscardedChunks(NamedTuple):
     """Entries that are not kept any more, never joined, and what to do with them.
 
     Attributes:
@@ -88,12 +88,12 @@ class LetGo(NamedTuple):
 
     uuid: str
     places: tuple[Place, ...]
-    fate: Fate
+    fate: ChunkFate
     reason: str
     is_first: bool = True
 
 
-class Joined(NamedTuple):
+class JoinedMessage(NamedTuple):
     """A complete message.
 
     Attributes:
@@ -109,7 +109,7 @@ class Joined(NamedTuple):
     sealed: bool = False
 
 
-class Arrival(NamedTuple):
+class ChunkArrival(NamedTuple):
     """What becomes of a chunk, and of others because of it.
 
     Attributes:
@@ -119,12 +119,12 @@ class Arrival(NamedTuple):
         let_go: In order.
     """
 
-    joined: Joined | None = None
+    joined: JoinedMessage | None = None
     credit: int = 1
-    let_go: tuple[LetGo, ...] = ()
+    let_go: tuple[DiscardedChunks, ...] = ()
 
 
-KEPT = Arrival()
+KEPT = ChunkArrival()
 """Kept for the message it is part of, or a redelivery of one that is kept."""
 
 
@@ -182,7 +182,7 @@ class ChunkAssembler:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._expire_ms = expire_ms
-        self._overflow = Fate.ACK if ack_oldest else Fate.REDELIVER
+        self._overflow = ChunkFate.ACK if ack_oldest else ChunkFate.REDELIVER
         # By their newest chunk, oldest first.
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._held = 0
@@ -203,7 +203,7 @@ class ChunkAssembler:
         """Bytes held."""
         return self._held
 
-    def add(self, chunk: Chunk, *, now_ms: int) -> Arrival:
+    def add(self, chunk: Chunk, *, now_ms: int) -> ChunkArrival:
         """Decide what becomes of a chunk.
 
         Args:
@@ -216,7 +216,7 @@ class ChunkAssembler:
             return KEPT
         if not 0 <= chunk.index < chunk.count or chunk.total < 0:
             reason = f"chunk {chunk.index} of {chunk.count}, {chunk.total} bytes"
-            return _alone(chunk, Fate.ACK, reason)
+            return _alone(chunk, ChunkFate.ACK, reason)
         if chunk.total > self._max_bytes or uuid in self._refused:
             return self._refuse(chunk, now_ms)
         if pending is None:
@@ -224,19 +224,21 @@ class ChunkAssembler:
                 return self._gap(chunk, None, now_ms)
         elif chunk.index == 0:
             # Written again from the start: what was written before stays without an end.
-            begun_again = self._let_go(uuid, Fate.ACK, "begun again by the producer")
+            begun_again = self._let_go(uuid, ChunkFate.ACK, "begun again by the producer")
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
             return arrival._replace(let_go=(begun_again, *arrival.let_go))
         elif chunk.index < len(pending.parts):
-            return _alone(chunk, Fate.ACK, f"a copy of chunk {chunk.index}")
+            return _alone(chunk, ChunkFate.ACK, f"a copy of chunk {chunk.index}")
         elif chunk.index > len(pending.parts):
             return self._gap(chunk, pending, now_ms)
         elif (chunk.count, chunk.total) != (pending.count, pending.total):
-            kept = self._let_go(uuid, Fate.ACK, "its chunks differ in their count or total size")
-            return Arrival(let_go=(kept._replace(places=(*kept.places, chunk.place)),))
+            kept = self._let_go(
+                uuid, ChunkFate.ACK, "its chunks differ in their count or total size"
+            )
+            return ChunkArrival(let_go=(kept._replace(places=(*kept.places, chunk.place)),))
         return self._keep(chunk, pending or _Pending(chunk.count, chunk.total, now_ms), now_ms)
 
-    def _refuse(self, chunk: Chunk, now_ms: int) -> Arrival:
+    def _refuse(self, chunk: Chunk, now_ms: int) -> ChunkArrival:
         """Refuse a chunk of a message that is too large, with the chunks held of it."""
         uuid = chunk.uuid
         held = tuple(self._remove(uuid).places) if uuid in self._pending else ()
@@ -244,13 +246,15 @@ class ChunkAssembler:
         _remember(self._refused, uuid, now_ms)
         reason = f"its chunks announce {chunk.total} bytes, {self._limit}"
         places = (*held, chunk.place)
-        return Arrival(let_go=(LetGo(uuid, places, Fate.REFUSE, reason, is_first),))
+        return ChunkArrival(
+            let_go=(DiscardedChunks(uuid, places, ChunkFate.REFUSE, reason, is_first),)
+        )
 
     @property
     def _limit(self) -> str:
         return f"the limit is {self._max_bytes} bytes (max_uncompressed_size)"
 
-    def _keep(self, chunk: Chunk, pending: _Pending, now_ms: int) -> Arrival:
+    def _keep(self, chunk: Chunk, pending: _Pending, now_ms: int) -> ChunkArrival:
         """Keep a chunk that is the next of its message; see whether it is the last."""
         uuid = chunk.uuid
         self._held -= pending.held
@@ -270,27 +274,27 @@ class ChunkAssembler:
             pending.size != pending.total if complete else pending.size > pending.total
         ):
             reason = f"{pending.size} bytes, its chunks announce {pending.total}"
-            return Arrival(let_go=(self._let_go(uuid, Fate.ACK, reason),))
+            return ChunkArrival(let_go=(self._let_go(uuid, ChunkFate.ACK, reason),))
         if complete:
             self._remove(uuid)
             self._expired.pop(uuid, None)
-            joined = Joined(
+            joined = JoinedMessage(
                 b"".join(pending.parts),
                 tuple(pending.places),
                 pending.redelivery_count,
                 pending.sealed,
             )
-            return Arrival(joined, 0)
-        return Arrival(let_go=self._overflowing(now_ms))
+            return ChunkArrival(joined, 0)
+        return ChunkArrival(let_go=self._overflowing(now_ms))
 
-    def _overflowing(self, now_ms: int) -> tuple[LetGo, ...]:
+    def _overflowing(self, now_ms: int) -> tuple[DiscardedChunks, ...]:
         """Those let go so that what was just kept stays within the bounds."""
-        let_go: list[LetGo] = []
+        let_go: list[DiscardedChunks] = []
         most = self._max_messages or len(self._pending)
         while len(self._pending) > most or self._held > self._max_bytes:
             uuid, oldest = next(iter(self._pending.items()))
             if len(self._pending) == 1:
-                fate = Fate.REFUSE
+                fate = ChunkFate.REFUSE
                 count = len(oldest.parts)
                 reason = f"{self._held} bytes with the first {count} chunks, {self._limit}"
                 _remember(self._refused, uuid, now_ms)
@@ -298,19 +302,19 @@ class ChunkAssembler:
                 fate = self._overflow
                 reason = f"{len(self._pending)} incomplete messages of {self._held} bytes"
             let_go.append(self._let_go(uuid, fate, reason))
-            if fate is Fate.REDELIVER:
+            if fate is ChunkFate.REDELIVER:
                 _remember(self._crowded_out, uuid, now_ms)
         return tuple(let_go)
 
-    def _gap(self, chunk: Chunk, pending: _Pending | None, now_ms: int) -> Arrival:
+    def _gap(self, chunk: Chunk, pending: _Pending | None, now_ms: int) -> ChunkArrival:
         """A chunk is missing before this one; what there is comes again, or has for too long."""
         since = self._gaps.get(chunk.place, now_ms)
         waited = now_ms - since > _OF_OTHERS * self._expire_ms
         if waited and chunk.uuid not in self._crowded_out:
-            fate = Fate.ACK
+            fate = ChunkFate.ACK
             del self._gaps[chunk.place]
         else:
-            fate = Fate.REDELIVER
+            fate = ChunkFate.REDELIVER
             _remember(self._gaps, chunk.place, since)
         expected = 0
         places: tuple[Place, ...] = (chunk.place,)
@@ -318,15 +322,15 @@ class ChunkAssembler:
             expected = len(pending.parts)
             places = (*self._remove(chunk.uuid).places, chunk.place)
         reason = f"chunk {expected} is missing before {chunk.index}"
-        return Arrival(let_go=(LetGo(chunk.uuid, places, fate, reason),))
+        return ChunkArrival(let_go=(DiscardedChunks(chunk.uuid, places, fate, reason),))
 
-    def expire(self, now_ms: int) -> list[LetGo]:
+    def expire(self, now_ms: int) -> list[DiscardedChunks]:
         """Let go of the messages whose next chunk has not come in time.
 
         They come again once, perhaps to another consumer that has the rest; then they are acked.
         Time in which the broker had no permits, or no connection, does not count: `postpone`.
         """
-        let_go: list[LetGo] = []
+        let_go: list[DiscardedChunks] = []
         while self._pending:
             uuid, oldest = next(iter(self._pending.items()))
             if oldest.newest_ms + self._expire_ms > now_ms:
@@ -334,9 +338,9 @@ class ChunkAssembler:
             reason = f"chunk {len(oldest.parts)} of {oldest.count} has not come"
             if self._expired.pop(uuid, None) is None:
                 _remember(self._expired, uuid, now_ms)
-                fate = Fate.REDELIVER
+                fate = ChunkFate.REDELIVER
             else:
-                fate = Fate.ACK
+                fate = ChunkFate.ACK
             let_go.append(self._let_go(uuid, fate, reason))
         return let_go
 
@@ -365,8 +369,8 @@ class ChunkAssembler:
         self._held = 0
         return places
 
-    def _let_go(self, uuid: str, fate: Fate, reason: str) -> LetGo:
-        return LetGo(uuid, tuple(self._remove(uuid).places), fate, reason)
+    def _let_go(self, uuid: str, fate: ChunkFate, reason: str) -> DiscardedChunks:
+        return DiscardedChunks(uuid, tuple(self._remove(uuid).places), fate, reason)
 
     def _remove(self, uuid: str) -> _Pending:
         pending = self._pending.pop(uuid)
@@ -374,8 +378,8 @@ class ChunkAssembler:
         return pending
 
 
-def _alone(chunk: Chunk, fate: Fate, reason: str) -> Arrival:
-    return Arrival(let_go=(LetGo(chunk.uuid, (chunk.place,), fate, reason),))
+def _alone(chunk: Chunk, fate: ChunkFate, reason: str) -> ChunkArrival:
+    return ChunkArrival(let_go=(DiscardedChunks(chunk.uuid, (chunk.place,), fate, reason),))
 
 
 def _remember(known: OrderedDict[_Known, int], one: _Known, at_ms: int) -> None:

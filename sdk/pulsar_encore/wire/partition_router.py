@@ -56,7 +56,7 @@ class BatchLimits(NamedTuple):
     delay_ms: float
 
 
-class Router:
+class PartitionRouter:
     """Chooses the partition of each message of one producer.
 
     Args:

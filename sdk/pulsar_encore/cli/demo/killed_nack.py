@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
-from .scenario import SIDES, Outcomes, Run, Scenario, attempt, seconds
+from .scenario import SIDES, MeasuredRun, Outcomes, Scenario, attempt, seconds
 from .workload import Figures
 
 DELAY_S: Final = 3.0
@@ -51,7 +51,7 @@ def _die_after(work: Callable[[], object], writing: int) -> NoReturn:
         os._exit(1)
 
 
-async def _measure(run: Run) -> Outcomes:
+async def _measure(run: MeasuredRun) -> Outcomes:
     def one(side: str, transport: str, keep: bool) -> asyncio.Future[object]:
         work = run(
             side, "killed_nack", within_s=_WITHIN_S, transport=transport, delay_s=DELAY_S, keep=keep

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from .scenario import Outcomes, Run, Scenario, attempt
+from .scenario import MeasuredRun, Outcomes, Scenario, attempt
 from .spark_requirements import missing
 from .workload import Figures
 
@@ -20,7 +20,7 @@ _WITHIN_S: Final = 180.0
 _GONE_S: Final = 10.0
 
 
-async def stream(run: Run, *, count: int, batches: int) -> Outcomes:
+async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
     """Measure it, in a folder that is gone afterwards, also when it is interrupted."""
     folder = tempfile.mkdtemp(prefix="encore-demo-")
     try:
@@ -45,7 +45,7 @@ def _remove(folder: Path) -> None:
         time.sleep(0.1)
 
 
-async def _measure(run: Run) -> Outcomes:
+async def _measure(run: MeasuredRun) -> Outcomes:
     return await stream(run, count=COUNT, batches=BATCHES)
 
 

@@ -34,7 +34,7 @@ from . import (
     two_delays,
 )
 from .measurement import MeasurementError, measure
-from .scenario import Row, Run, Scenario, row_of
+from .scenario import MeasuredRun, Row, Scenario, row_of
 from .workload import Figures, Stopwatch
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -105,7 +105,7 @@ def run_demo(
 
 
 async def _measure_all(
-    runner: Callable[[list[str]], Run], scenarios: Sequence[Scenario], console: Console
+    runner: Callable[[list[str]], MeasuredRun], scenarios: Sequence[Scenario], console: Console
 ) -> list[Row]:
     with Progress(
         SpinnerColumn(finished_text="done"),
@@ -146,7 +146,7 @@ async def _tick(progress: Progress, task: Any) -> None:
         progress.advance(task, 0.1)
 
 
-def _runner(url: str, login: Login | None, tries: list[str]) -> Run:
+def _runner(url: str, login: Login | None, tries: list[str]) -> MeasuredRun:
     """Measures on `url`. Stock aborts its process now and then, and is given a second try.
 
     Args:

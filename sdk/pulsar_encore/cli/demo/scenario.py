@@ -24,7 +24,7 @@ SIDES: Final = {
 }
 
 
-class Run(Protocol):
+class MeasuredRun(Protocol):
     """What a scenario may ask for: `measure` with address and topic filled in."""
 
     def __call__(
@@ -56,7 +56,7 @@ class Scenario:
 
     title: str
     labels: tuple[str, ...]
-    measure: Callable[[Run], Awaitable[Outcomes]]
+    measure: Callable[[MeasuredRun], Awaitable[Outcomes]]
     stock: Callable[[Mapping[str, Figures]], str]
     ours: Callable[[Mapping[str, Figures], str], str]
     alone: bool = False
@@ -85,10 +85,10 @@ async def attempt(work: Awaitable[Figures]) -> Outcome:
 
 def all_sides(
     name: str, *, within_s: float, **parameters: Any
-) -> Callable[[Run], Awaitable[Outcomes]]:
+) -> Callable[[MeasuredRun], Awaitable[Outcomes]]:
     """Measure the same function of all sides at the same time; labels as in `SIDES`."""
 
-    async def measure(run: Run) -> Outcomes:
+    async def measure(run: MeasuredRun) -> Outcomes:
         outcomes = await asyncio.gather(
             *(
                 attempt(run(side, name, within_s=within_s, transport=transport, **parameters))

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from .scenario import Outcome, Outcomes, Run, Scenario, attempt
+from .scenario import MeasuredRun, Outcome, Outcomes, Scenario, attempt
 from .workload import PAYLOAD, Figures
 
 ROUNDS = 3
@@ -27,7 +27,7 @@ BATCH = 1000
 
 
 async def compare(
-    run: Run,
+    run: MeasuredRun,
     *,
     rounds: int,
     messages: int,
@@ -67,7 +67,7 @@ def _median(outcomes: list[Outcome]) -> Outcome:
     return {key: statistics.median(one[key] or 0.0 for one in rounds) for key in rounds[0]}
 
 
-async def _measure(run: Run) -> Outcomes:
+async def _measure(run: MeasuredRun) -> Outcomes:
     topic = f"encore-demo-{uuid.uuid4().hex}"
     return await compare(run, rounds=ROUNDS, messages=MESSAGES, batch=BATCH, topic=topic)
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from ...errors import EncoreError
-from ...eventloop.fair_yield import Turn
+from ...eventloop.fair_yield import FairYield
 from ...message import Message
 from ...options import BatchReceivePolicy
 from .receive_queue import ReceiveQueue
@@ -30,7 +30,7 @@ class BatchReceiver:
     """
 
     def __init__(
-        self, queue: ReceiveQueue, policy: BatchReceivePolicy, most: int, turn: Turn
+        self, queue: ReceiveQueue, policy: BatchReceivePolicy, most: int, turn: FairYield
     ) -> None:
         self._queue = queue
         wanted = policy.max_num_message

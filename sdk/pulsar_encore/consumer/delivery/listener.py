@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from ...errors import EncoreError
-from ...eventloop.fair_yield import Turn
+from ...eventloop.fair_yield import FairYield
 from ...message import Message
 from .receive_queue import ReceiveQueue
 
@@ -46,7 +46,11 @@ class Listener:
     """Feeds messages of `queue` to `callback(consumer, message)` until closed."""
 
     def __init__(
-        self, consumer: _Consumer, queue: ReceiveQueue, callback: Callable[..., Any], turn: Turn
+        self,
+        consumer: _Consumer,
+        queue: ReceiveQueue,
+        callback: Callable[..., Any],
+        turn: FairYield,
     ) -> None:
         self._consumer = consumer
         self._queue = queue

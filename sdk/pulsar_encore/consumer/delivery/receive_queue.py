@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from ...core.attempts import Attempts
 from ...core.entry import HELD, QUEUED, Entry
 from ...errors import ReceiveTimeout
-from ...eventloop.fair_yield import Turn
+from ...eventloop.fair_yield import FairYield
 from ...message import Message, RawMessage, size_of
 
 # Messages that may be queued while somebody waits for one source, where all sources share the room:
@@ -108,7 +108,7 @@ class _Run(_Cursor):
     @property
     def is_over(self) -> bool:
         """Whether all records are out of use because all of the source's were ended together: the
-        first and the last share `SourceState.live_alone`, and so do those between."""
+        first and the last share `TopicState.live_alone`, and so do those between."""
         live = self.entries[0].live
         return live is not False and not live and self.entries[-1].live is live
 
@@ -166,7 +166,7 @@ class ReceiveQueue:
         self,
         schema: Any,
         consumed: Callable[[int, int], None],
-        turn: Turn,
+        turn: FairYield,
         failed: Callable[[Exception], None],
         handed_over: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
@@ -828,7 +828,7 @@ class ReceiveQueue:
         """Forget what is queued, of some sources or of all; what becomes of it is the caller's.
 
         Args:
-            states: The `SourceState`s concerned.
+            states: The `TopicState`s concerned.
         """
         only = None if states is None else set(states)
         kept: deque[_Cursor] = deque()

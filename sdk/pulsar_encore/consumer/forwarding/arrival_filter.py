@@ -1,7 +1,7 @@
 """What of a delivery the application may see: not what had its attempts, nor a letter too early.
 
-Owns `Arrivals`: the dead-letter policy on the way in, for attempts that ended elsewhere or by an
-ack timeout, and letters that a broker with coarse delays delivers before their time.
+Owns `ArrivalFilter`: the dead-letter policy on the way in, for attempts that ended elsewhere or by
+an ack timeout, and letters that a broker with coarse delays delivers before their time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...core.verdicts import Verdicts
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
@@ -29,7 +29,7 @@ _MOST_EARLY_MS: Final = 5_000
 _MOST_WAITING: Final = 1_000
 
 
-class Arrivals:
+class ArrivalFilter:
     """The deliveries of one consumer that has letter topics.
 
     Args:
@@ -65,7 +65,7 @@ class Arrivals:
 
     def admit(
         self,
-        state: SourceState,
+        state: TopicState,
         entry: Entry,
         indexes: Sequence[int],
         messages: Sequence[RawMessage],
@@ -86,7 +86,7 @@ class Arrivals:
 
     def _not_dead(
         self,
-        state: SourceState,
+        state: TopicState,
         entry: Entry,
         indexes: Sequence[int],
         messages: Sequence[RawMessage],
@@ -111,7 +111,7 @@ class Arrivals:
         Asked of each that arrives, or, where messages keep the order of their keys, when its turn
         comes: only then may the next message of the key follow.
         """
-        state: SourceState = entry.source
+        state: TopicState = entry.source
         failed = state.attempts.count(entry, index)
         tried_here = state.attempts.tried_here(entry, index)
         verdict = self._verdicts.on_arrival(failed, tried_here=tried_here)
@@ -132,7 +132,7 @@ class Arrivals:
 
     def _due(
         self,
-        state: SourceState,
+        state: TopicState,
         entry: Entry,
         indexes: Sequence[int],
         messages: Sequence[RawMessage],
@@ -151,7 +151,7 @@ class Arrivals:
         return [indexes[at] for at in due], [messages[at] for at in due]
 
     def _wait(
-        self, state: SourceState, entry: Entry, index: int, raw: RawMessage, early_ms: int
+        self, state: TopicState, entry: Entry, index: int, raw: RawMessage, early_ms: int
     ) -> None:
         if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
             state.overlook(entry.key, entry.size)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...errors import ConfigurationError, NotSupportedError
-from ...letters.letter_form import Form
+from ...letters.letter_form import LetterForm
 from ...options import ProducerOptions
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]
@@ -17,7 +17,7 @@ SchemaOf = Callable[[str, int], Awaitable[Any]]
 
 
 async def producer_options(
-    form: Form,
+    form: LetterForm,
     schema_of: SchemaOf,
     crypto_key_reader: Any,
     schema: Any = None,

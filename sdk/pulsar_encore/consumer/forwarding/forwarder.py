@@ -17,13 +17,13 @@ from random import Random
 from typing import Final
 
 from ...core.attempts import Failures
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
-from ...letters.letter_form import PLAIN, Form, form_of
+from ...letters.letter_form import PLAIN, LetterForm, form_of
 from ...letters.letter_writer import (
-    Author,
+    LetterAuthor,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     parked_nack,
@@ -33,7 +33,7 @@ from ...letters.properties import checked_properties
 from ...letters.reconsume_counts import reconsume_attempt, used_up
 from ...message import Held, Message
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
-from ...values.outgoing_message import Outgoing
+from ...values.outgoing_message import OutgoingMessage
 from ..settlement.settlement import Settlement
 from .letter_topics import LetterTopics
 
@@ -64,7 +64,7 @@ class _UnderWay:
         message: Message,
         topic: str,
         *,
-        form: Form = PLAIN,
+        form: LetterForm = PLAIN,
         cumulative: bool = False,
         failed_before: int = 0,
         due: int | None = None,
@@ -94,7 +94,7 @@ class Forwarder:
     ) -> None:
         self._topics = topics
         self._settlement = settlement
-        self._author = Author(
+        self._author = LetterAuthor(
             subscription=topics.subscription,
             consumer_name=consumer_name,
             version=version,
@@ -226,7 +226,7 @@ class Forwarder:
         failed_before = held.failed - self.max_redeliver_count
         sending = _UnderWay(message, self._topics.dead(message), failed_before=failed_before)
 
-        def write() -> Outgoing:
+        def write() -> OutgoingMessage:
             known = _failures(held)
             return dead_letter_by_nack(
                 message,
@@ -256,7 +256,7 @@ class Forwarder:
         due = wall_due_in_ms(self._loop, delay_ms)
         sending = _UnderWay(message, self._topics.retry(message), due=due)
 
-        def write() -> Outgoing:
+        def write() -> OutgoingMessage:
             known = _failures(held)
             return parked_nack(
                 message,
@@ -276,7 +276,7 @@ class Forwarder:
 
     # Copy, then ack
 
-    def _send_written(self, sending: _UnderWay, write: Callable[[], Outgoing]) -> None:
+    def _send_written(self, sending: _UnderWay, write: Callable[[], OutgoingMessage]) -> None:
         """Send a letter that nobody awaits; whatever fails gives its message back."""
         try:
             sending.form = form_of(sending.message)
@@ -286,7 +286,7 @@ class Forwarder:
             return
         self._send(sending, letter)
 
-    def _send(self, sending: _UnderWay, letter: Outgoing) -> None:
+    def _send(self, sending: _UnderWay, letter: OutgoingMessage) -> None:
         self._under_way.add(sending)
         producer = self._topics.producer(sending.topic, sending.form)
         producer.post(letter, partial(self._sent, sending))
@@ -348,13 +348,13 @@ class Forwarder:
 
 def _leave(held: Held) -> bool:
     """Whether the message is here to be copied; if so nobody else settles it meanwhile."""
-    state: SourceState = held.entry.source
+    state: TopicState = held.entry.source
     return state.leave(held.entry, held.batch_index)
 
 
 def _failures(held: Held) -> Failures | None:
     """What is remembered here of earlier attempts at a message."""
-    state: SourceState = held.entry.source
+    state: TopicState = held.entry.source
     return state.attempts.of(held.entry.due_key(held.batch_index))
 
 

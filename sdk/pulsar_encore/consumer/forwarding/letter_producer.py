@@ -24,11 +24,11 @@ from ...errors import (
     UnknownError,
     named,
 )
-from ...transport.interface import ProducerLink, RetryNotice
+from ...transport.interface import RetryNotice, TransportProducer
 from ...values.backoff import Backoff, FailureReports
 from ...values.message_id import MessageId
-from ...values.outgoing_message import Outgoing
-from ..event_publisher import ProducerAnnouncer
+from ...values.outgoing_message import OutgoingMessage
+from ..event_publisher import ProducerEventPublisher
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -59,16 +59,16 @@ class LetterProducer:
     def __init__(
         self,
         topic: str,
-        create: Callable[[], Awaitable[ProducerLink]],
-        announcer: ProducerAnnouncer,
+        create: Callable[[], Awaitable[TransportProducer]],
+        announcer: ProducerEventPublisher,
     ) -> None:
         self._topic = topic
         self._create = create
         self._announcer = announcer
         self._loop = asyncio.get_running_loop()
-        self._link: ProducerLink | None = None
+        self._link: TransportProducer | None = None
         self._creating: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[Outgoing, Then]] = []
+        self._waiting: list[tuple[OutgoingMessage, Then]] = []
         self._failures = 0
         self._not_before = 0.0
         self._last_error: Exception | None = None
@@ -77,7 +77,7 @@ class LetterProducer:
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
-    def post(self, letter: Outgoing, then: Then) -> None:
+    def post(self, letter: OutgoingMessage, then: Then) -> None:
         """Send a letter; `then` may be called before this returns."""
         if self._link is not None and self._creating is None:
             self._publish(self._link, letter, then)
@@ -91,7 +91,7 @@ class LetterProducer:
             self._waiting.append((letter, then))
             self._creating = self._loop.create_task(self._make())
 
-    def _publish(self, link: ProducerLink, letter: Outgoing, then: Then) -> None:
+    def _publish(self, link: TransportProducer, letter: OutgoingMessage, then: Then) -> None:
         try:
             sending = asyncio.ensure_future(link.publish(letter))
         except Exception as error:
@@ -101,7 +101,7 @@ class LetterProducer:
         sending.add_done_callback(partial(self._published, link, then))
 
     def _published(
-        self, link: ProducerLink, then: Then, sending: asyncio.Future[MessageId]
+        self, link: TransportProducer, then: Then, sending: asyncio.Future[MessageId]
     ) -> None:
         if sending.cancelled():
             then(ClosedError("the producer was shut down before the letter was sent"))
@@ -181,7 +181,7 @@ class LetterProducer:
             )
         self._announcer.made_anew()
 
-    def _failed(self, error: Exception, link: ProducerLink | None) -> None:
+    def _failed(self, error: Exception, link: TransportProducer | None) -> None:
         if getattr(error, "result", "") in _OF_THE_MESSAGE or not isinstance(error, EncoreError):
             return
         if link is not self._link:
@@ -221,7 +221,7 @@ def _not_yet(last: Exception) -> PulsarException:
     )
 
 
-async def _close(link: ProducerLink) -> None:
+async def _close(link: TransportProducer) -> None:
     try:
         await link.close()
     except EncoreError:

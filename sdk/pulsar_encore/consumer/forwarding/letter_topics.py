@@ -14,13 +14,13 @@ from random import SystemRandom
 from typing import Any
 
 from ...errors import ConsumerBusy, EncoreError
-from ...letters.letter_form import Form
+from ...letters.letter_form import LetterForm
 from ...message import Message
 from ...options import ConsumerOptions, ConsumerType, InitialPosition, Subscription
 from ...options.dead_letter_policy import DeadLetterPolicy
-from ...transport.interface import ProducerLink, Transport
+from ...transport.interface import Transport, TransportProducer
 from ...values.topic_names import dead_topic_of, dead_topic_of_one, full_name
-from ..event_publisher import ProducerAnnouncer
+from ..event_publisher import ProducerEventPublisher
 from .copy_options import producer_options
 from .letter_producer import LetterProducer
 
@@ -50,12 +50,12 @@ class LetterTopics:
     ) -> None:
         self.policy = policy
         self.subscription: str = options.subscription_name
-        self.new_announcer: Callable[[], ProducerAnnouncer] | None = None
+        self.new_announcer: Callable[[], ProducerEventPublisher] | None = None
         self._options = options
         self._consumer_name = consumer_name
         self._transport = transport
         self._schemas: dict[tuple[str, int], Any] = {}
-        self._producers: dict[tuple[str, Form], LetterProducer] = {}
+        self._producers: dict[tuple[str, LetterForm], LetterProducer] = {}
         self._retry = options.retry_letter_topic
         self._dead = policy.dead_letter_topic
         if self._dead is None and options.retry_enable and options.topics:
@@ -82,7 +82,7 @@ class LetterTopics:
         """Whether a topic is the retry-letter topic that is read along."""
         return self._options.reads_letters(topic)
 
-    def producer(self, topic: str, form: Form) -> LetterProducer:
+    def producer(self, topic: str, form: LetterForm) -> LetterProducer:
         """The producer of a letter topic for letters of a form."""
         producer = self._producers.get((topic, form))
         if producer is None:
@@ -96,7 +96,9 @@ class LetterTopics:
                 producer.end()
         return producer
 
-    async def _create(self, topic: str, form: Form, announcer: ProducerAnnouncer) -> ProducerLink:
+    async def _create(
+        self, topic: str, form: LetterForm, announcer: ProducerEventPublisher
+    ) -> TransportProducer:
         name = first_subscription = None
         if topic != self._retry:
             await self._ensure_subscription(topic)

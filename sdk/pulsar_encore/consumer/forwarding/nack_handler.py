@@ -1,7 +1,7 @@
 """Nacks: whose message it is, what becomes of it, and that being done.
 
-Owns `Router`. The verdict is `core.verdicts`', decided before anything changes; here it is acted
-on, in one step: the message waits (`Redelivery`), or a letter is written of it (`Forwarder`).
+Owns `NackHandler`. The verdict is `core.verdicts`', decided before anything changes; here it is
+acted on, in one step: the message waits (`Redelivery`), or a letter is written of it (`Forwarder`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ...core.entry import HELD, NACKED
-from ...core.source_state import SourceState
-from ...core.verdicts import DeadLetter, Park, Verdicts, Wait
+from ...core.source_state import TopicState
+from ...core.verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...eventloop.alarm import wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
 from ...message import Held, Message
 from ...values.backoff import to_ms
 from ..settlement.ownership import Ownership, Settleable, check_index, chunks_unknown
 from ..settlement.redelivery import Redelivery
-from ..topic_states import Sources
+from ..topic_states import TopicStates
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 
 
-class Router:
+class NackHandler:
     """The nacks of one consumer.
 
     Args:
@@ -43,7 +43,7 @@ class Router:
         ownership: Ownership,
         verdicts: Verdicts,
         redelivery: Redelivery,
-        sources: Sources,
+        sources: TopicStates,
         loop: asyncio.AbstractEventLoop,
         forwarder: Forwarder | None = None,
         last: LastAttempts | None = None,
@@ -96,7 +96,7 @@ class Router:
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
         self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
-    def expire(self, state: SourceState, held: Sequence[Held]) -> bool:
+    def expire(self, state: TopicState, held: Sequence[Held]) -> bool:
         """Messages of a source that are held failed and come again at once, all in one step.
 
         Returns:
@@ -134,7 +134,7 @@ class Router:
         match verdict:
             case DeadLetter(reason):
                 forwarder.dead_letter(message, held, evidence, reason)
-            case Park(delay):
+            case SendToRetryTopic(delay):
                 self._remember(held, evidence)
                 forwarder.park(message, held, delay, evidence)
             case Wait(delay):
@@ -142,7 +142,7 @@ class Router:
                 self._redelivery.wait(held.entry, held.batch_index, delay)
 
     def _remember(self, held: Held, evidence: Evidence | None) -> None:
-        state: SourceState = held.entry.source
+        state: TopicState = held.entry.source
         key = held.entry.due_key(held.batch_index)
         state.attempts.remember(key, wall_now_ms(self._loop), evidence)
 
@@ -151,7 +151,7 @@ class Router:
             delay_ms = self._verdicts.delay_of(failed)
         self._redelivery.wait(held.entry, held.batch_index, delay_ms)
 
-    def _nack_again(self, state: SourceState, held: Held, delay_ms: int | None) -> None:
+    def _nack_again(self, state: TopicState, held: Held, delay_ms: int | None) -> None:
         """A plain message nacked before: move it, unless it was released in the meantime."""
         if (*held.entry.key, -1) in state.nacks:
             if delay_ms is None:

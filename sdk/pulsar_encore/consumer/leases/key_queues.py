@@ -1,12 +1,12 @@
 """Messages by key, each key in order: one pop at a time gets messages of a key.
 
-Owns `Lanes`. What arrived is taken off the queue and filed by its key, still QUEUED; the first of a
-lane goes out, to a lease or, where it had its attempts, as a dead letter, and stays the first until
-it is settled. A pop that has room left also gets messages that follow it. When one of these fails,
-those behind it are given back: they are QUEUED in the lane again, and their leases are lost. What
-failed is QUEUED again, here and not at the broker, so that what follows it waits behind it. Others
-may settle a message at any time: what became of the first of a lane is asked of its entry, whenever
-its turn comes.
+Owns `KeyQueues`. What arrived is taken off the queue and filed by its key, still QUEUED; the first
+of a lane goes out, to a lease or, where it had its attempts, as a dead letter, and stays the first
+until it is settled. A pop that has room left also gets messages that follow it. When one of these
+fails, those behind it are given back: they are QUEUED in the lane again, and their leases are lost.
+What failed is QUEUED again, here and not at the broker, so that what follows it waits behind it.
+Others may settle a message at any time: what became of the first of a lane is asked of its entry,
+whenever its turn comes.
 
 Invariant: a lane that is not empty is out, ready, or among those that are looked at later; never in
 two of these.
@@ -24,12 +24,12 @@ from itertools import islice
 from typing import Final
 
 from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms
 from ...message import Message, RawMessage
 from ..delivery.receive_queue import Queued, ReceiveQueue
-from .lease_record import Grant
+from .lease_record import LeaseRecord
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _Key = tuple[int, str | None]
 
 
-class Lane:
+class KeyQueue:
     """The messages of one key of one topic.
 
     Attributes:
@@ -63,11 +63,11 @@ class Lane:
         self.key: _Key | None = key
         self.items: deque[Queued] = deque()
         self.out: int = 0
-        self.grants: dict[tuple[Entry, int], Grant] = {}
+        self.grants: dict[tuple[Entry, int], LeaseRecord] = {}
         self.looked: int = 0
 
 
-class Lanes:
+class KeyQueues:
     """The lanes of one consumer.
 
     Args:
@@ -94,12 +94,12 @@ class Lanes:
         self._most_bytes = _MOST_BYTES
         self._bury = bury
         self._spent = spent
-        self._lanes: dict[_Key, Lane] = {}
-        self._alone: set[Lane] = set()  # of messages without a key
-        self._ready: deque[Lane] = deque()
-        self._later: list[tuple[int, int, Lane]] = []  # when, number of the look, lane: a heap
+        self._lanes: dict[_Key, KeyQueue] = {}
+        self._alone: set[KeyQueue] = set()  # of messages without a key
+        self._ready: deque[KeyQueue] = deque()
+        self._later: list[tuple[int, int, KeyQueue]] = []  # when, number of the look, lane: a heap
         self._looks = 0
-        self._leaving: dict[tuple[Entry, int], Lane] = {}  # by the first: a copy is being sent
+        self._leaving: dict[tuple[Entry, int], KeyQueue] = {}  # by the first: a copy is being sent
         self._count = 0
         self._bytes = 0  # of messages that are not out
         self._told = False
@@ -129,7 +129,7 @@ class Lanes:
 
     def take(
         self, most: int, only: Container[int] | None = None, per_key: int | None = None
-    ) -> list[tuple[Lane, Message]]:
+    ) -> list[tuple[KeyQueue, Message]]:
         """Hand over up to so many messages: the first of each lane, then those that follow it.
 
         Lanes that have waited longest go first. Messages that follow the first of their key only
@@ -145,8 +145,8 @@ class Lanes:
             The messages with their lanes. Messages of a lane are in order, side by side.
         """
         self._file(min(_SIFT, self._most - self._count), only)
-        lanes: list[Lane] = []
-        passed: list[Lane] = []  # of other sources; they keep their place
+        lanes: list[KeyQueue] = []
+        passed: list[KeyQueue] = []  # of other sources; they keep their place
         now = now_ms(self._loop)
         looks = max(most, _STEP)
         for _ in range(len(self._ready)):
@@ -165,7 +165,7 @@ class Lanes:
             return []
         for lane in lanes:
             entry, index, _ = lane.items[0]
-            state: SourceState = entry.source
+            state: TopicState = entry.source
             state.comes_due(entry, index)
             self._go_out(lane)
         if per_key != 1:
@@ -174,21 +174,21 @@ class Lanes:
         messages = self._queue.hand_over([item for _, item in taken])
         return [(lane, message) for (lane, _), message in zip(taken, messages, strict=True)]
 
-    def _fill(self, lanes: list[Lane], room: int, per_key: int, now: int) -> None:
+    def _fill(self, lanes: list[KeyQueue], room: int, per_key: int, now: int) -> None:
         """More messages of lanes whose first goes out, one of each lane in turn."""
         while room > 0 and lanes:
             growing = []
             for lane in lanes:
                 if room > 0 and lane.out < per_key and self._may_follow(lane, now):
                     entry, index, _ = lane.items[lane.out]
-                    state: SourceState = entry.source
+                    state: TopicState = entry.source
                     state.comes_due(entry, index)
                     self._go_out(lane)
                     room -= 1
                     growing.append(lane)
             lanes = growing
 
-    def _may_follow(self, lane: Lane, now: int) -> bool:
+    def _may_follow(self, lane: KeyQueue, now: int) -> bool:
         """Whether the first message of a lane that is not out may go out behind the others."""
         items = lane.items
         while lane.out < len(items):
@@ -196,7 +196,7 @@ class Lanes:
             entry, index, _ = item
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
-                state: SourceState = entry.source
+                state: TopicState = entry.source
                 if state.not_before(entry, index) > now:
                     return False
                 return self._spent is None or not self._spent(entry, index)
@@ -207,7 +207,7 @@ class Lanes:
             self._bytes -= _size(item)
         return False
 
-    def back(self, lane: Lane, entry: Entry, index: int) -> list[tuple[Entry, int]]:
+    def back(self, lane: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
         """The lease on a message of a lane is over.
 
         If the message failed, the messages behind it that are out are given back: they did not
@@ -226,7 +226,7 @@ class Lanes:
             for each in islice(lane.items, at + 1, lane.out):
                 self._bytes += _size(each)
                 other, place, _ = each
-                state: SourceState = other.source
+                state: TopicState = other.source
                 if state.returns(other, place):
                     given.append((other, place))
             lane.out = at + 1
@@ -240,7 +240,7 @@ class Lanes:
             self._offer(lane, now_ms(self._loop))
         return given
 
-    def give_back_early(self, lane: Lane, entry: Entry, index: int) -> bool:
+    def give_back_early(self, lane: KeyQueue, entry: Entry, index: int) -> bool:
         """Give a message back whose lease ended while one before it in its lane is still out.
 
         Work on it cannot have begun, because messages of a key are worked on in order. So the lease
@@ -255,7 +255,7 @@ class Lanes:
         before = islice(lane.items, at)
         if not any(each.live and each.state[place] == HELD for each, place, _ in before):
             return False
-        state: SourceState = entry.source
+        state: TopicState = entry.source
         return state.returns(entry, index)
 
     def decided(self, entry: Entry, index: int) -> None:
@@ -273,11 +273,11 @@ class Lanes:
         if self._later:
             self._alarm.at(now)
 
-    def _go_out(self, lane: Lane) -> None:
+    def _go_out(self, lane: KeyQueue) -> None:
         self._bytes -= _size(lane.items[lane.out])
         lane.out += 1
 
-    def _come_back(self, lane: Lane) -> None:
+    def _come_back(self, lane: KeyQueue) -> None:
         """The copy of the first message is stored or has failed."""
         lane.out = 0
         self._bytes += _size(lane.items[0])
@@ -297,7 +297,7 @@ class Lanes:
             key = _key_of(item)
             lane = None if key is None else self._lanes.get(key)
             if lane is None:
-                lane = Lane(key)
+                lane = KeyQueue(key)
                 if key is None:
                     self._alone.add(lane)
                 else:
@@ -316,7 +316,7 @@ class Lanes:
 
     # Whose turn it is
 
-    def _offer(self, lane: Lane, now: int) -> None:
+    def _offer(self, lane: KeyQueue, now: int) -> None:
         """A lane that is nowhere is ready, out, or looked at later, or forgotten."""
         if self._judge(lane, now):
             self._ready.append(lane)
@@ -324,7 +324,7 @@ class Lanes:
         elif len(self._queue) and not self._is_full:
             self._queue.wake(1)  # a pop may have found the lanes full
 
-    def _judge(self, lane: Lane, now: int) -> bool:
+    def _judge(self, lane: KeyQueue, now: int) -> bool:
         """Whether the first of a lane may go out to a lease.
 
         If not, it leaves as a letter, or is looked at later, or the lane is forgotten.
@@ -334,7 +334,7 @@ class Lanes:
             entry, index, raw = items[0]
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
-                state: SourceState = entry.source
+                state: TopicState = entry.source
                 due_ms = state.not_before(entry, index)
                 if due_ms > now:
                     self._look_later(lane, min(due_ms, now + _WAITING_MS))
@@ -352,13 +352,13 @@ class Lanes:
         self._forget(lane)
         return False
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: KeyQueue) -> None:
         if lane.key is None:
             self._alone.discard(lane)
         elif self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
-    def _look_later(self, lane: Lane, when_ms: int) -> None:
+    def _look_later(self, lane: KeyQueue, when_ms: int) -> None:
         self._looks += 1
         lane.looked = self._looks
         heappush(self._later, (when_ms, lane.looked, lane))
@@ -427,7 +427,7 @@ class Lanes:
             )
 
 
-def _position(lane: Lane, entry: Entry, index: int) -> int | None:
+def _position(lane: KeyQueue, entry: Entry, index: int) -> int | None:
     """Where a message is among those of a lane that are out."""
     for at, (each, place, _) in enumerate(islice(lane.items, lane.out)):
         if each is entry and place == index:
@@ -435,7 +435,7 @@ def _position(lane: Lane, entry: Entry, index: int) -> int | None:
     return None
 
 
-def _number(lane: Lane) -> int:
+def _number(lane: KeyQueue) -> int:
     """The source of a lane that is not empty."""
     entry: Entry = lane.items[0][0]
     number: int = entry.source.number

@@ -1,6 +1,6 @@
 """The face of one lease.
 
-Owns `Lease`, and `Kept`, which renews one while a block runs.
+Owns `Lease`, and `RenewedLease`, which renews one while a block runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from ...errors import ConfigurationError, LeaseLostError
 from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
-from ...eventloop.awaitables import Confirming
-from ...eventloop.fair_yield import Turn
+from ...eventloop.awaitables import AwaitingReceipt
+from ...eventloop.fair_yield import FairYield
 from ...letters.evidence import check_error
 from ...message import Message
 from ...values.message_id import MessageId
-from .lease_record import Granted, Granter, length_ms, lost
+from .lease_record import LeasedMessage, LeaseGranter, length_ms, lost
 
 _LIMIT: Final = timedelta(hours=3)  # RocketMQ's proxy stops renewing there too
 _LATE_MS: Final = 100  # after its end it is known to be over
@@ -35,7 +35,11 @@ class Lease:
     __slots__ = ("_grant", "_leases", "_loop", "_turn")
 
     def __init__(
-        self, grant: Granted, leases: Granter[Any], turn: Turn, loop: asyncio.AbstractEventLoop
+        self,
+        grant: LeasedMessage,
+        leases: LeaseGranter[Any],
+        turn: FairYield,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._grant = grant
         self._leases = leases
@@ -94,7 +98,7 @@ class Lease:
         """
         unconfirmed = self._leases.ack(self._grant)
         if unconfirmed:
-            await Confirming(unconfirmed)
+            await AwaitingReceipt(unconfirmed)
         await self._end_turn()
 
     async def nack(
@@ -127,7 +131,7 @@ class Lease:
         self._leases.extend(self._grant, length_ms(seconds, "seconds"))
         await self._end_turn()
 
-    def kept(self, *, limit: float | timedelta = _LIMIT) -> Kept:
+    def kept(self, *, limit: float | timedelta = _LIMIT) -> RenewedLease:
         """`async with lease.kept():` renews the lease while the block runs.
 
         A block whose lease is lost (expired, sought over, the consumer closed) is cancelled, and
@@ -139,18 +143,22 @@ class Lease:
         Raises:
             ConfigurationError: A bad limit; or, on entering, another block keeps it.
         """
-        return Kept(self._grant, self._leases, length_ms(limit, "limit"), self._loop)
+        return RenewedLease(self._grant, self._leases, length_ms(limit, "limit"), self._loop)
 
     async def _end_turn(self) -> None:
         if self._turn.clock() >= self._turn.ends:
             await self._turn.end()
 
 
-class Kept:
+class RenewedLease:
     """Renews one lease while a block runs; see `Lease.kept`. Cancels as `asyncio.timeout` does."""
 
     def __init__(
-        self, grant: Granted, leases: Granter[Any], limit_ms: int, loop: asyncio.AbstractEventLoop
+        self,
+        grant: LeasedMessage,
+        leases: LeaseGranter[Any],
+        limit_ms: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._grant = grant
         self._leases = leases

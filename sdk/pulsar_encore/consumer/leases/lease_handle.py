@@ -1,6 +1,6 @@
 """The text of a lease's handle: its topic, its message id, and which lease of that message it is.
 
-Pure. Refuses what it did not write; whether the lease is still out is for `Leases` to say.
+Pure. Refuses what it did not write; whether the lease is still out is for `LeaseTable` to say.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...errors import ConfigurationError
 from ...values.message_id import MessageId
 
 
-class Handle(NamedTuple):
+class LeaseHandle(NamedTuple):
     """What a handle says.
 
     Attributes:
@@ -39,7 +39,7 @@ def write(message_id: MessageId, granter: str, number: int, attempt: int, first_
     return f"{topic}.{place}.{granter}.{number:x}.{attempt:x}.{first_ms:x}"
 
 
-def read(text: str) -> Handle:
+def read(text: str) -> LeaseHandle:
     """What a handle says.
 
     Raises:
@@ -53,12 +53,12 @@ def read(text: str) -> Handle:
         topic, message_id, granter, *numbers = text.split(".")
         number, attempt, first_ms = (int(each, 16) for each in numbers)
         place = _unpack(message_id)
-        return Handle(_unpack(topic).decode(), place, granter, number, attempt, first_ms)
+        return LeaseHandle(_unpack(topic).decode(), place, granter, number, attempt, first_ms)
     except ValueError as error:
         raise _no_handle(text) from error
 
 
-def message_id_of(handle: Handle) -> MessageId:
+def message_id_of(handle: LeaseHandle) -> MessageId:
     """The id of its message.
 
     Raises:

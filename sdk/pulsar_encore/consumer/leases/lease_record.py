@@ -1,7 +1,7 @@
 """One lease, as it was granted, and what its face asks of who keeps it.
 
-Owns `Grant`, of a message that is here, and what it has in common with one that was granted before
-a restart (`inherited`).
+Owns `LeaseRecord`, of a message that is here, and what it has in common with one that was granted
+before a restart (`inherited`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from ...core.entry import HELD
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
 from ...message import Held, Message
 from ...values.backoff import seconds_of
@@ -23,14 +23,14 @@ LONGEST: Final = timedelta(days=30)
 BITS: Final = 6  # buckets of 64 ms: so late may a lease expire
 
 
-class Keeper(Protocol):
+class LeaseKeeper(Protocol):
     """Who is told when a lease is lost, and when its end moves."""
 
     def lost(self) -> None: ...
     def moved(self) -> None: ...
 
 
-class Grant:
+class LeaseRecord:
     """One lease.
 
     Attributes:
@@ -70,14 +70,14 @@ class Grant:
         self.armed: int = 0
         self.over: str | None = None
         self.acked: bool = False
-        self.keeper: Keeper | None = None
+        self.keeper: LeaseKeeper | None = None
         self.handle: str | None = None
 
     @property
     def holds(self) -> bool:
         """Whether the message is still held by this hand-over."""
         entry, index, _, hand_over = self.held
-        state: SourceState = entry.source
+        state: TopicState = entry.source
         return entry.state[index] == HELD and state.holds(entry, index, hand_over)
 
     @property
@@ -91,13 +91,13 @@ class Grant:
         return self.held.failed + 1
 
 
-class Granted(Protocol):
-    """What the face of a lease asks of it; see `Grant`."""
+class LeasedMessage(Protocol):
+    """What the face of a lease asks of it; see `LeaseRecord`."""
 
     length_ms: int
     due_ms: int
     over: str | None
-    keeper: Keeper | None
+    keeper: LeaseKeeper | None
 
     @property
     def message(self) -> Message: ...
@@ -110,8 +110,8 @@ class Granted(Protocol):
 _G = TypeVar("_G", contravariant=True)
 
 
-class Granter(Protocol[_G]):
-    """And of who keeps it; see `Leases`."""
+class LeaseGranter(Protocol[_G]):
+    """And of who keeps it; see `LeaseTable`."""
 
     def handle(self, grant: _G) -> str: ...
     def check(self, grant: _G) -> None: ...
@@ -125,7 +125,7 @@ class Granter(Protocol[_G]):
     ) -> None: ...
 
 
-def lost(grant: Granted) -> LeaseLostError:
+def lost(grant: LeasedMessage) -> LeaseLostError:
     """The error of a lease that is over."""
     return LeaseLostError(
         f"the lease on {grant.message_id!r} is over: {grant.over}; stop work on it"

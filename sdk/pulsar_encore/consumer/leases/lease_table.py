@@ -1,6 +1,7 @@
 """Who has which message until when.
 
-Owns `Leases`: the leases that are out, in buckets by when they end. An end that moves later is only
+Owns `LeaseTable`: the leases that are out, in buckets by when they end. An end that moves later is
+only
 noted: the bucket is looked into at its own time, and what ends later moves on then. Every change is
 one step without an await, so that a lease is settled or expires, never both.
 
@@ -25,22 +26,22 @@ from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ...core.due_time import bucket_edge
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
-from ...eventloop.affinity import Place
+from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms
 from ...message import Message
 from ...message import held as held_of
-from ..forwarding.nack_handler import Router
-from ..settlement.ack_receipts import Receipts
+from ..forwarding.nack_handler import NackHandler
+from ..settlement.ack_receipts import AckReceipts
 from ..settlement.settlement import Settlement
 from . import lease_handle as handles
-from .lease_record import BITS, Grant, lost
+from .lease_record import BITS, LeaseRecord, lost
 from .lease_writer import LeaseWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_Bucket: TypeAlias = dict[int, Grant | None]
+_Bucket: TypeAlias = dict[int, LeaseRecord | None]
 
 _LOST: Final = 1_000  # leases that are looked at in one turn of the loop when much was given back
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
@@ -51,7 +52,7 @@ _SPARE: Final = 64  # buckets that were emptied and are kept, whatever is out
 _BESIDE: Final = "its message was settled beside it, or given back to the broker"
 
 
-class Leases:
+class LeaseTable:
     """The leases of one consumer.
 
     Attributes:
@@ -69,8 +70,8 @@ class Leases:
     def __init__(
         self,
         settlement: Settlement,
-        router: Router,
-        receipts: Receipts | None,
+        router: NackHandler,
+        receipts: AckReceipts | None,
         loop: asyncio.AbstractEventLoop,
         most: int,
         writer: LeaseWriter | None = None,
@@ -79,22 +80,24 @@ class Leases:
         self._router = router
         self._receipts = receipts
         self._loop = loop
-        self._place = Place("lease")
+        self._place = LoopAffinity("lease")
         self._writer = writer
         self._granter = secrets.token_hex(8)
         _all[self._granter] = self
         self._granted = 0
-        self._out: dict[int, Grant] = {}
+        self._out: dict[int, LeaseRecord] = {}
         self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied one
         self._edges: list[int] = []  # the same edges, a heap
         self._emptied = 0  # of them
-        self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
+        self._ending: Iterator[LeaseRecord] = iter(
+            ()
+        )  # of the bucket that is due, those not looked at
         self._rooms: list[tuple[int, asyncio.Future[bool]]] = []  # by ticket of the pop
         self._refusal: Exception | None = None
         #: Called with each lease that is over, but at the end of all.
-        self.ended: Callable[[Grant], None] = _nobody
+        self.ended: Callable[[LeaseRecord], None] = _nobody
         #: Called with a lease that expired; True if its message was given back and did not fail.
-        self.given_back_early: Callable[[Grant], bool] = _never
+        self.given_back_early: Callable[[LeaseRecord], bool] = _never
         self.most: int = most
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
@@ -122,22 +125,22 @@ class Leases:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
-    def grant(self, message: Message, length_ms: int) -> Grant:
+    def grant(self, message: Message, length_ms: int) -> LeaseRecord:
         """A message that was just handed over is somebody's until its lease ends.
 
         No ack timeout runs beside that.
         """
         held = held_of(message)
         assert held is not None  # a reader grants no leases
-        state: SourceState = held.entry.source
+        state: TopicState = held.entry.source
         state.untime(held.entry, held.batch_index)
         self._granted = number = self._granted + 1
-        grant = Grant(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
+        grant = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
         self._out[number] = grant
         self._arm(grant)
         return grant
 
-    def handle(self, grant: Grant) -> str:
+    def handle(self, grant: LeaseRecord) -> str:
         """The text that names a lease."""
         if grant.handle is None:
             first_ms = 0 if self._writer is None else self._writer.named(grant)
@@ -146,13 +149,13 @@ class Leases:
             )
         return grant.handle
 
-    def granted_elsewhere(self, named: handles.Handle) -> bool:
+    def granted_elsewhere(self, named: handles.LeaseHandle) -> bool:
         """Whether a handle is of a lease that no consumer of this process has: it was granted
         before a restart, or by one that was closed, or somewhere else."""
         granter = _all.get(named.granter)
         return granter is None or not granter.going
 
-    def find(self, text: str) -> Grant:
+    def find(self, text: str) -> LeaseRecord:
         """The lease that a handle names.
 
         Raises:
@@ -177,7 +180,7 @@ class Leases:
         self.check(grant)
         return grant
 
-    def check(self, grant: Grant) -> None:
+    def check(self, grant: LeaseRecord) -> None:
         """
         Raises:
             LeaseLostError: The lease is over.
@@ -191,7 +194,7 @@ class Leases:
         if grant.over is not None:
             raise lost(grant)
 
-    def extend(self, grant: Grant, length_ms: int) -> None:
+    def extend(self, grant: LeaseRecord, length_ms: int) -> None:
         """A lease ends so long from now.
 
         Raises:
@@ -209,7 +212,7 @@ class Leases:
 
     # Over
 
-    def ack(self, grant: Grant) -> Sequence[asyncio.Future[None]]:
+    def ack(self, grant: LeaseRecord) -> Sequence[asyncio.Future[None]]:
         """The message is done; returns what there is to wait for until that is confirmed.
 
         Raises:
@@ -226,7 +229,7 @@ class Leases:
 
     def nack(
         self,
-        grant: Grant,
+        grant: LeaseRecord,
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
@@ -247,7 +250,7 @@ class Leases:
         """
         self._walk(iter(list(self._out.values())), "its message was given back to the broker")
 
-    def _walk(self, grants: Iterator[Grant], why: str, *, all_of_them: bool = False) -> None:
+    def _walk(self, grants: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False) -> None:
         """Lose leases whose messages are not held any more, or all; some of them now."""
         for at, grant in enumerate(grants, 1):
             if grant.over is None and (all_of_them or not grant.holds):
@@ -285,17 +288,17 @@ class Leases:
         self._walk(iter(list(self._out.values())), str(why), all_of_them=True)
         self._wake()  # to find out
 
-    def lose(self, grant: Grant, why: str) -> None:
+    def lose(self, grant: LeaseRecord, why: str) -> None:
         """A lease is over for another reason than its end or its holder's call."""
         if grant.over is None:
             self._lose(grant, why)
 
-    def _lose(self, grant: Grant, why: str) -> None:
+    def _lose(self, grant: LeaseRecord, why: str) -> None:
         self._end(grant, why)
         if grant.keeper is not None and not self._place.over:
             grant.keeper.lost()
 
-    def _end(self, grant: Grant, why: str) -> None:
+    def _end(self, grant: LeaseRecord, why: str) -> None:
         grant.over = why
         del self._out[grant.number]
         if self._writer is not None:
@@ -342,7 +345,7 @@ class Leases:
 
     # Time
 
-    def _arm(self, grant: Grant) -> None:
+    def _arm(self, grant: LeaseRecord) -> None:
         edge = grant.armed = bucket_edge(grant.due_ms, BITS)
         bucket = self._buckets.get(edge)
         if bucket is None:
@@ -354,7 +357,7 @@ class Leases:
         bucket[grant.number] = grant
         self._alarm.at(edge)
 
-    def _disarm(self, grant: Grant) -> None:
+    def _disarm(self, grant: LeaseRecord) -> None:
         bucket = self._buckets.get(grant.armed)
         if bucket is not None and bucket.pop(grant.number, None) is not None and not bucket:
             self._buckets[grant.armed] = None  # a dict that was large once stays so
@@ -371,7 +374,7 @@ class Leases:
 
     def _ring(self, now: int) -> int | None:
         left = _STEP if self._writer is None else _WRITTEN
-        expired: dict[SourceState, list[Grant]] = {}
+        expired: dict[TopicState, list[LeaseRecord]] = {}
         next_ms: int | None = 0  # at once, but not in this turn
         while left > 0:
             for grant in islice(self._ending, left):
@@ -394,7 +397,9 @@ class Leases:
                     self._expire(state, grants)
         return next_ms
 
-    def _look(self, grant: Grant, now: int, expired: dict[SourceState, list[Grant]]) -> None:
+    def _look(
+        self, grant: LeaseRecord, now: int, expired: dict[TopicState, list[LeaseRecord]]
+    ) -> None:
         if not grant.holds:
             self._lose(grant, _BESIDE)
         elif grant.due_ms > now:
@@ -402,7 +407,7 @@ class Leases:
         else:
             expired.setdefault(grant.held.entry.source, []).append(grant)
 
-    def _expire(self, state: SourceState, grants: list[Grant]) -> None:
+    def _expire(self, state: TopicState, grants: list[LeaseRecord]) -> None:
         """The messages of these leases failed: they wait for the backoff of their attempt, if the
         consumer has one."""
         if not self._router.expire(state, [grant.held for grant in grants]):
@@ -413,7 +418,7 @@ class Leases:
         for grant in grants:
             self._lose(grant, "it expired")
 
-    def _expire_one(self, grant: Grant) -> None:
+    def _expire_one(self, grant: LeaseRecord) -> None:
         if self.given_back_early(grant):
             self._lose(grant, "it expired")
             return
@@ -428,10 +433,10 @@ class Leases:
 
 
 #: Every one that is not garbage, by what its handles say.
-_all: Final[WeakValueDictionary[str, Leases]] = WeakValueDictionary()
+_all: Final[WeakValueDictionary[str, LeaseTable]] = WeakValueDictionary()
 
 
-def _drained(bucket: _Bucket) -> Iterator[Grant]:
+def _drained(bucket: _Bucket) -> Iterator[LeaseRecord]:
     """Each grant of a bucket, which lets go of it: freeing a million at once takes 0.1 s."""
     for number in bucket:
         grant, bucket[number] = bucket[number], None
@@ -439,11 +444,11 @@ def _drained(bucket: _Bucket) -> Iterator[Grant]:
             yield grant
 
 
-def _nobody(grant: Grant) -> None:
+def _nobody(grant: LeaseRecord) -> None:
     """Nobody waits for the end of a lease."""
 
 
-def _never(grant: Grant) -> bool:
+def _never(grant: LeaseRecord) -> bool:
     return False
 
 

@@ -4,7 +4,7 @@ Owns `LeaseWriter`. A lease is written when its handle is asked for, before it i
 settle one without after a restart, so its message comes again at once then. An end that is moved is
 written within a second, with others: a process that is killed before has its lease end when it was
 to end before that. Refuses to know what the disk refuses: what is in memory only is written again
-by `Durability`, and said in the statistics.
+by `StateWriter`, and said in the statistics.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
-from ..state_writer import Durability
-from .lease_record import BITS, Grant
+from ..state_writer import StateWriter
+from .lease_record import BITS, LeaseRecord
 
 _LOOK_S: Final = 1.0
 _BURST: Final = 100  # leases written in one turn of the loop: 2 ms or so
@@ -29,10 +29,10 @@ class LeaseWriter:
         loop: The consumer's event loop.
     """
 
-    def __init__(self, durability: Durability, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, durability: StateWriter, loop: asyncio.AbstractEventLoop) -> None:
         self._durability = durability
         self._loop = loop
-        self._extended: dict[int, Grant] = {}  # written, with another end
+        self._extended: dict[int, LeaseRecord] = {}  # written, with another end
         self._timer: asyncio.Handle | None = None
         self._closed = False
 
@@ -40,7 +40,7 @@ class LeaseWriter:
         """What ends inside is one write."""
         return self._durability.one_write()
 
-    def named(self, grant: Grant) -> int:
+    def named(self, grant: LeaseRecord) -> int:
         """Somebody is about to have the handle of a lease.
 
         Returns:
@@ -52,14 +52,14 @@ class LeaseWriter:
         durable = entry.source.durable
         return (None if durable is None else durable.first_ms(entry.key)) or 0
 
-    def extended(self, grant: Grant) -> None:
+    def extended(self, grant: LeaseRecord) -> None:
         """The end of one was moved."""
         if grant.handle is not None and not self._closed:
             self._extended[grant.number] = grant
             if self._timer is None:
                 self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def ended(self, grant: Grant) -> None:
+    def ended(self, grant: LeaseRecord) -> None:
         """It is over: what is on disk of it is the matter of what ended it."""
         if self._extended and not self._closed:
             self._extended.pop(grant.number, None)
@@ -104,6 +104,6 @@ class LeaseWriter:
                         _write(grant)
 
 
-def _write(grant: Grant) -> None:
+def _write(grant: LeaseRecord) -> None:
     entry, index, failed, _ = grant.held
     entry.source.lease(entry, index, grant.due_ms, BITS, failed + 1)

@@ -1,6 +1,6 @@
 """A pop: what is taken, in which order, and who waits.
 
-Owns `Popping`. Pops of all topics are served in line, one at a time, and so are the pops of each
+Owns `PopQueue`. Pops of all topics are served in line, one at a time, and so are the pops of each
 topic that is named. Taking and granting are one step without an await, and nothing is awaited after
 it: a cancelled pop has taken nothing, so there is nothing to put back.
 """
@@ -12,12 +12,12 @@ from collections import defaultdict
 from typing import Final
 
 from ...core.entry import Entry
-from ...eventloop.fair_yield import Turn
+from ...eventloop.fair_yield import FairYield
 from ...message import Message
 from ..delivery.receive_queue import ReceiveQueue
-from .key_queues import Lane, Lanes
-from .lease_record import Grant
-from .lease_table import Leases
+from .key_queues import KeyQueue, KeyQueues
+from .lease_record import LeaseRecord
+from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
 #: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
@@ -35,7 +35,7 @@ class _Line:
         self.pops = 0  # those that took something
 
 
-class Popping:
+class PopQueue:
     """The pops of one consumer.
 
     Args:
@@ -49,10 +49,10 @@ class Popping:
     def __init__(
         self,
         queue: ReceiveQueue,
-        leases: Leases,
-        turn: Turn,
+        leases: LeaseTable,
+        turn: FairYield,
         loop: asyncio.AbstractEventLoop,
-        lanes: Lanes | None = None,
+        lanes: KeyQueues | None = None,
     ) -> None:
         self._queue = queue
         self._leases = leases
@@ -61,7 +61,7 @@ class Popping:
         # A topic whose pops wait must not hold up those of another one, so each has its line.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._lanes = lanes
-        self._lane_of: dict[int, Lane] = {}  # by number of the lease that is out of it
+        self._lane_of: dict[int, KeyQueue] = {}  # by number of the lease that is out of it
         if lanes is not None:
             leases.ended = self._ended
             leases.given_back_early = self._given_back_early
@@ -73,7 +73,7 @@ class Popping:
         wait_ms: int,
         only: TopicChoice | None = None,
         per_key: int | None = None,
-    ) -> list[Grant]:
+    ) -> list[LeaseRecord]:
         """At least one lease, or none when the time is over.
 
         Args:
@@ -121,7 +121,7 @@ class Popping:
 
     def _take(
         self, line: _Line, most: int, length_ms: int, only: TopicChoice | None
-    ) -> list[Grant]:
+    ) -> list[LeaseRecord]:
         taken = []
         failed_first = line.pops % _AGAIN_FIRST == _AGAIN_FIRST - 1
         if only is not None:
@@ -134,7 +134,7 @@ class Popping:
         line.pops += bool(taken)
         return [self._leases.grant(message, length_ms) for message in taken]
 
-    def _granted(self, taken: list[tuple[Lane, Message]], length_ms: int) -> list[Grant]:
+    def _granted(self, taken: list[tuple[KeyQueue, Message]], length_ms: int) -> list[LeaseRecord]:
         grants = []
         for lane, message in taken:
             grant = self._leases.grant(message, length_ms)
@@ -143,7 +143,7 @@ class Popping:
             grants.append(grant)
         return grants
 
-    def _ended(self, grant: Grant) -> None:
+    def _ended(self, grant: LeaseRecord) -> None:
         assert self._lanes is not None
         lane, place = self._lane_of.pop(grant.number, None), _place(grant)
         if lane is None or lane.grants.get(place) is not grant:
@@ -155,11 +155,11 @@ class Popping:
                 del self._lane_of[behind.number]
                 self._leases.lose(behind, "the lease on a message before it in its key is over")
 
-    def _given_back_early(self, grant: Grant) -> bool:
+    def _given_back_early(self, grant: LeaseRecord) -> bool:
         assert self._lanes is not None
         lane = self._lane_of.get(grant.number)
         return lane is not None and self._lanes.give_back_early(lane, *_place(grant))
 
 
-def _place(grant: Grant) -> tuple[Entry, int]:
+def _place(grant: LeaseRecord) -> tuple[Entry, int]:
     return grant.held.entry, grant.held.batch_index

@@ -1,9 +1,9 @@
 """Leases that were granted before a restart, where the consumer has a state.
 
-Owns `Inherited`, one of these, and `Inheritance`, which finds and settles them. What is known of
-one is on disk: the message was handed over for that attempt, nothing was heard of it since, and its
-end is to come. Until then it waits, here or at another consumer of the directory, or with the
-broker; so it is settled by its id.
+Owns `RestoredLease`, one of these, and `RestoredLeases`, which finds and settles them. What is
+known of one is on disk: the message was handed over for that attempt, nothing was heard of it
+since, and its end is to come. Until then it waits, here or at another consumer of the directory, or
+with the broker; so it is settled by its id.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Final
 from ...core.due_time import MessageKey, precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
-from ...eventloop.affinity import Place
+from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
 from ...letters.evidence import evidence_of
 from ...message import Message
 from ...values.backoff import to_ms
 from ...values.message_id import MessageId
-from ..settlement.ack_receipts import Receipts
+from ..settlement.ack_receipts import AckReceipts
 from ..settlement.ownership import Ownership
 from ..settlement.settlement import Settlement
 from . import lease_handle as handles
-from .lease_record import BITS, Keeper, lost
+from .lease_record import BITS, LeaseKeeper, lost
 
 _TRUST_S: Final = 5.0
 
 
-class Inherited:
+class RestoredLease:
     """A lease of another life of the process; as `Grant`, but without its message."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Inherited:
         handle: str,
         attempt: int,
         message_id: MessageId,
-        source: SourceState,
+        source: TopicState,
         durable: Durable,
         key: MessageKey,
         first_ms: int,
@@ -65,7 +65,7 @@ class Inherited:
         self.handle: str = handle
         self.attempt: int = attempt
         self.message_id: MessageId = message_id
-        self.source: SourceState = source
+        self.source: TopicState = source
         self.durable: Durable = durable
         self.key: MessageKey = key
         self.first_ms: int = first_ms
@@ -73,7 +73,7 @@ class Inherited:
         self.length_ms: int = 0
         self.over: str | None = None
         self.acked: bool = False
-        self.keeper: Keeper | None = None
+        self.keeper: LeaseKeeper | None = None
 
     @property
     def message(self) -> Message:
@@ -87,7 +87,7 @@ class Inherited:
         )
 
 
-class Inheritance:
+class RestoredLeases:
     """What the consumers of before left to this one.
 
     Args:
@@ -104,7 +104,7 @@ class Inheritance:
         ownership: Ownership,
         settlement: Settlement,
         verdicts: Verdicts,
-        receipts: Receipts | None,
+        receipts: AckReceipts | None,
         precision: int | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -114,9 +114,9 @@ class Inheritance:
         self._receipts = receipts
         self._precision = precision
         self._loop = loop
-        self._place = Place("lease")
+        self._place = LoopAffinity("lease")
 
-    async def find(self, named: handles.Handle, text: str) -> Inherited:
+    async def find(self, named: handles.LeaseHandle, text: str) -> RestoredLease:
         """The lease that a handle names.
 
         Raises:
@@ -138,7 +138,7 @@ class Inheritance:
             raise _over(named)
         await self._trusted(state, state.durable, entry_key, named)
         key = (*entry_key, index)
-        found = Inherited(
+        found = RestoredLease(
             text, named.attempt, message_id, state, state.durable, key, named.first_ms
         )
         due_ms = self._until(found)
@@ -149,7 +149,7 @@ class Inheritance:
         return found
 
     async def _trusted(
-        self, state: SourceState, durable: Durable, key: EntryKey, named: handles.Handle
+        self, state: TopicState, durable: Durable, key: EntryKey, named: handles.LeaseHandle
     ) -> None:
         """Wait for a message that shows whether the state is of this cluster.
 
@@ -171,18 +171,18 @@ class Inheritance:
             if state.durable is not durable:
                 raise ClosedError("the consumer was closed")
 
-    def _until(self, lease: Inherited) -> int | None:
+    def _until(self, lease: RestoredLease) -> int | None:
         if lease.source.durable is not lease.durable:  # the consumer was closed
             return None
         if lease.durable.first_ms(lease.key[:2]) != lease.first_ms:
             return None  # that was acked, or sought over, and counts from 1 again
         return lease.durable.leased_until(lease.key, lease.attempt)
 
-    def handle(self, lease: Inherited) -> str:
+    def handle(self, lease: RestoredLease) -> str:
         """The text that names a lease."""
         return lease.handle
 
-    def check(self, lease: Inherited) -> None:
+    def check(self, lease: RestoredLease) -> None:
         """
         Raises:
             LeaseLostError: The lease is over.
@@ -196,7 +196,7 @@ class Inheritance:
         if lease.over is not None:
             raise lost(lease)
 
-    def extend(self, lease: Inherited, length_ms: int) -> None:
+    def extend(self, lease: RestoredLease, length_ms: int) -> None:
         """A lease ends so long from now.
 
         Raises:
@@ -209,7 +209,7 @@ class Inheritance:
         if lease.keeper is not None:
             lease.keeper.moved()
 
-    def ack(self, lease: Inherited) -> Sequence[asyncio.Future[None]]:
+    def ack(self, lease: RestoredLease) -> Sequence[asyncio.Future[None]]:
         """The message is done; returns what there is to wait for until that is confirmed.
 
         Raises:
@@ -229,7 +229,7 @@ class Inheritance:
 
     def nack(
         self,
-        lease: Inherited,
+        lease: RestoredLease,
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
@@ -252,11 +252,11 @@ class Inheritance:
         lease.over = "it was nacked"
 
 
-def _size(lease: Inherited) -> int:
+def _size(lease: RestoredLease) -> int:
     return max(lease.message_id.batch_size, 1)
 
 
-def _over(named: handles.Handle) -> LeaseLostError:
+def _over(named: handles.LeaseHandle) -> LeaseLostError:
     return LeaseLostError(
         f"the lease on a message of {named.topic} was granted before a restart, by another "
         "consumer or without a state, and is over, or not known here: it was settled, or the "

@@ -1,6 +1,7 @@
 """The topic that a pop names.
 
-Owns `TopicChoice`, the sources that belong to a topic, and `Choices`, which makes one for a name.
+Owns `TopicChoice`, the sources that belong to a topic, and `TopicChoices`, which makes one for a
+name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from ...errors import ConfigurationError
 from ...options.checks import topic_name
-from ...transport.interface import ConsumerLink
+from ...transport.interface import TransportConsumer
 from ...values.topic_names import base_name, full_name, partition_of
 
 _NAMED: Final = 10  # topics that an error lists
@@ -27,7 +28,7 @@ class TopicChoice:
 
     __slots__ = ("_found", "_link", "topic")
 
-    def __init__(self, link: ConsumerLink, topic: str) -> None:
+    def __init__(self, link: TransportConsumer, topic: str) -> None:
         self._link = link
         self._found: dict[int, bool] = {}
         self.topic: str = topic
@@ -41,7 +42,7 @@ class TopicChoice:
         return bool(found)
 
 
-class Choices:
+class TopicChoices:
     """The topics that pops of one consumer have named.
 
     Args:
@@ -49,7 +50,7 @@ class Choices:
         declared: Topics of the subscription.
     """
 
-    def __init__(self, link: ConsumerLink, declared: Iterable[str]) -> None:
+    def __init__(self, link: TransportConsumer, declared: Iterable[str]) -> None:
         self._link = link
         self._declared = [full_name(each) for each in declared]
         self._choices: dict[str, TopicChoice] = {}

@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from ...core.acks import Unsent
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...errors import TransportError
 from ...eventloop.alarm import now_ms
 from ...options import ConsumerOptions
-from ...transport.interface import AckPlan, ConsumerLink
+from ...transport.interface import AckPlan, TransportConsumer
 from ..delivery.receive_queue import ReceiveQueue
-from ..topic_states import OVERTAKEN_S, SUSPECT_S, Sources
-from .ack_receipts import Receipts
+from ..topic_states import OVERTAKEN_S, SUSPECT_S, TopicStates
+from .ack_receipts import AckReceipts
 
 # A flush is due when the messages acked and not sent reach this share of the broker's window.
 _WINDOW_SHARE: Final = 10
@@ -50,8 +50,8 @@ class AckSender:
 
     def __init__(
         self,
-        link: ConsumerLink,
-        sources: Sources,
+        link: TransportConsumer,
+        sources: TopicStates,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         queue: ReceiveQueue,
@@ -64,7 +64,7 @@ class AckSender:
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
         self._soonest = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
-        self.receipts: Receipts = Receipts(loop, self._not_confirmed)
+        self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
         self._behind = _BEHIND + 2 * options.receiver_queue_size
         self._came_ms = 0
         self._taken = 0  # messages taken when duplicates were last forgotten
@@ -75,7 +75,7 @@ class AckSender:
         self._trust_timer: asyncio.TimerHandle | None = None
         self._overtaken_timer: asyncio.TimerHandle | None = None
 
-    def added(self, state: SourceState, messages: int) -> None:
+    def added(self, state: TopicState, messages: int) -> None:
         """An ack of `messages` more waits in `state`."""
         if not messages:
             return
@@ -152,7 +152,7 @@ class AckSender:
         if self._overtaken_timer is None:
             self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
 
-    def _flush(self, state: SourceState, most: int) -> bool:
+    def _flush(self, state: TopicState, most: int) -> bool:
         if not self._link.can_ack(state.number):
             return False
         unsent = state.acks.take(now_ms(self._loop), most)
@@ -168,24 +168,24 @@ class AckSender:
         state.sent(unsent.parts)
         return True
 
-    def _not_confirmed(self, state: SourceState, unsent: Unsent) -> None:
+    def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
         """Its receipt failed, and the connection did not: it is tried again in a while."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
 
-    def disconnected(self, states: Collection[SourceState]) -> None:
+    def disconnected(self, states: Collection[TopicState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.disconnected(now)
         self.receipts.disconnected(states)
 
-    def doubtful(self, states: Iterable[SourceState]) -> None:
+    def doubtful(self, states: Iterable[TopicState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.doubtful(now)
 
-    def connected(self, states: Collection[SourceState]) -> None:
+    def connected(self, states: Collection[TopicState]) -> None:
         """Send again whatever may have been lost with the old connection."""
         for state in states:
             state.reconnected()

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import SourceState
+from ...core.source_state import TopicState
 from ...errors import ConfigurationError, MessageNotHeldError, OperationNotSupported
 from ...message import Held, Message, held
-from ...transport.interface import ConsumerLink
+from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId, check_batch
-from ..topic_states import Sources
+from ..topic_states import TopicStates
 
 _NO_ID: Final = (1 << 63) - 1  # the ledger and entry of MessageId.latest
 
@@ -32,10 +32,10 @@ class ForeignTopicError(MessageNotHeldError, OperationNotSupported):
     """The id is of no topic that this consumer reads, or does not say of which."""
 
 
-class Named(NamedTuple):
+class NamedMessage(NamedTuple):
     """What an id names: its source, its entry there, the record of that if there is one."""
 
-    state: SourceState
+    state: TopicState
     key: EntryKey
     entry: Entry | None
     message_id: MessageId
@@ -49,7 +49,7 @@ class Ownership:
         link: Knows which source an id is of.
     """
 
-    def __init__(self, sources: Sources, link: ConsumerLink) -> None:
+    def __init__(self, sources: TopicStates, link: TransportConsumer) -> None:
         self._sources = sources
         self._link = link
 
@@ -83,7 +83,7 @@ class Ownership:
             )
         return found
 
-    def named(self, item: Settleable) -> Named:
+    def named(self, item: Settleable) -> NamedMessage:
         """What an id is of.
 
         Raises:
@@ -112,7 +112,7 @@ class Ownership:
             )
         state = self._sources.by_number[source]
         key = (ledger, number)
-        return Named(state, key, state.find(key), message_id)
+        return NamedMessage(state, key, state.find(key), message_id)
 
 
 def check_index(entry: Entry, message_id: MessageId) -> int:

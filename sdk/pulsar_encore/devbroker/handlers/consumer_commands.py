@@ -19,8 +19,8 @@ from ...wire.frames import Frame
 from ..attached import AttachedConsumer, Peer
 from ..broker_service import BrokerService
 from ..frame_encoders import MessageEncoder
-from ..rules.attached_consumers import Consumer, SubscriptionType
-from ..rules.catalogue import TopicState
+from ..rules.attached_consumers import SubscribedConsumer, SubscriptionType
+from ..rules.catalogue import BrokerTopic
 from ..rules.key_ranges import Range, overlap
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
@@ -53,7 +53,7 @@ def on_subscribe(
     created = subscription is None
     subscription = _subscription(service, state, ask)
     meta = ask.keySharedMeta
-    consumer = Consumer(
+    consumer = SubscribedConsumer(
         name=ask.consumer_name,
         priority=ask.priority_level,
         epoch=ask.consumer_epoch if ask.HasField("consumer_epoch") and not kind.shares else None,
@@ -103,7 +103,7 @@ def _ranges(meta: pb.KeySharedMeta) -> list[Range]:
 
 
 def _subscription(
-    service: BrokerService, state: TopicState, ask: pb.CommandSubscribe
+    service: BrokerService, state: BrokerTopic, ask: pb.CommandSubscribe
 ) -> Subscription:
     """Find or create the subscription that is asked for."""
     found = state.subscriptions.get(ask.subscription)

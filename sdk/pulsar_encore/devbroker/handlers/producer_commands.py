@@ -21,7 +21,7 @@ from ..broker_service import BrokerService
 from ..frame_encoders import ReceiptEncoder
 from ..rules.refusal import Refusal
 from ..rules.topic_log import LogEntry
-from ..rules.topic_producers import Access, Publisher
+from ..rules.topic_producers import AccessMode, Publisher
 
 MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
 
@@ -40,7 +40,7 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
     publisher = Publisher(
         key=(session.id, ask.producer_id),
         name=name or f"encore-{session.id}-{next(service.producer_names)}",
-        access=Access(ask.producer_access_mode),
+        access=AccessMode(ask.producer_access_mode),
         epoch=ask.epoch,
         generated=not (name and ask.user_provided_producer_name),
         request_id=ask.request_id,

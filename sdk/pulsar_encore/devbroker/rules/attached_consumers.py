@@ -38,7 +38,7 @@ class NoticeKind(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Consumer:
+class SubscribedConsumer:
     """A consumer connected to a subscription.
 
     Args:
@@ -72,9 +72,9 @@ class Consumer:
 class Notice(NamedTuple):
     """Something to tell a consumer."""
 
-    consumer: Consumer
+    consumer: SubscribedConsumer
     kind: NoticeKind
 
 
-Delivery: TypeAlias = tuple[Consumer, LogEntry, int, int | None]
+Delivery: TypeAlias = tuple[SubscribedConsumer, LogEntry, int, int | None]
 """To whom, what, its redelivery count, and the mask of a partly acked entry."""

@@ -19,7 +19,7 @@ from .topic_producers import Producers
 MAX_PARTITIONS = 10_000
 
 
-class TopicState:
+class BrokerTopic:
     """One topic or partition with everything that hangs on it."""
 
     def __init__(self, log: TopicLog) -> None:
@@ -62,7 +62,7 @@ class Catalogue:
         self._subscription_rules = subscription_rules
         self._created = created
         self._next_ledger = next_ledger
-        self.topics: dict[str, TopicState] = {}
+        self.topics: dict[str, BrokerTopic] = {}
         self.partitioned: dict[str, int] = {}
 
     def name(self, topic: str) -> TopicName:
@@ -152,7 +152,7 @@ class Catalogue:
         if name.partition >= count:
             raise Refusal("TopicNotFound", f"{name.base} has {count} partitions")
 
-    def _create(self, name: TopicName) -> TopicState:
+    def _create(self, name: TopicName) -> BrokerTopic:
         state = self.topics.get(name.full)
         if state is None:
             log = TopicLog(
@@ -161,12 +161,12 @@ class Catalogue:
                 entries_per_ledger=self._rules.entries_per_ledger,
                 partition=name.partition,
             )
-            state = self.topics[name.full] = TopicState(log)
+            state = self.topics[name.full] = BrokerTopic(log)
             if self._created is not None:
                 self._created(name.full)
         return state
 
-    def topic(self, topic: str, *, create: bool = True) -> TopicState:
+    def topic(self, topic: str, *, create: bool = True) -> BrokerTopic:
         """The topic to publish to or subscribe to.
 
         Raises:
@@ -187,7 +187,7 @@ class Catalogue:
         self._check_partition(name)
         return self._create(name)
 
-    def states(self, topic: str) -> list[TopicState]:
+    def states(self, topic: str) -> list[BrokerTopic]:
         """The topic, or all partitions of a partitioned one.
 
         Raises:
@@ -199,7 +199,7 @@ class Catalogue:
             return [self.topic(name.full, create=False)]
         return [self.topics[f"{name.full}-partition-{i}"] for i in range(count)]
 
-    def delete(self, topic: str) -> list[TopicState]:
+    def delete(self, topic: str) -> list[BrokerTopic]:
         """Forget a topic, or a partitioned one with all its partitions; returns what it was.
 
         Raises:
@@ -215,7 +215,7 @@ class Catalogue:
         return states
 
     def subscription(
-        self, state: TopicState, name: str, *, start: int, durable: bool = True
+        self, state: BrokerTopic, name: str, *, start: int, durable: bool = True
     ) -> Subscription:
         """Create a subscription; `start` is clamped to what the log still has."""
         created = Subscription(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 
-class Delayed:
+class DelayedEntries:
     """Waiting entries by due time.
 
     Args:

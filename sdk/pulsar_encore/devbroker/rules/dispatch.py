@@ -16,9 +16,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Protocol
 
-from .attached_consumers import Consumer, Delivery, SubscriptionType
+from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
-from .delayed import Delayed
+from .delayed import DelayedEntries
 from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
@@ -29,18 +29,18 @@ class Dispatcher(Protocol):
     """What a subscription asks of its type's rule."""
 
     type: SubscriptionType
-    consumers: list[Consumer]
+    consumers: list[SubscribedConsumer]
 
-    def add(self, consumer: Consumer, wall_now_ms: int) -> None: ...
-    def remove(self, consumer: Consumer, wall_now_ms: int) -> None: ...
+    def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
+    def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
     def settled(self, seq: int) -> None: ...
     def partly_settled(self, seq: int, left: int) -> None: ...
-    def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None: ...
+    def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None: ...
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]: ...
     def wake_ms(self, wall_now_ms: int) -> int | None: ...
 
 
-class Shared:
+class SharedDispatch:
     """Round robin over the consumers of the highest priority that has permits."""
 
     type = SubscriptionType.SHARED
@@ -48,7 +48,7 @@ class Shared:
     def __init__(
         self, log: TopicLog, cursor: Cursor, rules: SubscriptionRules, durable: bool
     ) -> None:
-        self.consumers: list[Consumer] = []
+        self.consumers: list[SubscribedConsumer] = []
         self._log = log
         self._cursor = cursor
         self._max_consumer = (rules.max_unacked_per_consumer or 2**62) if durable else 2**62
@@ -57,21 +57,21 @@ class Shared:
         self._reset_on_partial = rules.reset_count_on_partial_ack
         self._read = cursor.mark
         self._replay: list[int] = []
-        self._delayed = Delayed(rules.delayed_tick_ms, rules.delayed_strict)
+        self._delayed = DelayedEntries(rules.delayed_tick_ms, rules.delayed_strict)
         self._counts: dict[int, int] = {}
         # Who holds chunks of a message, and how many.
-        self._chunks: dict[str, tuple[Consumer, int]] = {}
+        self._chunks: dict[str, tuple[SubscribedConsumer, int]] = {}
         self._unacked = 0
         self._blocked = False
         self._turn = 0
         self._next_turn = 0
 
-    def add(self, consumer: Consumer, wall_now_ms: int) -> None:
+    def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
         """A consumer joins; the list stays ordered by priority."""
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda c: c.priority)
 
-    def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
+    def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
         """A consumer leaves: what it held goes to the others, counts unchanged."""
         self.consumers.remove(consumer)
         for seq in self._drop_held(consumer):
@@ -102,7 +102,7 @@ class Shared:
                 self._uncharge(consumer, before - left)
                 return
 
-    def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None:
+    def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
         """Take back what this consumer holds of `seqs` (None: all), counting a delivery each."""
         everything = seqs is None
         held = consumer.held
@@ -139,7 +139,7 @@ class Shared:
         """When a delayed entry is next to be looked at, wall ms."""
         return self._delayed.wake_ms()
 
-    def _next_consumer(self) -> Consumer | None:
+    def _next_consumer(self) -> SubscribedConsumer | None:
         """The next ready one in turn, of the highest priority that has a ready one."""
         consumers = self.consumers
         count = len(consumers)
@@ -153,7 +153,9 @@ class Shared:
         self._next_turn = best[1] % count
         return best[0]
 
-    def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:
+    def _serve(
+        self, consumer: SubscribedConsumer, limit: int, wall_now_ms: int, out: list[Delivery]
+    ) -> int:
         sent = 0
         while sent < limit and consumer.permits > 0 and not consumer.blocked and not self._blocked:
             seq = self._take(consumer, wall_now_ms)
@@ -163,7 +165,7 @@ class Shared:
             sent += 1
         return sent
 
-    def _take(self, consumer: Consumer, wall_now_ms: int) -> int | None:
+    def _take(self, consumer: SubscribedConsumer, wall_now_ms: int) -> int | None:
         """The next place to deliver: what waits for this one, what was given back, the log."""
         is_acked = self._cursor.is_acked
         for waiting in (consumer.queue, self._replay):
@@ -176,7 +178,7 @@ class Shared:
                 return read
         return None
 
-    def _is_for(self, consumer: Consumer, seq: int) -> bool:
+    def _is_for(self, consumer: SubscribedConsumer, seq: int) -> bool:
         """Whether an entry may go to a consumer; else it is put where it waits for another."""
         holder = self._chunks.get(self._log.at(seq).chunked)
         if holder is None or holder[0] is consumer:
@@ -200,7 +202,7 @@ class Shared:
             return seq
         return None
 
-    def _hold(self, consumer: Consumer, seq: int, out: list[Delivery]) -> None:
+    def _hold(self, consumer: SubscribedConsumer, seq: int, out: list[Delivery]) -> None:
         entry = self._log.entries[seq - self._log.base]
         cursor = self._cursor
         mask = cursor.remaining(seq) if cursor.has_partial else None
@@ -222,7 +224,7 @@ class Shared:
         """Put an entry that nobody holds in line for delivery."""
         heappush(self._replay, seq)
 
-    def _released(self, consumer: Consumer, left: int, seq: int) -> None:
+    def _released(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
         """An entry left a consumer's hands, acked or given back."""
         self._uncharge(consumer, left)
         self._unchain(seq)
@@ -239,7 +241,7 @@ class Shared:
             else:
                 del self._chunks[chunked]
 
-    def _uncharge(self, consumer: Consumer, messages: int) -> None:
+    def _uncharge(self, consumer: SubscribedConsumer, messages: int) -> None:
         consumer.unacked -= messages
         self._unacked -= messages
         if consumer.blocked and consumer.unacked <= self._max_consumer // 2:
@@ -250,7 +252,7 @@ class Shared:
         if self._blocked and self._unacked <= self._max_total // 2:
             self._blocked = False
 
-    def _drop_held(self, consumer: Consumer) -> list[int]:
+    def _drop_held(self, consumer: SubscribedConsumer) -> list[int]:
         seqs = sorted(consumer.held)
         consumer.held.clear()
         for seq in seqs:

@@ -21,14 +21,14 @@ RING_POINTS = 100
 Range = tuple[int, int]
 
 
-class Named(Protocol):
+class NamedConsumer(Protocol):
     """What the layouts need of a consumer."""
 
     name: str
     ranges: Sequence[Range]
 
 
-C = TypeVar("C", bound=Named)
+C = TypeVar("C", bound=NamedConsumer)
 
 
 class AutoSplit(Generic[C]):
@@ -59,7 +59,7 @@ class AutoSplit(Generic[C]):
         return self._owners[at if at < len(self._owners) else 0]
 
 
-class Sticky(Generic[C]):
+class StickyRanges(Generic[C]):
     """Ranges that the consumers declared; a slot nobody declared has no owner."""
 
     def __init__(self, consumers: Sequence[C]) -> None:

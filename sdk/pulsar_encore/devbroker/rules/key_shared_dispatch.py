@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from .attached_consumers import Consumer, Delivery, SubscriptionType
+from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
-from .dispatch import Shared
-from .key_ranges import AutoSplit, Sticky
+from .dispatch import SharedDispatch
+from .key_ranges import AutoSplit, StickyRanges
 from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
 TURN_AHEAD = 100  # entries kept ready per consumer, so that one slow key does not stop the reading
 
 
-class KeyShared(Shared):
+class KeySharedDispatch(SharedDispatch):
     """Shared, with the consumer chosen by the key's hash.
 
     Args:
@@ -43,18 +43,20 @@ class KeyShared(Shared):
         self.sticky = sticky
         self._out_of_order = out_of_order
         self._look_ahead = rules.look_ahead
-        self._layout: AutoSplit[Consumer] | Sticky[Consumer] = AutoSplit([])
-        self._slot_of = Sticky.slot if sticky else AutoSplit.slot
-        self._holding: dict[int, tuple[Consumer, int]] = {}
+        self._layout: AutoSplit[SubscribedConsumer] | StickyRanges[SubscribedConsumer] = AutoSplit(
+            []
+        )
+        self._slot_of = StickyRanges.slot if sticky else AutoSplit.slot
+        self._holding: dict[int, tuple[SubscribedConsumer, int]] = {}
         self._parked: dict[int, list[int]] = {}
         self._waiting = 0
 
-    def add(self, consumer: Consumer, wall_now_ms: int) -> None:
+    def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
         """A consumer joins and takes over slots; what waits is dealt out anew."""
         super().add(consumer, wall_now_ms)
         self._deal()
 
-    def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
+    def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
         """A consumer leaves; its slots and what it held go to the others."""
         super().remove(consumer, wall_now_ms)
         self._deal()
@@ -70,7 +72,7 @@ class KeyShared(Shared):
             waiting.extend(parked)
         self._parked.clear()
         self._waiting = 0
-        self._layout = Sticky(self.consumers) if self.sticky else AutoSplit(self.consumers)
+        self._layout = StickyRanges(self.consumers) if self.sticky else AutoSplit(self.consumers)
         for seq in waiting:
             self._again(seq)
 
@@ -108,7 +110,9 @@ class KeyShared(Shared):
                 break
         return out
 
-    def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:
+    def _serve(
+        self, consumer: SubscribedConsumer, limit: int, wall_now_ms: int, out: list[Delivery]
+    ) -> int:
         queue = consumer.queue
         sent = 0
         # Permits count entries within one read, as by Pulsar: batches make them very negative.
@@ -129,11 +133,11 @@ class KeyShared(Shared):
             sent += 1
         return sent
 
-    def _released(self, consumer: Consumer, left: int, seq: int) -> None:
+    def _released(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
         super()._released(consumer, left, seq)
         self._unhold(self._slot(seq))
 
-    def _drop_held(self, consumer: Consumer) -> list[int]:
+    def _drop_held(self, consumer: SubscribedConsumer) -> list[int]:
         seqs = super()._drop_held(consumer)
         for seq in seqs:
             self._unhold(self._slot(seq))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...wire.key_hashes import murmur3
-from .attached_consumers import Consumer, Delivery, SubscriptionType
+from .attached_consumers import Delivery, SubscribedConsumer, SubscriptionType
 from .cursor import Cursor
 from .key_ranges import ring_index
 from .rule_settings import SubscriptionRules
@@ -74,8 +74,8 @@ class SingleActive:
         overtaking: Overtaking,
     ) -> None:
         self.type = kind
-        self.consumers: list[Consumer] = []
-        self.active: Consumer | None = None
+        self.consumers: list[SubscribedConsumer] = []
+        self.active: SubscribedConsumer | None = None
         self._log = log
         self._cursor = cursor
         self._delay_ms = rules.failover_delay_ms if kind is SubscriptionType.FAILOVER else 0
@@ -84,12 +84,12 @@ class SingleActive:
         self._overtaking = overtaking
         self._late: _LateRead | None = None
 
-    def add(self, consumer: Consumer, wall_now_ms: int) -> None:
+    def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
         """A consumer joins and may become the active one."""
         self.consumers.append(consumer)
         self._elect(wall_now_ms)
 
-    def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
+    def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
         """A consumer leaves; another may become active."""
         self.consumers.remove(consumer)
         self._elect(wall_now_ms)
@@ -105,7 +105,7 @@ class SingleActive:
     def partly_settled(self, seq: int, left: int) -> None:
         """Nothing to do: nothing is held."""
 
-    def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None:
+    def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
         """Rewind, whatever ids were given; ignored from a consumer that is not active."""
         if consumer is not self.active:
             return

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .attached_consumers import (
-    Consumer,
     Delivery,
     Notice,
     NoticeKind,
+    SubscribedConsumer,
     SubscriptionType,
 )
 from .cursor import Cursor
-from .dispatch import Dispatcher, Shared
+from .dispatch import Dispatcher, SharedDispatch
 from .key_ranges import check_ranges
-from .key_shared_dispatch import KeyShared
+from .key_shared_dispatch import KeySharedDispatch
 from .refusal import Refusal
 from .rule_settings import SubscriptionRules
 from .single_active import Overtaking, SingleActive
@@ -56,7 +56,7 @@ class Subscription:
         self._dispatcher: Dispatcher | None = None
 
     @property
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> list[SubscribedConsumer]:
         """Who is connected now."""
         return list(self._dispatcher.consumers) if self._dispatcher else []
 
@@ -66,7 +66,7 @@ class Subscription:
         return self._dispatcher.type if self._dispatcher and self._dispatcher.consumers else None
 
     @property
-    def active(self) -> Consumer | None:
+    def active(self) -> SubscribedConsumer | None:
         """The consumer that Exclusive or Failover serves."""
         rule = self._dispatcher
         return rule.active if isinstance(rule, SingleActive) else None
@@ -78,7 +78,7 @@ class Subscription:
 
     def add_consumer(
         self,
-        consumer: Consumer,
+        consumer: SubscribedConsumer,
         kind: SubscriptionType,
         wall_now_ms: int,
         *,
@@ -94,7 +94,7 @@ class Subscription:
         if rule is not None and rule.consumers:
             self._check_joins(rule, kind, sticky)
         elif kind is SubscriptionType.KEY_SHARED:
-            rule = KeyShared(
+            rule = KeySharedDispatch(
                 self.log,
                 self.cursor,
                 self._rules,
@@ -103,7 +103,7 @@ class Subscription:
                 out_of_order=out_of_order,
             )
         elif kind is SubscriptionType.SHARED:
-            rule = Shared(self.log, self.cursor, self._rules, self.durable)
+            rule = SharedDispatch(self.log, self.cursor, self._rules, self.durable)
         else:
             rule = SingleActive(kind, self.log, self.cursor, self._rules, self._overtaking)
         if sticky:
@@ -122,12 +122,12 @@ class Subscription:
             )
         if kind is SubscriptionType.EXCLUSIVE:
             raise Refusal("ConsumerBusy", f"subscription {self.name!r} is exclusive and taken")
-        if isinstance(rule, KeyShared) and rule.sticky is not sticky:
+        if isinstance(rule, KeySharedDispatch) and rule.sticky is not sticky:
             raise Refusal(
                 "ConsumerBusy", f"subscription {self.name!r} uses another key-shared mode"
             )
 
-    def remove_consumer(self, consumer: Consumer, wall_now_ms: int) -> list[Notice]:
+    def remove_consumer(self, consumer: SubscribedConsumer, wall_now_ms: int) -> list[Notice]:
         """Disconnect a consumer; what it held is delivered again, to others or later."""
         rule = self._dispatcher
         if rule is None or consumer not in rule.consumers:
@@ -139,7 +139,9 @@ class Subscription:
             self._dispatcher = None
         return self._changes(before, None)
 
-    def _changes(self, before: Consumer | None, newcomer: Consumer | None) -> list[Notice]:
+    def _changes(
+        self, before: SubscribedConsumer | None, newcomer: SubscribedConsumer | None
+    ) -> list[Notice]:
         """Who is told which Failover consumer is active: all on a change, else the newcomer."""
         if self.type is not SubscriptionType.FAILOVER:
             return []
@@ -159,7 +161,7 @@ class Subscription:
             consumer.told_end = True
         return [Notice(consumer, NoticeKind.END_OF_TOPIC) for consumer in untold]
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
+    def flow(self, consumer: SubscribedConsumer, permits: int) -> None:
         """A consumer asks for so many more messages."""
         consumer.permits += permits
 
@@ -207,7 +209,7 @@ class Subscription:
 
     def redeliver(
         self,
-        consumer: Consumer,
+        consumer: SubscribedConsumer,
         ids: Iterable[tuple[int, int]] | None = None,
         epoch: int | None = None,
     ) -> None:
@@ -226,14 +228,14 @@ class Subscription:
 
     def seek(
         self, seq: int, wall_now_ms: int, mask: int | None = None
-    ) -> tuple[list[Consumer], list[Notice]]:
+    ) -> tuple[list[SubscribedConsumer], list[Notice]]:
         """Move to a place; returns the consumers that are thereby closed, and notices.
 
         Args:
             mask: Indexes of the entry at `seq` still to be delivered (bit 1).
         """
         rule = self._dispatcher
-        closed: list[Consumer] = []
+        closed: list[SubscribedConsumer] = []
         notices: list[Notice] = []
         if rule is not None:
             active = self.active
@@ -247,7 +249,7 @@ class Subscription:
             rule.rewind()  # for the standby that has just become active
         return closed, notices
 
-    def unload(self) -> list[Consumer]:
+    def unload(self) -> list[SubscribedConsumer]:
         """What a topic unload does: consumers go, counts and partial acks are lost."""
         closed = self.consumers
         self._dispatcher = None

@@ -14,7 +14,7 @@ from typing import Any
 from .refusal import Refusal
 
 
-class Access(IntEnum):
+class AccessMode(IntEnum):
     """Access modes, with the protocol's numbers."""
 
     SHARED = 0
@@ -36,7 +36,7 @@ class Publisher:
 
     key: tuple[int, int]
     name: str
-    access: Access = Access.SHARED
+    access: AccessMode = AccessMode.SHARED
     epoch: int = 0
     generated: bool = False
     request_id: int = 0
@@ -59,8 +59,10 @@ class Producers:
         same = self.ready.get(publisher.name)
         if same is not None:
             return same
-        exclusive = next((p for p in self.ready.values() if p.access is not Access.SHARED), None)
-        if exclusive is not None and publisher.access is Access.SHARED:
+        exclusive = next(
+            (p for p in self.ready.values() if p.access is not AccessMode.SHARED), None
+        )
+        if exclusive is not None and publisher.access is AccessMode.SHARED:
             return exclusive
         return None
 
@@ -70,7 +72,7 @@ class Producers:
         Raises:
             Refusal: ProducerBusy, ProducerFenced.
         """
-        exclusive = publisher.access is not Access.SHARED
+        exclusive = publisher.access is not AccessMode.SHARED
         if topic_epoch is not None and exclusive and topic_epoch < (self.topic_epoch or 0):
             raise Refusal("ProducerFenced", "another exclusive producer has taken the topic")
         same = self.ready.get(publisher.name)
@@ -82,9 +84,9 @@ class Producers:
         if holder is not None:
             raise Refusal("ProducerBusy", f"{holder.name!r} is the exclusive producer")
         if exclusive and self.ready:
-            if publisher.access is Access.EXCLUSIVE:
+            if publisher.access is AccessMode.EXCLUSIVE:
                 raise Refusal("ProducerFenced", "the topic has other producers")
-            if publisher.access is Access.WAIT:
+            if publisher.access is AccessMode.WAIT:
                 publisher.ready = False
                 self.waiting.append(publisher)
                 return
@@ -94,7 +96,7 @@ class Producers:
         self._admit(publisher)
 
     def _admit(self, publisher: Publisher) -> None:
-        if publisher.access is not Access.SHARED:
+        if publisher.access is not AccessMode.SHARED:
             self.topic_epoch = 0 if self.topic_epoch is None else self.topic_epoch + 1
         publisher.ready = True
         self.ready[publisher.name] = publisher

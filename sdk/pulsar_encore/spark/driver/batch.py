@@ -21,7 +21,7 @@ from ..compat import Filter
 from ..filter_pushdown import Narrowing, narrowing_of
 from ..offsets import EARLIEST, Position, later
 from ..plain_errors import plain_errors
-from ..range_planner import Span, may_be_gone
+from ..range_planner import EntrySpan, may_be_gone
 from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
@@ -92,7 +92,7 @@ class PulsarBatchReader(DataSourceReader):
         for topic, stored in ledgers.items():
             if may_be_gone(begin[topic], stored, None):
                 self._lost(gone_text(topic, begin[topic], stored[0].id, sure=False))
-        spans: dict[str, Span] = {}
+        spans: dict[str, EntrySpan] = {}
         made_up: set[str] = set()  # topics whose end somebody said, and perhaps no entry
         narrowed: set[str] = set()  # and those whose start is one
         for topic, start in begin.items():
@@ -106,7 +106,7 @@ class PulsarBatchReader(DataSourceReader):
             if first != start:
                 narrowed.add(topic)
             per_entry = cluster.per_entry.get(topic, 1.0)
-            spans[topic] = Span(first, later(first, stop), of_topic, per_entry)
+            spans[topic] = EntrySpan(first, later(first, stop), of_topic, per_entry)
         slicing = slicing_of(options, (span.per_entry for span in spans.values()))
         return [
             replace(

@@ -21,12 +21,12 @@ from ...errors import (
     TransportError,
 )
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
-from ...transport.interface import ConsumerLink
+from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
 from ...values.topic_names import base_name
 from ..admin import Admin
 from ..offsets import EARLIEST, Position
-from ..range_planner import Ledger
+from ..range_planner import LedgerSize
 from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
@@ -52,7 +52,7 @@ class Cluster:
         self._options = options
         has_admin = options.connection.admin_url is not None
         self._admin = Admin(options.connection) if has_admin else None
-        self._probes: dict[str, ConsumerLink] = {}
+        self._probes: dict[str, TransportConsumer] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._answered = False
         #: Messages of an entry on average, by topic: by the last entries that were seen.
@@ -164,7 +164,7 @@ class Cluster:
         finally:
             await reader.close()
 
-    async def _probe(self, topic: str) -> ConsumerLink:
+    async def _probe(self, topic: str) -> TransportConsumer:
         probe = self._probes.get(topic)
         if probe is None:
             probe = await self._transport.subscribe(
@@ -212,13 +212,13 @@ class Cluster:
         finally:
             await reader.close()
 
-    async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[Ledger, ...]]:
+    async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[LedgerSize, ...]]:
         """What is stored, by topic; nothing without a web service to ask."""
         admin = self._admin
         if admin is None:
             return {}
 
-        async def ask(topic: str) -> tuple[Ledger, ...]:
+        async def ask(topic: str) -> tuple[LedgerSize, ...]:
             try:
                 return (await admin.ledgers(topic)).ledgers
             except TopicNotFound:

@@ -1,8 +1,8 @@
 """The durable subscription of a query: kept level with the checkpoint.
 
-Owns `Cursors`. A consumer of each topic holds the subscription, Exclusive, so that a second query
-on it is refused, and fetches nothing. The checkpoint decides what is read; the subscription is
-there so that brokers keep what is not read yet, and show an honest backlog. An ack that fails is
+Owns `QueryCursors`. A consumer of each topic holds the subscription, Exclusive, so that a second
+query on it is refused, and fetches nothing. The checkpoint decides what is read; the subscription
+is there so that brokers keep what is not read yet, and show an honest backlog. An ack that fails is
 made good by the next one.
 """
 
@@ -25,11 +25,11 @@ from ...errors import (
     TransportError,
 )
 from ...options import ConsumerType, InitialPosition, Subscription
-from ...transport.interface import AckPlan, ConsumerLink
+from ...transport.interface import AckPlan, TransportConsumer
 from ...values.message_id import MessageId
 from ..admin import Admin
 from ..offsets import EARLIEST, Position
-from ..reader.range_fetch import Pile
+from ..reader.range_fetch import FetchBuffer
 from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
@@ -42,7 +42,7 @@ _LOOK_S: Final = 0.2
 _OWN_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
 
 
-class Cursors:
+class QueryCursors:
     """The subscription of one query, on each of its topics; on the runtime's loop.
 
     Args:
@@ -66,8 +66,8 @@ class Cursors:
             )
         self._options = options
         self._name: str = options.cursor.subscription
-        self._links: dict[str, ConsumerLink] = {}
-        self._piles: dict[str, Pile] = {}  # what they say; of messages there are none
+        self._links: dict[str, TransportConsumer] = {}
+        self._piles: dict[str, FetchBuffer] = {}  # what they say; of messages there are none
         self._acked: dict[str, Position] = {}
         self._was_there: set[str] = set()  # topics that had it before
         self._found: dict[str, Position] = {}  # where it was when it was taken
@@ -97,7 +97,7 @@ class Cursors:
         self._found.setdefault(topic, found)
         return found
 
-    async def _hold(self, topic: str, begin: Position | None) -> ConsumerLink:
+    async def _hold(self, topic: str, begin: Position | None) -> TransportConsumer:
         subscription = Subscription(
             topics=(topic,),
             subscription_name=self._name,
@@ -130,7 +130,7 @@ class Cursors:
                 if asyncio.get_running_loop().time() >= until:
                     raise
                 await asyncio.sleep(_AGAIN_S)
-        self._piles[topic] = pile = Pile(asyncio.get_running_loop())
+        self._piles[topic] = pile = FetchBuffer(asyncio.get_running_loop())
         link.start(pile)  # with a queue of 0 it asks for nothing
         return link
 

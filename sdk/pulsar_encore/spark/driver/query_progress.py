@@ -1,7 +1,7 @@
 """How far a streaming query is, and how far its next batch goes.
 
-Owns `Progress`, of one query; on the runtime's loop. The checkpoint is Spark's: positions come in
-as the last batch's end, and go out as the next one's. Before anything is promised it is compared
+Owns `QueryProgress`, of one query; on the runtime's loop. The checkpoint is Spark's: positions come
+in as the last batch's end, and go out as the next one's. Before anything is promised it is compared
 with what is stored, so that what is gone is an error and not a batch that is a little smaller.
 """
 
@@ -16,12 +16,12 @@ from typing import Final
 from ...client import Client
 from ...values.topic_names import base_name
 from ..offsets import EARLIEST, Position, later
-from ..range_planner import Ledger, Quota, Slicing, Span, admit, may_be_gone
+from ..range_planner import EntrySpan, LedgerSize, Quota, Slicing, admit, may_be_gone
 from ..reader.range_fetch import ReadRange
 from ..source_options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
 from ..spark_errors import DataLossError
 from .cluster import Cluster
-from .query_cursor import Cursors
+from .query_cursor import QueryCursors
 from .read_bounds import begin_of, check_topics, countable, gone_text
 from .task_ranges import numbers_of, ranges_of
 
@@ -30,7 +30,7 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 Positions = dict[str, Position]
 
 
-class Progress:
+class QueryProgress:
     """The driver's side of a query.
 
     Args:
@@ -44,9 +44,9 @@ class Progress:
     ) -> None:
         self._options = options
         self.cluster: Cluster = Cluster(client, options)
-        self._cursors: Cursors | None = None
+        self._cursors: QueryCursors | None = None
         if options.cursor.subscription is not None:
-            self._cursors = Cursors(client, options, self.cluster.admin)
+            self._cursors = QueryCursors(client, options, self.cluster.admin)
         self._clock = clock or asyncio.get_running_loop().time
         self._turn = asyncio.Lock()
         self._initial: Positions | None = None
@@ -58,7 +58,7 @@ class Progress:
         self._asked_s = float("-inf")
         self._frozen: Positions | None = None
         # What was stored of each topic, as it was last known; nothing where nobody was asked.
-        self._stored: dict[str, tuple[Ledger, ...]] = {}
+        self._stored: dict[str, tuple[LedgerSize, ...]] = {}
         self._seen: dict[str, list[int]] = {}  # ledgers that held something behind what was read
         self._waits_s: float | None = None  # since when there is less than a batch waits for
         self._warned: set[str] = set()
@@ -205,7 +205,7 @@ class Progress:
         async with self._turn:
             self._frozen = dict(await self._ends())
 
-    async def _spans(self, begin: Positions, last: Positions) -> dict[str, Span]:
+    async def _spans(self, begin: Positions, last: Positions) -> dict[str, EntrySpan]:
         limits = self._options.limits
         moved = {
             topic: position
@@ -214,14 +214,14 @@ class Progress:
         }
         self._check_ends(begin, last)
         counted = limits.any or limits.min_rows is not None
-        ledgers: dict[str, tuple[Ledger, ...]] = {}
+        ledgers: dict[str, tuple[LedgerSize, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
             ledgers = await self._ledgers(moved)
             await self._check_ledgers(
                 {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
             )
         spans = {
-            topic: Span(
+            topic: EntrySpan(
                 begin.get(topic, EARLIEST),
                 later(begin.get(topic, EARLIEST), position),
                 ledgers.get(topic, ()),
@@ -238,14 +238,14 @@ class Progress:
                     )
         return spans
 
-    async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[Ledger, ...]]:
+    async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[LedgerSize, ...]]:
         found = await self.cluster.patiently(
             lambda: self.cluster.ledgers(topics), "ask for ledgers"
         )
         self._stored |= found
         return found
 
-    def _take(self, spans: Mapping[str, Span]) -> Positions:
+    def _take(self, spans: Mapping[str, EntrySpan]) -> Positions:
         limits = self._options.limits
         if limits.min_rows is not None and self._frozen is None and spans:
             rows = sum(
@@ -297,7 +297,7 @@ class Progress:
             )
 
     async def _check_ledgers(
-        self, begin: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]
+        self, begin: Positions, ledgers: Mapping[str, tuple[LedgerSize, ...]]
     ) -> None:
         """A ledger that is gone and was not read to its end took messages with it."""
         admin = self.cluster.admin
@@ -375,7 +375,7 @@ class Progress:
                     {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
                 )
             spans = {
-                topic: Span(
+                topic: EntrySpan(
                     begin.get(topic, EARLIEST),
                     position,
                     self._stored.get(topic, ()),
@@ -389,7 +389,7 @@ class Progress:
                 for each in ranges_of(spans, numbers_of(spans), slicing)
             ]
 
-    async def _kept_of(self, spans: Mapping[str, Span]) -> set[str]:
+    async def _kept_of(self, spans: Mapping[str, EntrySpan]) -> set[str]:
         """Topics of which brokers have kept all behind a span's start, as far as they tell."""
         answers = await asyncio.gather(
             *(self._kept(topic, span.start) for topic, span in spans.items())

@@ -34,7 +34,7 @@ from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
 from ..runtime import Runtime, runtime
 from ..source_options import ReadOptions
-from .query_progress import Progress
+from .query_progress import QueryProgress
 from .task_ranges import slicing_of
 
 _END_S: Final = 10.0
@@ -53,7 +53,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._plan_of_values = plan
-        self._made: Progress | None = None
+        self._made: QueryProgress | None = None
         # The end of the last batch that was planned here, for PySpark before 4.2. It may ask for
         # the initial offset of a query that goes on elsewhere, so that one says nothing.
         self._followed: dict[str, Any] | None = None
@@ -69,12 +69,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _here(self) -> Runtime:
         return runtime()
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> QueryProgress:
         if self._made is None:
             client = self._here.client(self._options.connection)
 
-            async def make() -> Progress:
-                return Progress(client, self._options)
+            async def make() -> QueryProgress:
+                return QueryProgress(client, self._options)
 
             self._made = self._here.call(make(), "begin a query")
             self._end_with_process()
@@ -147,7 +147,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._here.call(progress.ends(), "ask for the end of the topics")
         return offset_json(ends, self._slicing(progress))
 
-    def _slicing(self, progress: Progress) -> str:
+    def _slicing(self, progress: QueryProgress) -> str:
         slicing = slicing_of(self._options, progress.cluster.per_entry.values())
         return "" if slicing == Slicing() else str(slicing)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..range_planner import Slicing, Span, shared_parts, split
+from ..range_planner import EntrySpan, Slicing, shared_parts, split
 from ..reader.range_fetch import ReadRange
 from ..source_options import ReadOptions
 
@@ -33,7 +33,7 @@ def numbers_of(topics: Iterable[str]) -> dict[str, int]:
 
 
 def ranges_of(
-    spans: Mapping[str, Span], numbers: Mapping[str, int], slicing: Slicing
+    spans: Mapping[str, EntrySpan], numbers: Mapping[str, int], slicing: Slicing
 ) -> list[ReadRange]:
     """The ranges of a batch: the same for the same spans.
 

@@ -1,6 +1,6 @@
 """One column's values, until they are made an array.
 
-Owns `Gathered`. What many rows have in common is kept once, with how often; what is an array
+Owns `ColumnValues`. What many rows have in common is kept once, with how often; what is an array
 already stays one.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 
-class Gathered:
+class ColumnValues:
     """Values of one column, in order.
 
     Args:

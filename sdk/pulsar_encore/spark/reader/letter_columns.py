@@ -19,14 +19,14 @@ from ...letters import (
     REASON,
     RECONSUME_TIMES,
 )
-from ...letters.letter_reader import Letter
+from ...letters.letter_reader import LetterFacts
 from ...values.topic_names import base_name
 from ..source_columns import LAST_US
 
 _MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
 
 
-def letter_values(letter: Letter[Any], topic: str) -> dict[str, Any]:
+def letter_values(letter: LetterFacts[Any], topic: str) -> dict[str, Any]:
     """By column.
 
     Args:

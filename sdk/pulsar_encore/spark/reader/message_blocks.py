@@ -1,7 +1,7 @@
 """Which messages are read together.
 
-Owns `Block` and `blocks`. What is asked of a few hundred messages at once costs a fraction of what
-it costs to ask each, and entries may hold one message only.
+Owns `MessageBlock` and `blocks`. What is asked of a few hundred messages at once costs a fraction
+of what it costs to ask each, and entries may hold one message only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from ...message import RawMessage
 from ...transport.interface import Delivery
 from ...transport.native.consumer.message_views import BatchMessage, BatchMessages
-from .plain_messages import Plain, plain_messages
+from .plain_messages import PlainMessages, plain_messages
 from .range_filter import Cut
 
 _TOGETHER: Final = 1024
@@ -21,7 +21,7 @@ _TOGETHER_BYTES: Final = 1024 * 1024
 _MANY: Final = 48  # messages of batches, for which it pays to look at all at once
 
 
-class Block:
+class MessageBlock:
     """Messages of entries of one kind, one after the other.
 
     Args:
@@ -39,7 +39,7 @@ class Block:
         self.deliveries: list[Delivery] = [delivery for delivery, _, _ in cuts]
         self.counts: list[int] = [stop - first for _, first, stop in cuts]
         self.count: int = sum(self.counts)
-        self.plain: Plain | None = _plain(cuts) if self.count >= _MANY else None
+        self.plain: PlainMessages | None = _plain(cuts) if self.count >= _MANY else None
 
     @cached_property
     def firsts(self) -> list[RawMessage]:
@@ -69,7 +69,7 @@ class Block:
         return found
 
 
-def blocks(cuts: Iterable[Cut], most: int) -> Iterator[Block]:
+def blocks(cuts: Iterable[Cut], most: int) -> Iterator[MessageBlock]:
     """All messages of some cuts, in order.
 
     Args:
@@ -94,17 +94,17 @@ def blocks(cuts: Iterable[Cut], most: int) -> Iterator[Block]:
                 or count + stop - first > most
                 or size + its_size > _TOGETHER_BYTES
             ):
-                yield Block(together)
+                yield MessageBlock(together)
                 together, count, size = [], 0, 0
             together.append((delivery, first, stop))
             kind = (is_alone, is_batch)
             count += stop - first
             size += its_size
     if together:
-        yield Block(together)
+        yield MessageBlock(together)
 
 
-def _plain(cuts: Sequence[Cut]) -> Plain | None:
+def _plain(cuts: Sequence[Cut]) -> PlainMessages | None:
     """All of them at once, if they are plain."""
     starts: list[int] = []
     buffers: list[bytes] = []

@@ -1,9 +1,9 @@
 """Messages as columns of Arrow.
 
-Owns `Rows`, which gathers the messages of one topic, column by column, and makes record batches of
-them; only what was asked for is looked at. The usual messages of a batch, which have nothing but a
-value and a sequence id of their own, are read from its bytes all at once (`plain`); all others are
-asked as `RawMessage`.
+Owns `MessageRows`, which gathers the messages of one topic, column by column, and makes record
+batches of them; only what was asked for is looked at. The usual messages of a batch, which have
+nothing but a value and a sequence id of their own, are read from its bytes all at once (`plain`);
+all others are asked as `RawMessage`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from ...errors import UnreadableError
-from ...letters.letter_reader import Letter
+from ...letters.letter_reader import LetterFacts
 from ...message import RawMessage
 from ...transport.interface import Delivery
 from ...values.message_id import MessageId
 from ..compat import arrow_type
 from ..source_columns import LAST_US, LETTER, Column
-from .column_values import Gathered
+from .column_values import ColumnValues
 from .letter_columns import letter_values
-from .message_blocks import Block, blocks
+from .message_blocks import MessageBlock, blocks
 from .payloads import Payloads
 from .range_filter import Cut
-from .values.value_decoder import Values
+from .values.value_decoder import ValueDecoder
 
 _MANY: Final = 48  # messages of an entry, for which it pays to make their ids at once
 _MOST_KEPT: Final = 4096  # messages of a batch, up to which its ids are kept for the next one
@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
 
-class Rows:
+class MessageRows:
     """Gathers rows of one topic.
 
     Args:
@@ -55,7 +55,7 @@ class Rows:
         schema: StructType,
         columns: Sequence[Column],
         prefix: str,
-        values: Values,
+        values: ValueDecoder,
         topic: str,
         partition: int,
         most_rows: int,
@@ -70,7 +70,7 @@ class Rows:
         keys = {prefix + each.key: each.key for each in columns}
         self._names = {each.name: keys[each.name] for each in self._arrow if each.name in keys}
         self._gathered = {
-            key: Gathered(self._arrow.field(name).type)
+            key: ColumnValues(self._arrow.field(name).type)
             for name, key in self._names.items()
             if key != "topic"
         }
@@ -97,7 +97,7 @@ class Rows:
         if len(self._payloads):
             yield self.flush()
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: MessageBlock) -> None:
         if not self.has_values:  # not even looked at: it may be one that nobody can read
             self._payloads.add([None] * block.count)
         elif block.plain is not None:
@@ -112,10 +112,10 @@ class Rows:
             self._add_letters(block)
         self._values.note(block, partial(_ids, block, self._partition))
 
-    def _add_letters(self, block: Block) -> None:
+    def _add_letters(self, block: MessageBlock) -> None:
         ids = _ids(block, self._partition)
         for message, message_id in zip(block.messages, ids, strict=True):
-            told = letter_values(Letter(_Written(message, message_id)), self._topic)
+            told = letter_values(LetterFacts(_Written(message, message_id)), self._topic)
             for key in self._letters:
                 self._gathered[key].add(told[key])
 
@@ -158,7 +158,7 @@ class _Written:
         return self._message.publish_timestamp()
 
 
-def _ids(block: Block, partition: int) -> Iterator[MessageId]:
+def _ids(block: MessageBlock, partition: int) -> Iterator[MessageId]:
     indexes = iter(block.indexes)
     for delivery, count in zip(block.deliveries, block.counts, strict=True):
         chunk = delivery.first_chunk
@@ -187,10 +187,10 @@ _kept_id_ends = lru_cache(maxsize=64)(_id_ends)
 # A function for each column: gathers, of a block and the partition's number, a value for each
 # message.
 
-_Gather = Callable[[Block, int, Gathered], None]
+_Gather = Callable[[MessageBlock, int, ColumnValues], None]
 
 
-def _message_ids(block: Block, partition: int, into: Gathered) -> None:
+def _message_ids(block: MessageBlock, partition: int, into: ColumnValues) -> None:
     if block.deliveries[0].batch_size == 0:
         into.extend([each.serialize() for each in _ids(block, partition)])
         return
@@ -212,7 +212,7 @@ def _message_ids(block: Block, partition: int, into: Gathered) -> None:
 def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
     """What is a message's own, and `absent` where it has nothing but a value."""
 
-    def gather(block: Block, partition: int, into: Gathered) -> None:
+    def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         if block.plain is not None:
             into.repeat(absent, block.count)
         else:
@@ -224,7 +224,7 @@ def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
 def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
     """What all messages of an entry have in common."""
 
-    def gather(block: Block, partition: int, into: Gathered) -> None:
+    def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.firsts], block.counts)
 
     return gather
@@ -233,7 +233,7 @@ def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
 def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
     """What the delivery says."""
 
-    def gather(block: Block, partition: int, into: Gathered) -> None:
+    def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.deliveries], block.counts)
 
     return gather
@@ -271,7 +271,7 @@ def _schema_version(message: RawMessage) -> bytes | None:
     return message.schema_version().encode("latin-1") or None
 
 
-def _sequence_ids(block: Block, partition: int, into: Gathered) -> None:
+def _sequence_ids(block: MessageBlock, partition: int, into: ColumnValues) -> None:
     if block.plain is not None and block.plain.sequence_ids is not None:
         into.append(pa.array(block.plain.sequence_ids))
     else:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from .plain_messages import Plain
+from .plain_messages import PlainMessages
 
 
 class Payloads:
@@ -21,7 +21,7 @@ class Payloads:
     """
 
     def __init__(self) -> None:
-        self._parts: list[Plain | list[bytes | None]] = []
+        self._parts: list[PlainMessages | list[bytes | None]] = []
         self._count = 0
         self.size: int = 0
 
@@ -38,7 +38,7 @@ class Payloads:
         self._count += len(payloads)
         self.size += sum(len(each) for each in payloads if each is not None)
 
-    def add_plain(self, plain: Plain) -> None:
+    def add_plain(self, plain: PlainMessages) -> None:
         """Those of a batch."""
         self._parts.append(plain)
         self._count += len(plain.begins)
@@ -66,7 +66,7 @@ class Payloads:
         return found
 
 
-def _sliced(plain: Plain) -> pa.BinaryArray:
+def _sliced(plain: PlainMessages) -> pa.BinaryArray:
     """Slices of a buffer as an array: every second one of an array of payloads and what lies
     between them, which is made of the buffer as it is."""
     count = len(plain.begins)

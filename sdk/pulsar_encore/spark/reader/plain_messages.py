@@ -24,7 +24,7 @@ _WIDEST: Final = 10  # bytes of a varint
 Numbers = NDArray[np.int64]
 
 
-class Plain(NamedTuple):
+class PlainMessages(NamedTuple):
     """Where payloads are.
 
     Attributes:
@@ -39,7 +39,7 @@ class Plain(NamedTuple):
     sequence_ids: Numbers | None
 
 
-def plain_messages(buffer: bytes, starts: Sequence[int]) -> Plain | None:
+def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None:
     """Where the payloads are of messages that start there; None if one holds more.
 
     Args:
@@ -60,13 +60,13 @@ def plain_messages(buffer: bytes, starts: Sequence[int]) -> Plain | None:
     if (sizes < 0).any() or (ends > len(data)).any():
         return None  # a number that is longer than it need be
     if (at == begins).all():
-        return Plain(buffer, begins, ends, None)
+        return PlainMessages(buffer, begins, ends, None)
     if (at >= begins).any() or (data[at] != _SEQUENCE).any():
         return None
     sequence_ids, at = _varints(data, at + 1)
     if (at != begins).any():
         return None
-    return Plain(buffer, begins, ends, sequence_ids)
+    return PlainMessages(buffer, begins, ends, sequence_ids)
 
 
 def _varints(data: NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:

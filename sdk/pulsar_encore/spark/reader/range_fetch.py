@@ -34,23 +34,23 @@ from ...errors import (
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...transport.interface import (
     AckPlan,
-    ConsumerLink,
     Deliveries,
     Delivery,
-    NoDelivery,
     RetryNotice,
-    Unread,
+    SkippedEntry,
+    SkipReason,
+    TransportConsumer,
     singly,
 )
 from ...transport.native.consumer.message_views import Unreadable
 from ...values.message_id import MessageId
 from ..admin import Admin
-from ..connection_options import Connection
+from ..connection_options import ConnectionOptions
 from ..offsets import EARLIEST, Position
 from ..runtime import Runtime
 from ..source_options import Reading
 from ..spark_errors import DataLossError, StalledError
-from .range_filter import Cut, Cutter
+from .range_filter import Cut, RangeFilter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -60,7 +60,7 @@ _SHORTLY_S: Final = 0.05  # the same at first, where nothing but the end is to c
 _OPEN_S: Final = 120.0
 
 
-Came = Delivery | NoDelivery
+Came = Delivery | SkipReason
 """A delivery, or an entry that is none."""
 
 Place = tuple[int, int]
@@ -94,8 +94,9 @@ class ReadRange(InputPartition):
         return f"{self.topic} behind {self.start} up to {self.end}"
 
 
-class Pile:
-    """What came and was not taken (`Sink`): filled on the event loop, emptied by a task.
+class FetchBuffer:
+    """What came and was not taken (`DeliveryListener`): filled on the event loop, emptied by a
+    task.
 
     What one read of a connection brought is taken together: a piece whose message is torn has to be
     seen before what came behind it is used.
@@ -112,7 +113,7 @@ class Pile:
         self._refusal: Exception | None = None
         # On the event loop alone, until the end of its turn.
         self._deliveries: list[Delivery] = []
-        self._unread: list[NoDelivery] = []
+        self._unread: list[SkipReason] = []
         self._publishing = False
 
     @property
@@ -139,7 +140,7 @@ class Pile:
         self._deliveries.extend(singly(deliveries))
         self._publish_soon()
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         self._unread.extend(entries)
         self._publish_soon()
 
@@ -201,7 +202,7 @@ class Pile:
         """There is one."""
 
 
-class Fetch:
+class RangeFetch:
     """The messages of a range, in order and each once, in piles.
 
     Args:
@@ -217,7 +218,7 @@ class Fetch:
     def __init__(
         self,
         runtime: Runtime,
-        connection: Connection,
+        connection: ConnectionOptions,
         wanted: ReadRange,
         reading: Reading,
         *,
@@ -232,7 +233,7 @@ class Fetch:
         self._reads_values = reads_values
         self._transport = transport_of(runtime.client(connection))
         native = self._transport.capabilities.name == "native"
-        self._cutter = Cutter(wanted.start, wanted.end, whole=native)
+        self._cutter = RangeFilter(wanted.start, wanted.end, whole=native)
         # Of a compacted topic nobody knows which entries are to come; nor does the other engine.
         self._counts = native and not reading.compacted
         self._first: Place | None = None  # of what came since it was opened
@@ -247,8 +248,8 @@ class Fetch:
         self._tells_sealed = native
         self._sealed = 0
         self._lookback = 0  # entries before the start that are read for their pieces
-        self._link: ConsumerLink | None = None
-        self._pile = Pile(runtime.loop)
+        self._link: TransportConsumer | None = None
+        self._pile = FetchBuffer(runtime.loop)
 
     def __iter__(self) -> Generator[list[Cut]]:
         if self._cutter.done:
@@ -293,10 +294,10 @@ class Fetch:
                 else ConsumerCryptoFailureAction.CONSUME
             ),
         )
-        self._pile = pile = Pile(self._runtime.loop)
+        self._pile = pile = FetchBuffer(self._runtime.loop)
         self._first = None
 
-        async def begin_reading() -> ConsumerLink:
+        async def begin_reading() -> TransportConsumer:
             link = await self._transport.subscribe(subscription)
             link.start(pile)
             return link
@@ -372,7 +373,7 @@ class Fetch:
             count += len(each.messages)
             source = each.source
             if not self._tells_sealed and self._refuses(each):
-                self._looks_back(NoDelivery(each.ledger, each.entry, Unread.SEALED))
+                self._looks_back(SkipReason(each.ledger, each.entry, SkippedEntry.SEALED))
                 continue
             cut = cutter.take(each)
             if cut is not None and not (self._reads_values and self._is_unreadable(each)):
@@ -539,7 +540,7 @@ class Fetch:
         doing = f"end of {self._wanted.topic}"
         return self._runtime.call(link.has_message_available(), doing, timeout_s)
 
-    def _looks_back(self, passed: NoDelivery) -> bool:
+    def _looks_back(self, passed: SkipReason) -> bool:
         """What an entry means that is no message; True when it is read again from further back."""
         ledger, entry, why, _ = passed
         place, start = (ledger, entry), self._wanted.start
@@ -550,11 +551,11 @@ class Fetch:
         if place > self._wanted.end.place:
             self._cutter.passed(ledger, entry)
             return False
-        if why is Unread.TORN and self._goes_back(place):
+        if why is SkippedEntry.TORN and self._goes_back(place):
             return True
-        if why is Unread.SEALED:
+        if why is SkippedEntry.SEALED:
             self._not_decrypted(passed)
-        elif why in (Unread.BROKEN, Unread.TORN):
+        elif why in (SkippedEntry.BROKEN, SkippedEntry.TORN):
             self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
         self._cutter.passed(ledger, entry)
         return False
@@ -583,7 +584,7 @@ class Fetch:
         context = delivery.messages[0].encryption_context()
         return context is not None and context.is_decryption_failed()
 
-    def _not_decrypted(self, passed: NoDelivery) -> None:
+    def _not_decrypted(self, passed: SkipReason) -> None:
         place = (passed.ledger, passed.entry)
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
             if place > self._cutter.last.place:  # after a reconnect it comes again

@@ -1,7 +1,8 @@
 """Which messages of what comes are of a range. Pure.
 
-Owns `Cutter`. A range is from behind one position up to and with another. What a broker sends again
-after a reconnect, or sends because a subscription begins at an entry and not behind it, is left
+Owns `RangeFilter`. A range is from behind one position up to and with another. What a broker sends
+again after a reconnect, or sends because a subscription begins at an entry and not behind it, is
+left
 out: nothing at or before what was taken last is taken.
 """
 
@@ -16,7 +17,7 @@ Cut = tuple[Delivery, int, int]
 """A delivery, and which of its messages: from this one up to and without that one."""
 
 
-class Cutter:
+class RangeFilter:
     """The messages of one range.
 
     Args:

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from ..runtime import runtime
 from ..source_columns import chosen
 from ..source_options import ReadOptions
-from .message_rows import Rows
-from .range_fetch import Fetch, ReadRange
+from .message_rows import MessageRows
+from .range_fetch import RangeFetch, ReadRange
 from .values.decoder_choice import values_of
 from .values.schema_registry import writer_texts
 from .values.value_plan import ValuePlan
@@ -40,7 +40,7 @@ def read_range(
     """
     shape = options.shape
     columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
-    rows = Rows(
+    rows = MessageRows(
         schema,
         columns,
         shape.prefix,
@@ -49,7 +49,7 @@ def read_range(
         wanted.partition,
         options.reading.batch_rows,
     )
-    fetch = Fetch(
+    fetch = RangeFetch(
         runtime(),
         options.connection,
         wanted,

@@ -24,12 +24,12 @@ from ...values.topic_names import full_name
 from ..compat import DataSourceStreamArrowWriter
 from ..plain_errors import plain_errors
 from ..runtime import runtime
-from .letter_copies import Times, copy_rule
-from .row_batches import Chunk, CopiedRows, ProducedRows, Rows
-from .row_sender import Sender
-from .row_spool import Held
-from .sequence_ids import Numbering, numbering_of
-from .sink_columns import Layout, check_keys, layout_of
+from .letter_copies import AttemptTimes, copy_rule
+from .row_batches import CopiedRows, ProducedRows, RowChunk, RowMessages
+from .row_sender import RowSender
+from .row_spool import RowSpool
+from .sequence_ids import SequenceIds, numbering_of
+from .sink_columns import ColumnLayout, check_keys, layout_of
 from .sink_options import PRODUCE, SinkOptions, sink_options
 from .value_encoder import encoder_of
 
@@ -126,7 +126,7 @@ def check_reachable(given: Mapping[str, str]) -> None:
 
 def _checked(
     given: Mapping[str, str], schema: StructType, *, streaming: bool
-) -> tuple[SinkOptions, Layout]:
+) -> tuple[SinkOptions, ColumnLayout]:
     options = sink_options(given, streaming=streaming)
     if options.publishing.keys is not None:
         options.publishing.keys.check()
@@ -140,7 +140,7 @@ def _checked(
 class _BatchWriter(DataSourceArrowWriter):
     """Writes a batch."""
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
 
@@ -158,7 +158,7 @@ class _BatchWriter(DataSourceArrowWriter):
 class _StreamWriter(DataSourceStreamArrowWriter):
     """Writes a micro-batch."""
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
 
@@ -186,9 +186,9 @@ def _tell(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
 
 def write_rows(
     options: SinkOptions,
-    layout: Layout,
+    layout: ColumnLayout,
     batches: Iterator[pa.RecordBatch],
-    numbering: Numbering | None = None,
+    numbering: SequenceIds | None = None,
 ) -> SinkCommit:
     """Publish the rows of a task.
 
@@ -220,10 +220,12 @@ def write_rows(
 class _Task:
     """One task, on the thread that Spark gave it."""
 
-    def __init__(self, options: SinkOptions, layout: Layout, numbering: Numbering | None) -> None:
+    def __init__(
+        self, options: SinkOptions, layout: ColumnLayout, numbering: SequenceIds | None
+    ) -> None:
         self._runtime = runtime()
         client = self._runtime.client(options.connection)
-        self._rows: Rows
+        self._rows: RowMessages
         if options.mode == PRODUCE:
             self._rows = ProducedRows(layout, options)
         else:
@@ -232,10 +234,10 @@ class _Task:
             rule = copy_rule(options, refuse_byte_keys=refuse, rng=Random())
             self._rows = CopiedRows(layout, options, rule)
         self._numbering = numbering
-        self._held: Held | None = None
+        self._held: RowSpool | None = None
         if numbering is not None:
-            self._held = Held(self._read, copies=options.mode != PRODUCE)
-        self._sender = Sender(client, options)
+            self._held = RowSpool(self._read, copies=options.mode != PRODUCE)
+        self._sender = RowSender(client, options)
         self._said = SinkCommit()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -244,12 +246,12 @@ class _Task:
         else:
             self._publish(self._read(batch, self._said.rows))
 
-    def _read(self, batch: pa.RecordBatch, first: int) -> Chunk:
+    def _read(self, batch: pa.RecordBatch, first: int) -> RowChunk:
         now_ns = time.time_ns()
-        times = Times(now_ns // 1_000_000, -(-now_ns // 1_000_000))
+        times = AttemptTimes(now_ns // 1_000_000, -(-now_ns // 1_000_000))
         return self._rows.read(batch, first, times)
 
-    def _publish(self, chunk: Chunk) -> None:
+    def _publish(self, chunk: RowChunk) -> None:
         self._runtime.call(self._sender.publish(chunk), "publish rows")
         self._said.rows += len(chunk.messages)
         self._said.size += chunk.size

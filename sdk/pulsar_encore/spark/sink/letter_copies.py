@@ -1,8 +1,8 @@
 """What becomes of a row that was read from Pulsar: a retry letter, a dead letter, or a replay.
 
-Owns `CopyRule` and its kinds, one for each `sinkMode` but produce: of an original, the `Outgoing`,
-and the way it goes. What letters say is `letters`' business, and where a replay may send one is
-`deadletters`'. Pure: times are arguments.
+Owns `CopyRule` and its kinds, one for each `sinkMode` but produce: of an original, the
+`OutgoingMessage`, and the way it goes. What letters say is `letters`' business, and where a replay
+may send one is `deadletters`'. Pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, Protocol, cast
 from ...deadletters.dead_letter import Letter
 from ...errors import ConfigurationError
 from ...letters.evidence import Evidence, evidence_of
-from ...letters.letter_form import PLAIN, Form, form_of
+from ...letters.letter_form import PLAIN, LetterForm, form_of
 from ...letters.letter_writer import (
-    Author,
+    LetterAuthor,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     replayed_copy,
@@ -23,7 +23,7 @@ from ...letters.letter_writer import (
 )
 from ...letters.reconsume_counts import reconsume_attempt, used_up
 from ...message import Message
-from ...values.outgoing_message import Outgoing
+from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import base_name, dead_topic_of, full_name, retry_topic_of
 from ...version import VERSION
 from .row_original import RowOriginal
@@ -34,7 +34,7 @@ _MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an ex
 _MOST_REASON = 1_000
 
 
-class Way(NamedTuple):
+class Destination(NamedTuple):
     """Where messages go, and how they are written: a producer for each.
 
     Attributes:
@@ -44,11 +44,11 @@ class Way(NamedTuple):
     """
 
     topic: str
-    form: Form = PLAIN
+    form: LetterForm = PLAIN
     first_subscription: str | None = None
 
 
-class Times(NamedTuple):
+class AttemptTimes(NamedTuple):
     """When a batch of rows is written.
 
     Attributes:
@@ -60,7 +60,7 @@ class Times(NamedTuple):
     wall_from: int
 
 
-class Why(NamedTuple):
+class FailureReason(NamedTuple):
     """What the job says of a row's failure; None where it says nothing."""
 
     error_class: str | None = None
@@ -89,7 +89,9 @@ class Why(NamedTuple):
 class CopyRule(Protocol):
     """What a `sinkMode` makes of a row."""
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(
+        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+    ) -> tuple[Destination, OutgoingMessage]:
         """The copy, and its way.
 
         Raises:
@@ -108,7 +110,7 @@ def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> C
     if options.replay is not None:
         return _Replay(options.replay, refuse_byte_keys)
     assert options.letters is not None  # the other two modes have them
-    author = Author(
+    author = LetterAuthor(
         subscription=options.letters.subscription,
         consumer_name=options.publishing.name or _AUTHOR,
         version=VERSION,
@@ -151,21 +153,23 @@ class _Topics:
         first = base_name(topic).removesuffix(self._named)
         return dead_topic_of((first,), self._options.subscription)
 
-    def dead_way(self, original: RowOriginal) -> Way:
+    def dead_way(self, original: RowOriginal) -> Destination:
         topic = self.dead(original.topic_name())
-        return Way(topic, form_of(original), self._options.initial_subscription)
+        return Destination(topic, form_of(original), self._options.initial_subscription)
 
 
 class _Reconsumed:
     """As `Consumer.reconsume_later`: later again, or to the dead-letter topic."""
 
-    def __init__(self, options: LetterOptions, author: Author, rng: Random) -> None:
+    def __init__(self, options: LetterOptions, author: LetterAuthor, rng: Random) -> None:
         self._options = options
         self._author = author
         self._topics = _Topics(options)
         self._rng = rng
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(
+        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+    ) -> tuple[Destination, OutgoingMessage]:
         options, author = self._options, self._author
         topic = original.topic_name()
         from_retry = self._topics.from_retry_topic(topic)
@@ -193,18 +197,20 @@ class _Reconsumed:
             evidence=evidence,
             from_retry_topic=from_retry,
         )
-        return Way(self._topics.retry(topic), form_of(original)), letter
+        return Destination(self._topics.retry(topic), form_of(original)), letter
 
 
 class _Dead:
     """Straight to the dead-letter topic."""
 
-    def __init__(self, options: LetterOptions, author: Author) -> None:
+    def __init__(self, options: LetterOptions, author: LetterAuthor) -> None:
         self._subscription = options.subscription
         self._author = author
         self._topics = _Topics(options)
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(
+        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+    ) -> tuple[Destination, OutgoingMessage]:
         from_retry = self._topics.from_retry_topic(original.topic_name())
         letter = dead_letter_by_nack(
             original,
@@ -225,7 +231,9 @@ class _Replay:
         self._settings = settings
         self._refuse_byte_keys = refuse_byte_keys
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(
+        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+    ) -> tuple[Destination, OutgoingMessage]:
         settings = self._settings
         # A letter reads of its message what a row has too.
         letter = Letter(cast(Message, original))
@@ -236,4 +244,4 @@ class _Replay:
             keep_counters=settings.keep_counters,
             refuse_byte_keys=self._refuse_byte_keys,
         )
-        return Way(full_name(topic), form_of(original)), copy
+        return Destination(full_name(topic), form_of(original)), copy

@@ -1,8 +1,8 @@
 """The producers of a process, shared by the tasks that run in it one after the other.
 
-Owns `Producers` and what a producer is made with. One that a failed task used is closed, with what
-is under way; those of numbered rows are closed with their task, as the next one of the same name
-may run in another process. Everything here runs on the event loop of the client.
+Owns `ProducerCache` and what a producer is made with. One that a failed task used is closed, with
+what is under way; those of numbered rows are closed with their task, as the next one of the same
+name may run in another process. Everything here runs on the event loop of the client.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...consumer.forwarding.copy_options import producer_options
 from ...errors import EncoreError, NotSupportedError, ProducerBusy
 from ...letters.letter_form import PLAIN
 from ...options import PartitionsRoutingMode, ProducerOptions
-from ...transport.interface import ProducerLink
+from ...transport.interface import TransportProducer
 from ...transport.versioned.known_schema import KnownSchema
 from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
-from ...wire.partition_router import Router
-from .letter_copies import Way
-from .sequence_ids import Numbering
+from ...wire.partition_router import PartitionRouter
+from .letter_copies import Destination
+from .sequence_ids import SequenceIds
 from .sink_options import PRODUCE, Publishing, SinkOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
@@ -37,7 +37,7 @@ _CLOSE_S: Final = 5.0  # longest wait for a broker to take leave of a producer
 _BUSY: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
 
 
-class Kind(NamedTuple):
+class ProducerKind(NamedTuple):
     """What producers of a write have in common.
 
     Attributes:
@@ -51,9 +51,9 @@ class Kind(NamedTuple):
     avro: str | None
 
 
-def kind_of(options: SinkOptions) -> Kind:
+def kind_of(options: SinkOptions) -> ProducerKind:
     """The kind of a write's producers."""
-    return Kind(options.publishing, options.mode != PRODUCE, options.value_schema)
+    return ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
 
 
 class _Held:
@@ -61,12 +61,12 @@ class _Held:
 
     __slots__ = ("making", "users")
 
-    def __init__(self, making: asyncio.Task[ProducerLink]) -> None:
+    def __init__(self, making: asyncio.Task[TransportProducer]) -> None:
         self.making = making
         self.users = 0
 
 
-class Producers:
+class ProducerCache:
     """Those of one client.
 
     Args:
@@ -75,11 +75,11 @@ class Producers:
 
     def __init__(self, client: Client) -> None:
         self._transport = transport_of(client)
-        self._held: dict[tuple[Way, Kind], _Held] = {}
+        self._held: dict[tuple[Destination, ProducerKind], _Held] = {}
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
-    async def take(self, way: Way, kind: Kind) -> ProducerLink:
+    async def take(self, way: Destination, kind: ProducerKind) -> TransportProducer:
         """The producer of a way, made if need be; given back by `give_back` or `drop`.
 
         Raises:
@@ -98,7 +98,7 @@ class Producers:
                 del self._held[way, kind]
             raise
 
-    def give_back(self, ways: Iterable[Way], kind: Kind) -> None:
+    def give_back(self, ways: Iterable[Destination], kind: ProducerKind) -> None:
         """A task is done with its producers: what is stored is known."""
         for way in ways:
             held = self._held.get((way, kind))
@@ -108,7 +108,7 @@ class Producers:
         surplus = max(0, len(idle) - _MOST_IDLE)
         self._close_all(self._held.pop(key) for key in idle[:surplus])
 
-    async def drop(self, ways: Iterable[Way], kind: Kind) -> None:
+    async def drop(self, ways: Iterable[Destination], kind: ProducerKind) -> None:
         """A task failed: nothing it handed to its producers is sent any more."""
         dropped = [self._held.pop((way, kind), None) for way in ways]
         await _shortly(self._close_all(held for held in dropped if held is not None))
@@ -122,11 +122,13 @@ class Producers:
         task.add_done_callback(self._closings.discard)
         return task
 
-    async def close(self, links: Iterable[ProducerLink]) -> None:
+    async def close(self, links: Iterable[TransportProducer]) -> None:
         """Close producers that are not shared; one that takes too long is closed by and by."""
         await _shortly([self._begin(_close(link)) for link in links])
 
-    async def make_numbered(self, way: Way, kind: Kind, numbering: Numbering) -> ProducerLink:
+    async def make_numbered(
+        self, way: Destination, kind: ProducerKind, numbering: SequenceIds
+    ) -> TransportProducer:
         """A producer for the rows of a task, by a name at which the broker drops none of them.
 
         Raises:
@@ -146,7 +148,9 @@ class Producers:
         await self.close([link])
         return await self.make(way, kind, numbering.apart())
 
-    async def make(self, way: Way, kind: Kind, numbering: Numbering | None) -> ProducerLink:
+    async def make(
+        self, way: Destination, kind: ProducerKind, numbering: SequenceIds | None
+    ) -> TransportProducer:
         """A producer that nobody else has.
 
         A name that is in use is asked for again: the connection of a killed worker is still open
@@ -170,7 +174,9 @@ class Producers:
                     raise ProducerBusy(_busy(options, timeout_s, error)) from error
                 await asyncio.sleep(delay_s)
 
-    async def _options(self, way: Way, kind: Kind, numbering: Numbering | None) -> ProducerOptions:
+    async def _options(
+        self, way: Destination, kind: ProducerKind, numbering: SequenceIds | None
+    ) -> ProducerOptions:
         publishing = kind.publishing
         keywords: dict[str, Any] = {
             **dict(publishing.producer),
@@ -219,7 +225,7 @@ class Producers:
         return ProducerOptions(**keywords)
 
 
-def _name(way: Way, publishing: Publishing, numbering: Numbering | None) -> str | None:
+def _name(way: Destination, publishing: Publishing, numbering: SequenceIds | None) -> str | None:
     if numbering is not None:
         # Of one topic several producers may be needed, one for each schema version.
         form = "" if way.form == PLAIN else f"-{way.form.topic}-{way.form.version}-{way.form.keyed}"
@@ -253,7 +259,7 @@ def steady_router(*, single: bool, partitions: int) -> Callable[[Any, int], int]
     Keys decide as ever. What has none goes round robin from partition 0, or all of it there: a
     random start would bring a row to a partition that does not know its number.
     """
-    router = Router(start=0, single=single)
+    router = PartitionRouter(start=0, single=single)
 
     def route(message: Any, _now: int) -> int:
         key = message.partition_key() or None
@@ -272,7 +278,7 @@ async def _shortly(closings: list[asyncio.Task[None]]) -> None:
         await asyncio.wait(closings, timeout=_CLOSE_S)
 
 
-async def _close_made(making: asyncio.Task[ProducerLink]) -> None:
+async def _close_made(making: asyncio.Task[TransportProducer]) -> None:
     making.cancel()  # of what is not made yet, the transport closes the rest
     try:
         link = await making
@@ -281,19 +287,19 @@ async def _close_made(making: asyncio.Task[ProducerLink]) -> None:
     await _close(link)
 
 
-async def _close(link: ProducerLink) -> None:
+async def _close(link: TransportProducer) -> None:
     try:
         await link.close()
     except EncoreError:
         return  # it is gone already, which is what was wanted
 
 
-_of_clients: WeakKeyDictionary[Client, Producers] = WeakKeyDictionary()
+_of_clients: WeakKeyDictionary[Client, ProducerCache] = WeakKeyDictionary()
 
 
-def producers_of(client: Client) -> Producers:
+def producers_of(client: Client) -> ProducerCache:
     """Those of a client, which are as many as the process's connections."""
     found = _of_clients.get(client)
     if found is None:
-        found = _of_clients[client] = Producers(client)
+        found = _of_clients[client] = ProducerCache(client)
     return found

@@ -1,6 +1,6 @@
 """From record batches to what is published: a chunk for each batch, in the order of the rows.
 
-Owns `Rows` and its kinds. Pure: times are arguments. What is wrong with a row is a
+Owns `RowMessages` and its kinds. Pure: times are arguments. What is wrong with a row is a
 `ConfigurationError` that names the column, and the row where it is one row's.
 """
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 from ...errors import ConfigurationError, EncoreError
 from ...options.checks import topic_name
 from ...values.message_id import MessageId
-from ...values.outgoing_message import Outgoing
+from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
-from .letter_copies import CopyRule, Times, Way, Why
+from .letter_copies import AttemptTimes, CopyRule, Destination, FailureReason
 from .retry_delays import MOST_MS
 from .row_original import RowOriginal
 from .sink_columns import (
@@ -35,7 +35,7 @@ from .sink_columns import (
     PROPERTIES,
     SCHEMA_VERSION,
     TOPIC,
-    Layout,
+    ColumnLayout,
 )
 from .sink_options import SinkOptions
 from .value_encoder import Encode, encoder_of
@@ -44,7 +44,7 @@ _Key: TypeAlias = str | bytes
 
 
 @dataclass(slots=True)
-class Chunk:
+class RowChunk:
     """Messages to publish.
 
     Attributes:
@@ -53,15 +53,15 @@ class Chunk:
         size: Bytes of their payloads.
     """
 
-    messages: list[Outgoing]
-    ways: Way | list[Way]
+    messages: list[OutgoingMessage]
+    ways: Destination | list[Destination]
     size: int
 
 
-class Rows(Protocol):
+class RowMessages(Protocol):
     """Reads record batches."""
 
-    def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
+    def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
         """The messages of a batch.
 
         Args:
@@ -82,7 +82,7 @@ class ProducedRows:
         options: Checked; the mode is produce.
     """
 
-    def __init__(self, layout: Layout, options: SinkOptions) -> None:
+    def __init__(self, layout: ColumnLayout, options: SinkOptions) -> None:
         self._layout = layout
         # A key of bytes is sent as bytes, unless somebody says that it is text.
         self._text_keys = bool(options.text_keys)
@@ -90,14 +90,14 @@ class ProducedRows:
         self._encode: Encode | None = None
         if options.value_format != "raw":
             self._encode = encoder_of(options.value_format, layout.values, options.value_schema)
-        self._topic = None if options.topic is None else Way(options.topic)
-        self._ways: dict[str, Way] = {}
+        self._topic = None if options.topic is None else Destination(options.topic)
+        self._ways: dict[str, Destination] = {}
 
-    def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
+    def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
         columns = _Columns(batch, self._layout)
         payloads = self._payloads(batch)
         messages = [
-            Outgoing(
+            OutgoingMessage(
                 payload=payload,
                 properties=properties,
                 partition_key=key,
@@ -118,14 +118,16 @@ class ProducedRows:
                 strict=False,
             )
         ]
-        return Chunk(messages, self._ways_of(batch, columns, first), _size_of(payloads))
+        return RowChunk(messages, self._ways_of(batch, columns, first), _size_of(payloads))
 
     def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         if self._encode is not None:
             return self._encode([batch.column(each) for each in self._fields])
         return bytes_of(batch.column(self._fields[0]))
 
-    def _ways_of(self, batch: pa.RecordBatch, columns: _Columns, first: int) -> Way | list[Way]:
+    def _ways_of(
+        self, batch: pa.RecordBatch, columns: _Columns, first: int
+    ) -> Destination | list[Destination]:
         topics = columns.topics()
         if topics is None:
             assert self._topic is not None  # checked with the layout
@@ -144,7 +146,7 @@ class ProducedRows:
                     )
                 known[topic] = self._topic  # type: ignore[index]
             elif topic not in known:
-                known[topic] = Way(_full(topic, columns.name(TOPIC)))
+                known[topic] = Destination(_full(topic, columns.name(TOPIC)))
         return [known[each] for each in topics]  # type: ignore[index]
 
 
@@ -157,20 +159,20 @@ class CopiedRows:
         rule: What becomes of a row.
     """
 
-    def __init__(self, layout: Layout, options: SinkOptions, rule: CopyRule) -> None:
+    def __init__(self, layout: ColumnLayout, options: SinkOptions, rule: CopyRule) -> None:
         self._layout = layout
         self._text_keys = options.text_keys
         self._value = layout.values[0].name
         self._rule = rule
         self._topics: dict[str, str] = {}
 
-    def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
+    def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
         columns = _Columns(batch, self._layout)
         payloads = bytes_of(batch.column(self._value))
         topics = columns.topics()
         assert topics is not None  # checked with the layout
-        messages: list[Outgoing] = []
-        ways: list[Way] = []
+        messages: list[OutgoingMessage] = []
+        ways: list[Destination] = []
         for number, (payload, topic, *rest) in enumerate(
             zip(
                 payloads,
@@ -192,12 +194,12 @@ class CopiedRows:
                 raise ConfigurationError(f"row {number} of the task, {topic}: {error}") from error
             ways.append(way)
             messages.append(message)
-        return Chunk(messages, ways, _size_of(payloads))
+        return RowChunk(messages, ways, _size_of(payloads))
 
     def _copy(
         self,
         columns: _Columns,
-        times: Times,
+        times: AttemptTimes,
         payload: bytes | None,
         topic: str | None,
         message_id: bytes | None,
@@ -206,8 +208,8 @@ class CopiedRows:
         ordering_key: Any,
         event_ms: int | None,
         schema_version: bytes | None,
-        why: Why,
-    ) -> tuple[Way, Outgoing]:
+        why: FailureReason,
+    ) -> tuple[Destination, OutgoingMessage]:
         if topic is None or message_id is None:
             missing = columns.name(TOPIC if topic is None else MESSAGE_ID)
             raise ConfigurationError(f"{missing} is null: nothing says what it is a copy of")
@@ -230,7 +232,7 @@ class CopiedRows:
 class _Columns:
     """The columns of a batch by what they mean; one that is not there is None for ever."""
 
-    def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
+    def __init__(self, batch: pa.RecordBatch, layout: ColumnLayout) -> None:
         self._batch = batch
         self._layout = layout
 
@@ -314,7 +316,7 @@ class _Columns:
         self._check_positive(found, key, first)
         return found
 
-    def due(self, first: int, times: Times) -> Any:
+    def due(self, first: int, times: AttemptTimes) -> Any:
         """When to deliver, in ms since the epoch."""
         if self._of(AT) is not None:
             return self.times(AT, first)
@@ -339,12 +341,12 @@ class _Columns:
     def why(self) -> Any:
         there = self._layout.evidence
         if not there:
-            return repeat(Why())
+            return repeat(FailureReason())
         lists = [
             texts_of(self._batch.column(each), each) if each in there else repeat(None)
             for each in EVIDENCE
         ]
-        return map(Why, *lists)
+        return map(FailureReason, *lists)
 
 
 def _full(topic: str, column: str) -> str:

@@ -4,8 +4,8 @@ How it works. A task hands over whole chunks, so nothing is scheduled for a row 
 The futures stand in one line, in the order they were handed to the producers, and the first of
 them is awaited when there is no more room: that bounds what is under way, and finds who failed.
 
-Owns `Sender`, of one task; it runs on the event loop of the client. Invariant: what was handed over
-before `finish` returned is stored.
+Owns `RowSender`, of one task; it runs on the event loop of the client. Invariant: what was handed
+over before `finish` returned is stored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final
 
 from ...client import Client
 from ...errors import EncoreError, TransportTimeout
-from ...transport.interface import ProducerLink
+from ...transport.interface import TransportProducer
 from ...values.message_id import MessageId
-from ...values.outgoing_message import Outgoing
-from .letter_copies import Way
+from ...values.outgoing_message import OutgoingMessage
+from .letter_copies import Destination
 from .producer_cache import kind_of, producers_of
-from .row_batches import Chunk
-from .sequence_ids import Numbering
+from .row_batches import RowChunk
+from .sequence_ids import SequenceIds
 from .sink_options import SinkOptions
 
 _SLICE: Final = 1000  # published at once; then the sockets have their turn
@@ -34,7 +34,7 @@ _GRACE_S: Final = 5.0  # over the send timeout, which the producers keep themsel
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 
-class Sender:
+class RowSender:
     """The rows of one task.
 
     Args:
@@ -48,24 +48,24 @@ class Sender:
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self._producers = producers_of(client)
         self._kind = kind_of(options)
-        self._numbering: Numbering | None = None
+        self._numbering: SequenceIds | None = None
         self._most = options.publishing.max_pending
         self._timeout_s = options.publishing.send_timeout_ms / 1000
-        self._links: dict[Way, ProducerLink] = {}
+        self._links: dict[Destination, TransportProducer] = {}
         self._line: deque[asyncio.Future[MessageId]] = deque()
         # With numbers, beside the line: by which producer, and what.
-        self._beside: deque[tuple[ProducerLink, Outgoing]] = deque()
-        self._failed: set[ProducerLink] = set()
-        self._last_stored: dict[ProducerLink, Outgoing] = {}
+        self._beside: deque[tuple[TransportProducer, OutgoingMessage]] = deque()
+        self._failed: set[TransportProducer] = set()
+        self._last_stored: dict[TransportProducer, OutgoingMessage] = {}
         self._rows = 0
         self._handed = 0  # to producers
         self.topics: Counter[str] = Counter()
 
-    def number(self, numbering: Numbering) -> None:
+    def number(self, numbering: SequenceIds) -> None:
         """Brokers are to know the rows again. Before the first of them."""
         self._numbering = numbering
 
-    async def publish(self, chunk: Chunk) -> None:
+    async def publish(self, chunk: RowChunk) -> None:
         """Hand messages over; waits for room, and not for their receipts.
 
         Raises:
@@ -78,11 +78,11 @@ class Sender:
             for message, sequence_id in zip(messages, ids, strict=True):
                 message.sequence_id = sequence_id
         self._rows += len(messages)
-        if isinstance(ways, Way):
+        if isinstance(ways, Destination):
             links = [await self._link(ways)] * len(messages)
             self.topics[ways.topic] += len(messages)
         else:
-            of_way: dict[Way, ProducerLink] = {}
+            of_way: dict[Destination, TransportProducer] = {}
             for way, count in Counter(ways).items():
                 of_way[way] = await self._link(way)
                 self.topics[way.topic] += count
@@ -135,7 +135,7 @@ class Sender:
         else:
             await self._producers.close(links.values())
 
-    async def _mark(self, numbering: Numbering) -> None:
+    async def _mark(self, numbering: SequenceIds) -> None:
         """Where a row failed and some behind it may be stored, their numbers would hide it from the
         next attempt: one of them is stored once more, by the number that says so."""
         for each, (link, _) in zip(self._line, self._beside, strict=True):
@@ -161,14 +161,16 @@ class Sender:
                 error,
             )
 
-    async def _mark_one(self, link: ProducerLink, message: Outgoing, number: int) -> None:
+    async def _mark_one(
+        self, link: TransportProducer, message: OutgoingMessage, number: int
+    ) -> None:
         marked = copy(message)
         marked.sequence_id = number
         stored = asyncio.ensure_future(link.publish(marked))
         await link.flush()
         await stored
 
-    async def _link(self, way: Way) -> ProducerLink:
+    async def _link(self, way: Destination) -> TransportProducer:
         link = self._links.get(way)
         if link is None:
             if self._numbering is None:

@@ -1,8 +1,8 @@
 """The rows of a task, kept until all of them have come: their numbers say what all of them are.
 
-Owns `Held`. What fits stays in memory as the messages that it is; the rest is in a temporary file
-as it came, and is read again. The digest is of rows, one after the other, and not of the batches
-that they came in: those may be cut otherwise in the next attempt.
+Owns `RowSpool`. What fits stays in memory as the messages that it is; the rest is in a temporary
+file as it came, and is read again. The digest is of rows, one after the other, and not of the
+batches that they came in: those may be cut otherwise in the next attempt.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from ...errors import StoreError
 from ...letters import ORIGIN_MESSAGE_ID
-from ...values.outgoing_message import Outgoing
-from .letter_copies import Way
-from .row_batches import Chunk
+from ...values.outgoing_message import OutgoingMessage
+from .letter_copies import Destination
+from .row_batches import RowChunk
 
 _IN_MEMORY: Final = 64 * 2**20
 _MESSAGE: Final = 500  # bytes, about, besides the payload
 
-Read = Callable[[pa.RecordBatch, int], Chunk]
+Read = Callable[[pa.RecordBatch, int], RowChunk]
 """The messages of a batch, given the number of its first row in the task."""
 
 
-class Held:
+class RowSpool:
     """The rows of one task.
 
     Args:
@@ -41,7 +41,7 @@ class Held:
         self._read = read
         self._copies = copies
         self._room = in_memory
-        self._chunks: list[Chunk] = []
+        self._chunks: list[RowChunk] = []
         self._file: IO[bytes] | None = None
         self._writer: Any = None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -76,7 +76,7 @@ class Held:
         """Of all rows so far."""
         return int.from_bytes(self._digest.digest(), "big")
 
-    def take(self) -> Iterator[Chunk]:
+    def take(self) -> Iterator[RowChunk]:
         """All of it, in order; nothing can be added then.
 
         Raises:
@@ -113,8 +113,8 @@ class Held:
         )
 
 
-def _bytes_of(chunk: Chunk, *, copies: bool) -> bytes:
-    ways: Sequence[Way] | repeat[Way] = (
+def _bytes_of(chunk: RowChunk, *, copies: bool) -> bytes:
+    ways: Sequence[Destination] | repeat[Destination] = (
         chunk.ways if isinstance(chunk.ways, list) else repeat(chunk.ways)
     )
     parts: list[bytes] = []
@@ -123,7 +123,7 @@ def _bytes_of(chunk: Chunk, *, copies: bool) -> bytes:
     return b"".join(parts)
 
 
-def _parts(message: Outgoing, topic: str, *, copies: bool) -> Iterator[bytes]:
+def _parts(message: OutgoingMessage, topic: str, *, copies: bool) -> Iterator[bytes]:
     """What a row is, each part with its length, so that no two rows are written alike."""
     properties = message.properties or {}
     said: Any

@@ -1,7 +1,7 @@
 """The numbers by which a broker knows rows that it has: the same in each attempt at a task.
 
-Owns `Numbering`. A broker that deduplicates drops what is not above the highest number it has of a
-producer, whatever it holds. So the number of a row says which rows its task has: where another
+Owns `SequenceIds`. A broker that deduplicates drops what is not above the highest number it has of
+a producer, whatever it holds. So the number of a row says which rows its task has: where another
 attempt has others (files cut by another number of cores, a row that was mended), the broker's
 highest number tells, and the rows go by a name of their own: twice, and never not at all.
 """
@@ -20,14 +20,14 @@ _SHIFT: Final = _ROW_BITS + _DIGEST_BITS
 _MARK: Final = (1 << _ROW_BITS) - 1
 
 
-class Task(Protocol):
+class SinkTask(Protocol):
     """What Spark tells a task of itself; `pyspark.TaskContext` is one."""
 
     def partitionId(self) -> int: ...
     def getLocalProperty(self, key: str) -> str | None: ...
 
 
-class Numbering(NamedTuple):
+class SequenceIds(NamedTuple):
     """How the rows of a task are numbered.
 
     Attributes:
@@ -75,7 +75,7 @@ class Numbering(NamedTuple):
         """Above all rows' numbers: in an attempt a row failed, and some behind it may be stored."""
         return self._head << _ROW_BITS | _MARK
 
-    def apart(self) -> Numbering:
+    def apart(self) -> SequenceIds:
         """The same by a name that no broker knows."""
         return self._replace(producer_name=f"{self.producer_name}-{uuid.uuid4().hex[:12]}")
 
@@ -86,7 +86,7 @@ class Numbering(NamedTuple):
         return batch << _DIGEST_BITS | self.digest & (1 << _DIGEST_BITS) - 1
 
 
-def numbering_of(task: Task | None, producer_name: str) -> Numbering:
+def numbering_of(task: SinkTask | None, producer_name: str) -> SequenceIds:
     """The numbering of a task, without a digest of its rows.
 
     Args:
@@ -107,4 +107,4 @@ def numbering_of(task: Task | None, producer_name: str) -> Numbering:
     name = f"{producer_name}-{query}-{task.partitionId()}"
     if turns := int(batch) >> _BATCH_BITS:
         name += f"-{turns}"
-    return Numbering(name, int(batch))
+    return SequenceIds(name, int(batch))

@@ -1,7 +1,7 @@
 """Which input columns mean what, and whether they are fit for it.
 
-Owns `Layout`, made of a schema when the query is planned: Spark lets any schema through, so what is
-wrong with one has to be said here. Refuses a column that would not be sent.
+Owns `ColumnLayout`, made of a schema when the query is planned: Spark lets any schema through, so
+what is wrong with one has to be said here. Refuses a column that would not be sent.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _LEFT_BEHIND: Final = frozenset(each.key for each in FULL + LETTER)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """What the columns of a write are for.
 
     Attributes:
@@ -102,7 +102,7 @@ class Layout:
         return self.metadata.get(key)
 
 
-def layout_of(schema: StructType, options: SinkOptions) -> Layout:
+def layout_of(schema: StructType, options: SinkOptions) -> ColumnLayout:
     """What the columns of a schema are for.
 
     Raises:
@@ -140,7 +140,7 @@ def layout_of(schema: StructType, options: SinkOptions) -> Layout:
             f"valueFormat={options.value_format} encodes the columns without the prefix "
             f"{prefix!r}, and there are none"
         )
-    return Layout(tuple(own), metadata, tuple(evidence))
+    return ColumnLayout(tuple(own), metadata, tuple(evidence))
 
 
 def _unknown(name: str, prefix: str, known: tuple[str, ...], mode: str) -> str:
@@ -202,7 +202,7 @@ def _raw_value(own: list[StructField], mode: str) -> StructField:
     return value
 
 
-def check_keys(schema: StructType, layout: Layout, options: SinkOptions) -> None:
+def check_keys(schema: StructType, layout: ColumnLayout, options: SinkOptions) -> None:
     """That nobody has to guess what a copy's key was.
 
     Raises:

@@ -17,8 +17,8 @@ from ...options import BatchingType, CompressionType, PartitionsRoutingMode, Pro
 from ...options.checks import topic_name
 from ...options.dead_letter_policy import DEFAULT_MAX_RECONSUME
 from ...values.topic_names import full_name
-from ..connection_options import Connection
-from ..encryption_keys import Keys, key_path, keys_of
+from ..connection_options import ConnectionOptions
+from ..encryption_keys import KeyReaderOptions, key_path, keys_of
 from ..option_parsers import (
     Parser,
     at_least,
@@ -95,7 +95,7 @@ class Publishing:
     send_timeout_ms: int = 30_000
     name: str | None = None
     sequenced: bool = False
-    keys: Keys | None = None
+    keys: KeyReaderOptions | None = None
     producer: tuple[tuple[str, Any], ...] = ()
 
 
@@ -113,7 +113,7 @@ class SinkOptions:
         text_keys: A key column of bytes holds text in UTF-8; None where nobody said.
     """
 
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None = None
     mode: str = PRODUCE
     prefix: str = "__"
@@ -435,7 +435,7 @@ def _publishing(said: Mapping[str, Any], *, streaming: bool) -> Publishing:
     )
 
 
-def _keys(said: Mapping[str, Any]) -> Keys | None:
+def _keys(said: Mapping[str, Any]) -> KeyReaderOptions | None:
     recipients = said.get("pulsar.producer.encryptionKeys", ())
     keys = keys_of(
         said.get("pulsar.producer.cryptoPublicKeyPath"),

@@ -7,7 +7,7 @@ draws what it found.
 from .halt import Halt, HaltedError
 from .job import (
     CURSOR,
-    Plan,
+    TriagePlan,
     check_options,
     dead_topics,
     plan_of,
@@ -27,7 +27,7 @@ __all__ = [
     "Halt",
     "HaltedError",
     "HourGroup",
-    "Plan",
+    "TriagePlan",
     "TriageReport",
     "check_options",
     "dead_topics",

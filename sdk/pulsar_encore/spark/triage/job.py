@@ -44,7 +44,7 @@ from .letter_routes import (
     routed,
 )
 from .output_files import store
-from .tally import Tally
+from .tally import HourlyTally
 from .triage_report import TriageReport
 
 log: Final = logging.getLogger("pulsar_encore.spark")
@@ -90,7 +90,7 @@ Send = Callable[[DataFrame, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class TriagePlan:
     """What a triage does with the letters.
 
     Args:
@@ -275,7 +275,7 @@ def _read_settings(
     return {**mine, **own}
 
 
-def send_home(options: Mapping[str, str], plan: Plan) -> Send:
+def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
     """Sends letters through the sink, to the topics they died on.
 
     Args:
@@ -295,7 +295,7 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
     return send
 
 
-def _send_settings(options: Mapping[str, str], plan: Plan) -> dict[str, str]:
+def _send_settings(options: Mapping[str, str], plan: TriagePlan) -> dict[str, str]:
     if plan.replay is not None:
         _check_secrets({name.lower(): value for name, value in options.items()})
     mine = {
@@ -311,7 +311,7 @@ def _send_settings(options: Mapping[str, str], plan: Plan) -> dict[str, str]:
     return mine
 
 
-def check_options(plan: Plan, options: Mapping[str, str], cursor: str | None = None) -> None:
+def check_options(plan: TriagePlan, options: Mapping[str, str], cursor: str | None = None) -> None:
     """The checks of the source and the sink, which are theirs again once Spark runs them.
 
     Args:
@@ -426,7 +426,7 @@ def plan_of(
     replay_id: str | None = None,
     text_keys: bool | None = None,
     hour_of: HourOf = "last",
-) -> Plan:
+) -> TriagePlan:
     """What `triage` with the same arguments would do; checks them without a session.
 
     Raises:
@@ -434,7 +434,7 @@ def plan_of(
     """
     if cursor is not None:
         text(cursor, "cursor")
-    return Plan(
+    return TriagePlan(
         topics=dead_topics(topics, subscription),
         out=out,
         checkpoint=checkpoint,
@@ -447,7 +447,7 @@ def plan_of(
 
 
 def triage_letters(
-    letters: DataFrame, plan: Plan, send: Send, halt: Halt | None = None
+    letters: DataFrame, plan: TriagePlan, send: Send, halt: Halt | None = None
 ) -> TriageReport:
     """`triage` of letters that are read already.
 
@@ -526,11 +526,11 @@ def _tasks(letters: DataFrame) -> int:
 class _Job:
     """What is done with each batch, and the sums."""
 
-    def __init__(self, plan: Plan, send: Send, report: TriageReport, halt: Halt) -> None:
+    def __init__(self, plan: TriagePlan, send: Send, report: TriageReport, halt: Halt) -> None:
         self.plan = plan
         self.report = report
         self._halt = halt
-        self.tally = Tally(plan.most_groups)
+        self.tally = HourlyTally(plan.most_groups)
         self._send = send
 
     def take(self, letters: DataFrame, batch: int) -> None:

@@ -1,6 +1,6 @@
 """Groups of letters by hour, added up over the micro-batches of a run.
 
-Owns `HourGroup` and `Tally`. Pure and bounded: a topic with a new fingerprint on every letter
+Owns `HourGroup` and `HourlyTally`. Pure and bounded: a topic with a new fingerprint on every letter
 cannot fill the driver's memory, the groups beyond a number are counted as one.
 """
 
@@ -57,7 +57,7 @@ class HourGroup:
         self.again += other.again
 
 
-class Tally:
+class HourlyTally:
     """Adds groups up.
 
     Args:

@@ -1,4 +1,5 @@
-"""`Records`: attempts and due times of the messages of one source, across the lives of a process.
+"""`AttemptRecords`: attempts and due times of the messages of one source, across the lives of a
+process.
 
 Owns the memory before the disk, as RocketMQ's pop buffer: what is settled soon was never written.
 What is not is written by `flush`, which its owner calls; with `count_attempts="before"` it is
@@ -46,7 +47,7 @@ from .entry_record import EntryRecord
 from .entry_set import EntryKey, EntrySet
 from .store_keys import entries_through, entry_packed, source_range
 from .write_batch import STATE
-from .write_journal import Journal
+from .write_journal import WriteJournal
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
 
 
-class HandedOver(NamedTuple):
+class DeliveredRecord(NamedTuple):
     """Messages of one entry that are about to be handed over, all for the same time.
 
     Attributes:
@@ -80,7 +81,7 @@ class HandedOver(NamedTuple):
     fingerprint: int = NO_FINGERPRINT
 
 
-class Recalled(NamedTuple):
+class RecalledAttempts(NamedTuple):
     """What is known of one message.
 
     Attributes:
@@ -99,7 +100,7 @@ class Recalled(NamedTuple):
     settled: bool
 
 
-class Records:
+class AttemptRecords:
     """Attempts of one source. Made by `RocksStore.source`.
 
     Args:
@@ -122,7 +123,7 @@ class Records:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: WriteJournal,
         source: int,
         epoch: int,
         stored: EntrySet,
@@ -173,7 +174,7 @@ class Records:
 
     # Hand-overs
 
-    def started(self, handed: Iterable[HandedOver], wall_now_ms: int) -> None:
+    def started(self, handed: Iterable[DeliveredRecord], wall_now_ms: int) -> None:
         """These, each entry once, are about to be handed over: one write for all of them, or none
         (see `count_attempts`).
 
@@ -363,14 +364,14 @@ class Records:
     def __bool__(self) -> bool:
         return bool(self._stored) or bool(self._buffer)
 
-    def recall(self, ledger: int, entry: int, index: int = -1) -> Recalled | None:
+    def recall(self, ledger: int, entry: int, index: int = -1) -> RecalledAttempts | None:
         """What is known of a message that came (index -1: it is its entry); None, without a look at
         the disk, when nothing is."""
         record = self.recall_entry(ledger, entry)
         if record is None:
             return None
         bit = 1 << max(index, 0)
-        return Recalled(
+        return RecalledAttempts(
             record.attempts_of(index),
             record.due_of(index),
             record.first_ms,

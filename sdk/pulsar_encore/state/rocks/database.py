@@ -31,7 +31,7 @@ from pulsar_encore.errors import (
 
 from ..directory_advice import advised
 from .read_only_copy import CONFIG, MEMORY, beside
-from .write_batch import FAMILIES, STATE, Writes
+from .write_batch import FAMILIES, STATE, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class Database:
         options.set_block_based_table_factory(blocks)
         return options
 
-    def write(self, writes: Writes) -> None:
+    def write(self, writes: WriteBatch) -> None:
         """All or nothing, into the log; not yet on the platters (see `sync`).
 
         Raises:
@@ -194,7 +194,7 @@ class Database:
         except Exception as error:
             raise self._error(error) from error
 
-    def _batch(self, writes: Writes) -> Any:
+    def _batch(self, writes: WriteBatch) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
         for family, ranges in enumerate(writes.ranges):
             for start, stop in ranges.items():

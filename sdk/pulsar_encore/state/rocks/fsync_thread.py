@@ -5,9 +5,9 @@ have dropped the pages that it could not write, so that a second fsync would suc
 nothing. The database has to be opened anew, which replays the log into tables and syncs those. The
 thread asks for that, and retries until an fsync succeeds, also if nothing more is written.
 
-Owns `Syncer`. Whoever waits is woken by the fsync that began after their write, at the latest by
-the end of it all. Refuses to write anything, because a write that asks for its own fsync would hold
-the interpreter (see `database`).
+Owns `FsyncThread`. Whoever waits is woken by the fsync that began after their write, at the latest
+by the end of it all. Refuses to write anything, because a write that asks for its own fsync would
+hold the interpreter (see `database`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from pulsar_encore.errors import StoreError
 
-from .write_journal import Journal
+from .write_journal import WriteJournal
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _PAUSE_S: Final = 1.0  # after an fsync that failed, twice as long after each fu
 _LONGEST_PAUSE_S: Final = 30.0
 
 
-class Syncer:
+class FsyncThread:
     """Sees to it that what was written is on the platters.
 
     Args:
@@ -55,12 +55,12 @@ class Syncer:
         self._ends = False
         self._over = False
         self._waiters: list[tuple[int, Future[None]]] = []
-        self._journal: Journal | None = None
+        self._journal: WriteJournal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
         self.syncs: int = 0
         self.trouble: StoreError | None = None
 
-    def start(self, journal: Journal) -> None:
+    def start(self, journal: WriteJournal) -> None:
         """Begin, with the writes of a journal."""
         self._journal = journal
         self._thread.start()

@@ -34,7 +34,7 @@ from .database import NOTHING_DELETED, Database, UnknownContentError
 from .disk_space import check_room
 from .owner_file import Owner, locked, read_owner, write_owner
 from .store_keys import FORMAT_KEY
-from .write_batch import META, Writes
+from .write_batch import META, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class RocksBlobs:
 
     def delete(self, generation: int) -> None:
         """Remove a blob; one that is not there is nothing."""
-        writes = Writes()
+        writes = WriteBatch()
         writes.delete(META, _BLOB.pack(b"b", generation))
         writes.delete_range(META, *_segments(generation))
         self._write(writes)
@@ -170,7 +170,7 @@ class RocksBlobs:
         """Every blob, in rising order; what was never committed is dropped."""
         heads = self._db.scan(META, b"b", b"c")
         attempts = {_BLOB.unpack(key)[1]: _HEAD.unpack_from(value)[0] for key, value in heads}
-        left = Writes()
+        left = WriteBatch()
         for key, _ in self._db.scan(META, b"s", b"t"):
             _, generation, attempt, _ = _SEGMENT.unpack(key)
             if attempts.get(generation) != attempt and generation not in self._attempts:
@@ -197,7 +197,7 @@ class RocksBlobs:
             self._put(_PIECE.pack(b"j", journal, number), data, sync=sync)
             self._pieces[journal] = number + 1
         elif sync:
-            self._write(Writes(), sync=True)
+            self._write(WriteBatch(), sync=True)
 
     def read_journal(self, journal: int) -> bytes:
         """All bytes of a journal.
@@ -216,7 +216,7 @@ class RocksBlobs:
 
     def delete_journal(self, journal: int) -> None:
         """Remove a journal; one that is not there is nothing."""
-        writes = Writes()
+        writes = WriteBatch()
         writes.delete_range(META, *_journal(journal))
         self._write(writes)
         self._pieces.pop(journal, None)
@@ -261,11 +261,11 @@ class RocksBlobs:
         return _HEAD.unpack_from(head)[0], head[_HEAD.size :]
 
     def _put(self, key: bytes, value: bytes, *, sync: bool = False) -> None:
-        writes = Writes()
+        writes = WriteBatch()
         writes.put(META, key, value)
         self._write(writes, sync=sync)
 
-    def _write(self, writes: Writes, *, sync: bool = False) -> None:
+    def _write(self, writes: WriteBatch, *, sync: bool = False) -> None:
         database = self._db
         try:
             self._written(writes, sync)
@@ -273,7 +273,7 @@ class RocksBlobs:
             self._mend(database)
             self._written(writes, sync)
 
-    def _written(self, writes: Writes, sync: bool) -> None:
+    def _written(self, writes: WriteBatch, sync: bool) -> None:
         if writes:
             self._db.write(writes)
         if sync:
@@ -319,7 +319,7 @@ class RocksBlobs:
         self, generation: int, attempt: int, count: int, size: int, meta: bytes, sync: bool
     ) -> None:
         """The blob is there, with the segments of that attempt and no others."""
-        writes = Writes()
+        writes = WriteBatch()
         start, stop = _segments(generation)
         mine = _SEGMENT.pack(b"s", generation, attempt, 0)
         behind = _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
@@ -340,7 +340,7 @@ class RocksBlobs:
             pass  # there is none
         except StoreError:
             return
-        writes = Writes()
+        writes = WriteBatch()
         first = _SEGMENT.pack(b"s", generation, attempt, 0)
         writes.delete_range(
             META, first, _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"

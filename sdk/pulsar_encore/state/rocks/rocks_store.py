@@ -38,11 +38,11 @@ from pulsar_encore.values.message_id import MessageId
 
 from ..directory_advice import advised, advised_to_make
 from ..directory_lock import LOCK_FILE, DirectoryLock
-from .attempt_records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
+from .attempt_records import MOST_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
 from .completeness import check_complete
 from .database import Database
 from .disk_space import check_room
-from .fsync_thread import Syncer
+from .fsync_thread import FsyncThread
 from .owner_file import Owner, locked, read_owner, write_owner
 from .salvage import salvage, salvaged
 from .store_keys import (
@@ -55,14 +55,14 @@ from .store_keys import (
     openings,
     source_key,
 )
-from .store_loader import Found, Loaded, SourceName, check_format, load, upgrade
+from .store_loader import FoundRows, LoadedStore, StoredTopic, check_format, load, upgrade
 from .stored_names import add_name, write_names
 from .write_batch import META, STATE
-from .write_journal import Journal
+from .write_journal import WriteJournal
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-Durability: TypeAlias = Literal["kill", "power"]
+FlushMode: TypeAlias = Literal["kill", "power"]
 
 _DATABASE: Final = "db"
 
@@ -126,7 +126,7 @@ class RocksStore:
         path: str | os.PathLike[str],
         *,
         wall_now_ms: int,
-        durability: Durability = "kill",
+        durability: FlushMode = "kill",
         salvage: bool = False,
         tidies: bool = True,
     ) -> None:
@@ -157,7 +157,7 @@ class RocksStore:
         path: str | os.PathLike[str],
         *,
         wall_now_ms: int,
-        durability: Durability = "kill",
+        durability: FlushMode = "kill",
         salvage: bool = False,
         tidies: bool = True,
     ) -> RocksStore:
@@ -190,16 +190,16 @@ class RocksStore:
         count_attempts: CountAttempts = "before",
         stay_buffer_ms: int = STAY_BUFFER_MS,
         most_buffered: int = MOST_BUFFERED,
-    ) -> Source:
+    ) -> TopicStore:
         """Have a source, with what earlier owners left of it.
 
         Args:
             topic: Full name; of the partition, if any.
             subscription: Its name.
             consumer: Where owners of one subscription are to be kept apart: which of them.
-            count_attempts, stay_buffer_ms, most_buffered: See `Records`.
+            count_attempts, stay_buffer_ms, most_buffered: See `AttemptRecords`.
 
-        Asked for once more, it is the same `Source`, until each who asked has closed it.
+        Asked for once more, it is the same `TopicStore`, until each who asked has closed it.
 
         Raises:
             StateInUseError: Another thread of this process works with the directory.
@@ -239,7 +239,7 @@ class RocksStore:
         """The topics and partitions, by full name, of which it has something for a subscription."""
         return self._opened.topics(subscription)
 
-    def one_batch(self) -> Journal:
+    def one_batch(self) -> WriteJournal:
         """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
         return self._opened.journal
 
@@ -325,7 +325,7 @@ class RocksStore:
         return self._core
 
 
-class Sharer(Protocol):
+class StoreUser(Protocol):
     """A consumer that has a source, maybe beside others."""
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
@@ -344,7 +344,7 @@ class Sharer(Protocol):
         """Attempts, by index, at messages of an entry that its application has."""
 
 
-class Source:
+class TopicStore:
     """One topic, or partition, of one subscription. Made by `RocksStore.source`.
 
     Attributes:
@@ -355,14 +355,16 @@ class Source:
         waiters: Futures that `wake` ends: a message was compared with its record.
     """
 
-    def __init__(self, core: _Core, number: int, name: SourceName, records: Records) -> None:
+    def __init__(
+        self, core: _Core, number: int, name: StoredTopic, records: AttemptRecords
+    ) -> None:
         self._core: _Core | None = core
         self._users = 1
-        self.sharers: set[Sharer] = set()
+        self.sharers: set[StoreUser] = set()
         self.waiters: set[asyncio.Future[None]] = set()
         self.number: int = number
-        self.name: SourceName = name
-        self.records: Records = records
+        self.name: StoredTopic = name
+        self.records: AttemptRecords = records
 
     @property
     def late(self) -> bool:
@@ -375,7 +377,7 @@ class Source:
             if not each.done():
                 each.set_result(None)
 
-    def shared(self) -> Source:
+    def shared(self) -> TopicStore:
         """One more has it, and will close it."""
         self._users += 1
         return self
@@ -399,7 +401,7 @@ class _Core:
         self,
         path: Path,
         wall_now_ms: int,
-        durability: Durability,
+        durability: FlushMode,
         salvages: bool,
         tidies: bool,
         lock: DirectoryLock,
@@ -407,14 +409,14 @@ class _Core:
         self.path: Path = path
         self._lock: DirectoryLock = lock
         self.pid: int = os.getpid()
-        self.durability: Durability = durability
+        self.durability: FlushMode = durability
         self.users: int = 0
         self.claiming: threading.Lock = threading.Lock()  # held for a moment only
         self.claims: int = 0  # of them, who work with it on one thread
         self._thread: int | None = None  # of the event loop that works with it
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.syncer: Syncer | None = None
-        self._used: dict[SourceName, Source] = {}
+        self.syncer: FsyncThread | None = None
+        self._used: dict[StoredTopic, TopicStore] = {}
         try:
             database, loaded = _begin(path, wall_now_ms, tidies)
         except StateDamagedError:
@@ -430,7 +432,7 @@ class _Core:
         self._unreadable = loaded.unreadable
         self._mismatched = 0  # of sources that were closed
         self._epoch = loaded.epoch + 1
-        self.journal: Journal = Journal(database)
+        self.journal: WriteJournal = WriteJournal(database)
         try:
             for key in loaded.stale:
                 self.journal.delete(STATE, key)
@@ -458,7 +460,7 @@ class _Core:
 
     def _sync(self) -> None:
         if self.durability == "power":
-            self.syncer = Syncer(self._mend_soon)
+            self.syncer = FsyncThread(self._mend_soon)
             self.journal.written = self.syncer.written
             self.syncer.start(self.journal)
 
@@ -476,8 +478,8 @@ class _Core:
                 logger.warning("not yet synced, tried again later: %s", error)
 
     def take(
-        self, name: SourceName, count_attempts: CountAttempts, stay_ms: int, most: int
-    ) -> Source:
+        self, name: StoredTopic, count_attempts: CountAttempts, stay_ms: int, most: int
+    ) -> TopicStore:
         self.claim()
         if (there := self._used.get(name)) is not None:
             return there.shared()
@@ -487,8 +489,8 @@ class _Core:
             at = max(self._found, default=-1) + 1
             if at > MOST_SOURCES:
                 raise ConfigurationError(f"a store has no more than {MOST_SOURCES} sources")
-        found = self._found.get(at) or Found()
-        records = Records(
+        found = self._found.get(at) or FoundRows()
+        records = AttemptRecords(
             self.journal,
             at,
             self._epoch,
@@ -506,7 +508,7 @@ class _Core:
         self._epoch += 1  # the next one, of this source or another
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
-        source = self._used[name] = Source(self, at, name, records)
+        source = self._used[name] = TopicStore(self, at, name, records)
         return source
 
     def claim(self) -> None:
@@ -529,7 +531,7 @@ class _Core:
             source.records.clear()
             source.close()
 
-    def leave(self, source: Source) -> None:
+    def leave(self, source: TopicStore) -> None:
         if self._used.pop(source.name, None) is None:
             return
         source.records.flush_all()
@@ -700,7 +702,7 @@ def _lock(path: Path) -> DirectoryLock:
         return DirectoryLock(path / LOCK_FILE)
 
 
-def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded]:
+def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, LoadedStore]:
     before = read_owner(path)
     folder = path / _DATABASE
     with _named_owner(path):

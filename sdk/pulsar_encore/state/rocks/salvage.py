@@ -31,9 +31,9 @@ from .store_keys import (
     read_number,
     source_key,
 )
-from .store_loader import SourceName, read_sources
+from .store_loader import StoredTopic, read_sources
 from .stored_names import read_names
-from .write_batch import DUE, FAMILIES, META, STATE, Writes
+from .write_batch import DUE, FAMILIES, META, STATE, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -160,24 +160,24 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
         for backwards in (False, True):
             before = len(damages)
             start = last + b"\0" if last else b""
-            writes = Writes()
+            writes = WriteBatch()
             for key, value in readable(damaged.scan(family, start, backwards=backwards)):
                 if database.get(family, key) is None:
                     writes.put(family, key, value)
                 last = last if backwards else key
                 if len(writes) >= _CHUNK:
                     database.write(writes)
-                    writes = Writes()
+                    writes = WriteBatch()
             database.write(writes)
             if len(damages) == before:
                 break
     return damages
 
 
-def _name_sources(database: Database, names: Mapping[int, SourceName], epoch: int) -> None:
+def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: int) -> None:
     """Restore missing rows of `meta`, and remove the records of sources without a name, because a
     new source would get their number."""
-    writes = Writes()
+    writes = WriteBatch()
     if database.get(META, FORMAT_KEY) is None:
         writes.put(META, FORMAT_KEY, number(FORMAT))
     known = dict(read_sources(database))
@@ -199,7 +199,7 @@ def _name_sources(database: Database, names: Mapping[int, SourceName], epoch: in
                     epoch = max(epoch, from_bytes(value).epoch)
             if len(writes) >= _CHUNK:
                 database.write(writes)
-                writes = Writes()
+                writes = WriteBatch()
     if lost:
         logger.error("the sources of %d keys in %s cannot be read", lost, database.path)
     writes.put(META, EPOCH_KEY, number(epoch))

@@ -27,7 +27,7 @@ from .write_batch import DUE, STATE
 _TRIES: Final = 5
 
 
-class FoundSource(NamedTuple):
+class FoundTopic(NamedTuple):
     """A source as it is named, and its number."""
 
     number: int
@@ -78,9 +78,9 @@ class StateReader:
             self._database.close()
             raise
 
-    def sources(self) -> list[FoundSource]:
+    def sources(self) -> list[FoundTopic]:
         """All sources, by number."""
-        found = [FoundSource(number, *name) for number, name in read_sources(self._database)]
+        found = [FoundTopic(number, *name) for number, name in read_sources(self._database)]
         return sorted(found)
 
     def waiting(self) -> Iterator[tuple[int, int, MessageKey]]:

@@ -37,7 +37,7 @@ from .store_keys import (
     read_openings,
     read_source_key,
 )
-from .write_batch import DUE, META, STATE, Writes
+from .write_batch import DUE, META, STATE, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,12 +53,12 @@ _LEDGER: Final = 12  # of them, those that name the source and the ledger
 
 Row = tuple[bytes, bytes]
 
-SourceName = tuple[str, str, str]
+StoredTopic = tuple[str, str, str]
 """Topic (of the partition, if any), subscription, and a consumer's name or ""."""
 
 
 @dataclass(slots=True)
-class Found:
+class FoundRows:
     """Of one source: which entries have records, and of which of them a message waits."""
 
     entries: EntrySet = field(default_factory=EntrySet)
@@ -66,7 +66,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedStore:
     """Contents of a state directory when it is opened.
 
     Attributes:
@@ -82,11 +82,11 @@ class Loaded:
 
     is_new: bool = True
     epoch: int = 0
-    numbers: dict[SourceName, int] = field(default_factory=dict)
-    sources: dict[int, Found] = field(default_factory=dict)
+    numbers: dict[StoredTopic, int] = field(default_factory=dict)
+    sources: dict[int, FoundRows] = field(default_factory=dict)
     openings: list[tuple[int, int]] = field(default_factory=list)
     stale: list[bytes] = field(default_factory=list)
-    empty: list[SourceName] = field(default_factory=list)
+    empty: list[StoredTopic] = field(default_factory=list)
     unreadable: int = 0
 
     def sure_ms(self, wall_now_ms: int) -> int:
@@ -108,7 +108,7 @@ class Loaded:
         return kept[max(old - 1, 0) :]
 
 
-def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded:
+def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> LoadedStore:
     """Read what there is; a million records take 1 s or so.
 
     Args:
@@ -121,7 +121,7 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
         StateDamagedError: A file is damaged.
         StoreError: It cannot be read.
     """
-    loaded = Loaded()
+    loaded = LoadedStore()
     _load_meta(database, loaded)
     before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if tidies else -1
     old_epoch = max((each for each, at_ms in loaded.openings if at_ms <= before_ms), default=0)
@@ -150,7 +150,7 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
     return loaded
 
 
-def _load_rows(loaded: Loaded, rows: Sequence[Row]) -> None:
+def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
     """Take note of records of one ledger, in order.
 
     Their ids go into the sets all at once: one by one they take twice as long as to be read.
@@ -192,7 +192,7 @@ def upgrade(database: Database) -> None:
     rows = database.scan(DUE)
     while chunk := list(islice(rows, _CHUNK)):
         records: dict[bytes, EntryRecord] = {}
-        writes = Writes()
+        writes = WriteBatch()
         for data, _ in chunk:
             try:
                 due_ms, source, (ledger, entry, index) = read_due_key(data)
@@ -211,7 +211,7 @@ def upgrade(database: Database) -> None:
             writes.put(STATE, key, entry_record.to_bytes(record))
         database.write(writes)
     if database.get(META, FORMAT_KEY) != number(FORMAT):
-        writes = Writes()
+        writes = WriteBatch()
         writes.put(META, FORMAT_KEY, number(FORMAT))
         database.write(writes)
 
@@ -230,7 +230,7 @@ def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecor
     return entry_record.waits(record, mask, due_ms) if mask else record
 
 
-def read_sources(database: Database) -> Iterator[tuple[int, SourceName]]:
+def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
     """Numbers and names of all sources; those that make no sense are left out.
 
     Raises:
@@ -272,7 +272,7 @@ def check_format(database: Database) -> bool:
     return True
 
 
-def _load_meta(database: Database, loaded: Loaded) -> None:
+def _load_meta(database: Database, loaded: LoadedStore) -> None:
     loaded.is_new = not check_format(database)
     epoch = database.get(META, EPOCH_KEY)
     if epoch is not None:
@@ -288,10 +288,10 @@ def _load_meta(database: Database, loaded: Loaded) -> None:
             _unreadable(loaded, OPENINGS_KEY, error)
     for at, name in read_sources(database):
         loaded.numbers[name] = at
-        loaded.sources[at] = Found()
+        loaded.sources[at] = FoundRows()
 
 
-def _unreadable(loaded: Loaded, data: bytes, error: Exception) -> None:
+def _unreadable(loaded: LoadedStore, data: bytes, error: Exception) -> None:
     loaded.unreadable += 1
     if loaded.unreadable <= 10:
         logger.error("a key of the state makes no sense and is left alone: %s: %s", data, error)

@@ -15,16 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from .store_loader import SourceName
+from .store_loader import StoredTopic
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 NAMES_FILE: Final = "sources"
 
 
-def read_names(folder: Path) -> dict[int, SourceName]:
+def read_names(folder: Path) -> dict[int, StoredTopic]:
     """Return the names by number; none if the file is missing."""
-    names: dict[int, SourceName] = {}
+    names: dict[int, StoredTopic] = {}
     try:
         lines = (folder / NAMES_FILE).read_bytes().splitlines()
     except OSError:
@@ -37,7 +37,7 @@ def read_names(folder: Path) -> dict[int, SourceName]:
     return names
 
 
-def write_names(folder: Path, numbers: Mapping[SourceName, int]) -> None:
+def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
     """Replace the file if it says anything else. A failure is logged: nothing depends on it yet."""
     if read_names(folder) == {number: name for name, number in numbers.items()}:
         return
@@ -49,7 +49,7 @@ def write_names(folder: Path, numbers: Mapping[SourceName, int]) -> None:
         logger.warning("the copy of the names of sources cannot be written: %s", error)
 
 
-def add_name(folder: Path, number: int, name: SourceName) -> None:
+def add_name(folder: Path, number: int, name: StoredTopic) -> None:
     """Append a source. A failure is logged; the next `write_names` makes up for it."""
     try:
         with (folder / NAMES_FILE).open("ab", buffering=0) as file:
@@ -58,6 +58,6 @@ def add_name(folder: Path, number: int, name: SourceName) -> None:
         logger.warning("the copy of the names of sources cannot be written: %s", error)
 
 
-def _line(number: int, name: SourceName) -> bytes:
+def _line(number: int, name: StoredTopic) -> bytes:
     data = json.dumps([number, *name]).encode()
     return b"%08x %s\n" % (zlib.crc32(data), data)

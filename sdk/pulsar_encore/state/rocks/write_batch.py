@@ -1,8 +1,8 @@
 """What is to be written together, and what could not be written yet: a small map before the disk.
 
-Owns `Writes`. Ranges are removed before points are written, so a point put into a range is newer
-than it: removing a range drops the points that are in it. Invariant: applied twice it is as applied
-once, so what was perhaps written may be written again. Refuses to know a database.
+Owns `WriteBatch`. Ranges are removed before points are written, so a point put into a range is
+newer than it: removing a range drops the points that are in it. Invariant: applied twice it is as
+applied once, so what was perhaps written may be written again. Refuses to know a database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Span: TypeAlias = tuple[bytes, bytes]
 """From a key up to another."""
 
 
-class Writes:
+class WriteBatch:
     """Puts and deletes of three column families, the newest of a key alone.
 
     Attributes:
@@ -89,7 +89,7 @@ class Writes:
             return True, points[key]
         return any(start <= key < stop for start, stop in self.ranges[family].items()), None
 
-    def merge(self, newer: Writes) -> None:
+    def merge(self, newer: WriteBatch) -> None:
         """Have what was written later here as well."""
         for family, ranges in enumerate(newer.ranges):
             if ranges:
@@ -97,16 +97,16 @@ class Writes:
         for mine, theirs in zip(self.points, newer.points, strict=True):
             mine.update(theirs)
 
-    def first(self, limit: int) -> Writes:
+    def first(self, limit: int) -> WriteBatch:
         """Up to `limit` of it, the longest there first; points only once no range is left."""
-        part = Writes()
+        part = WriteBatch()
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             some.update(islice(spans.items(), limit - len(part)))
         for points, few in zip(self.points, part.points, strict=True):
             few.update(islice(points.items(), limit - len(part)))
         return part
 
-    def forget(self, part: Writes) -> None:
+    def forget(self, part: WriteBatch) -> None:
         """Say nothing any more of what `first` gave."""
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             for start in some:

@@ -1,6 +1,6 @@
 """The one way to the disk: transitions become writes, in order, and none is lost by failing.
 
-Owns `Journal`: what is to be written at once, what may be written later (its loss costs a
+Owns `WriteJournal`: what is to be written at once, what may be written later (its loss costs a
 redelivery of what is acked, which a broker ignores), and what could not be written. What fails
 stays in memory, is what readers see, and is tried again with the next write: a few of it, and more
 once the disk takes them, so that no write costs the more the more waits. Invariant: newest first, a
@@ -18,7 +18,7 @@ from typing import Final
 from pulsar_encore.errors import StoreError
 
 from .database import Database
-from .write_batch import Span, Writes
+from .write_batch import Span, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _AGAIN: Final = 1_000  # of what failed with each write, so that none takes long
 _PROBE: Final = 16  # of it first, so that a disk that refuses costs a write little
 
 
-class Journal:
+class WriteJournal:
     """Writes of one store. As a context manager it makes one write of all that is done inside.
 
     Attributes:
@@ -47,9 +47,9 @@ class Journal:
         self.database: Database = database
         self.written: Callable[[], None] | None = None
         self._depth = 0
-        self._now = Writes()
-        self._late = Writes()
-        self._again = Writes()
+        self._now = WriteBatch()
+        self._late = WriteBatch()
+        self._again = WriteBatch()
         self.trouble: StoreError | None = None
         self.refused: bool = False
         self.writes: int = 0
@@ -70,9 +70,9 @@ class Journal:
         if len(self._now) > 1 or self._late or self.trouble is not None:
             self.flush()
         elif self._write(self._now, 1):
-            points.clear()  # a new `Writes` for each nack is a tenth of its time
+            points.clear()  # a new `WriteBatch` for each nack is a tenth of its time
         else:
-            self._again, self._now = self._now, Writes()
+            self._again, self._now = self._now, WriteBatch()
             self._bound()
 
     def delete(self, family: int, key: bytes) -> None:
@@ -105,7 +105,7 @@ class Journal:
                 return value
         return self.database.get(family, key)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> WriteJournal:
         self._depth += 1
         return self
 
@@ -138,10 +138,10 @@ class Journal:
         writes = self._late
         if writes:
             writes.merge(self._now)
-            self._late = Writes()
+            self._late = WriteBatch()
         else:
             writes = self._now
-        self._now = Writes()
+        self._now = WriteBatch()
         if self.trouble is not None:
             self._again.merge(writes)
             self._bound()
@@ -171,7 +171,7 @@ class Journal:
                 return True
         return False
 
-    def _write(self, writes: Writes, operations: int | None = None) -> bool:
+    def _write(self, writes: WriteBatch, operations: int | None = None) -> bool:
         try:
             self.database.write(writes)
         except StoreError as error:

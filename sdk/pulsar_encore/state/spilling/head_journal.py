@@ -15,8 +15,8 @@ from typing import Final, Literal
 from ...errors import StoreError
 from ..blobs.blob_store import BlobStore
 from .journal_records import HEADER
-from .spilling_metrics import Metrics
-from .stepwise_work import Away, Steps
+from .spilling_metrics import SpillingMetrics
+from .stepwise_work import Steps, ThreadTasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ Fsync = Literal["none", "interval", "always"]
 _MOST_BACKLOG: Final = 64 << 20
 
 
-class Journal:
+class HeadJournal:
     """Writes journals to a store.
 
     Args:
@@ -50,7 +50,7 @@ class Journal:
         interval_s: float,
         retry_s: float,
         clock: Callable[[], float],
-        metrics: Metrics,
+        metrics: SpillingMetrics,
     ) -> None:
         self._store = store
         self.number: int = number
@@ -168,7 +168,7 @@ class Journal:
             StoreError: It failed; of the steps.
         """
         marks = self._marks(first)
-        yield Away(self._sync(marks))
+        yield ThreadTasks(self._sync(marks))
         self._synced(marks)
 
     def sync(self) -> None:

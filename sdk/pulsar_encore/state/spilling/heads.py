@@ -17,7 +17,7 @@ _AT_ONCE: Final = 512
 _LAST: Final = (1 << MAX_ID_BITS) - 1
 
 
-class Taken:
+class TakenKeys:
     """Keys and when they were due, which can be walked while they come and go.
 
     A key is in one of the parts; a walk carries those of the others over into the last one.
@@ -90,7 +90,7 @@ class Heads:
         self._remembers_taken = remembers_taken
         self.head: TimeBucketIndex = TimeBucketIndex()
         self.old: TimeBucketIndex | None = None
-        self.taken: Taken = Taken()
+        self.taken: TakenKeys = TakenKeys()
 
     def __len__(self) -> int:
         return len(self.head) + (len(self.old) if self.old is not None else 0)

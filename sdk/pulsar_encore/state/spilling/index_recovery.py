@@ -20,14 +20,14 @@ from . import snapshot_meta as snapshot
 from .heads import Heads
 from .manifest import Manifest
 from .membership import Membership
-from .snapshot_cursor import Blob
+from .snapshot_cursor import SnapshotCursor
 from .snapshots import Snapshots
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecoveredIndex:
     """What a start found.
 
     Attributes:
@@ -47,7 +47,7 @@ class Found:
 
 def open_store(
     store: BlobStore, heads: Heads, membership: Membership, snapshots: Snapshots, *, sync: bool
-) -> Found:
+) -> RecoveredIndex:
     """Bring an index to where the last one was.
 
     Raises:
@@ -84,7 +84,7 @@ def open_store(
             logger.warning("journal %d: a crash cut its last %d bytes short", number, cut)
         torn += cut
     following = max([start.first_journal, *(number + 1 for number in journals)])
-    return Found(start, following, needed, size, torn)
+    return RecoveredIndex(start, following, needed, size, torn)
 
 
 def _read_snapshots(
@@ -101,7 +101,7 @@ def _read_snapshots(
     for generation, dead in start.blobs.items():
         meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
         copies |= meta.ids
-        blob = Blob(generation, meta.firsts, len(meta.ids))
+        blob = SnapshotCursor(generation, meta.firsts, len(meta.ids))
         blob.dead = dead
         blob.size = store.size(generation)
         live = meta.ids - start.left
@@ -112,7 +112,7 @@ def _read_snapshots(
     membership.left = start.left & copies
 
 
-class _Player(records.Replay):
+class _Player(records.JournalReplay):
     """Does again what the journals say was done."""
 
     def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:

@@ -71,7 +71,7 @@ def done(batch: DueBatch) -> bytes:
     return record(b"".join(parts))
 
 
-class Replay:
+class JournalReplay:
     """What a journal's records are told to. The names are those of `DueIndex`."""
 
     def put(self, key: MessageKey, due_ms: int, bits: int) -> None:
@@ -95,7 +95,7 @@ class Replay:
         raise NotImplementedError
 
 
-def play(data: bytes, to: Replay, what: str) -> int:
+def play(data: bytes, to: JournalReplay, what: str) -> int:
     """Tell what a journal says; returns how many bytes at its end a crash had cut short.
 
     Raises:
@@ -114,7 +114,7 @@ def play(data: bytes, to: Replay, what: str) -> int:
     return len(data) - end
 
 
-def _tell(body: bytes, to: Replay) -> None:
+def _tell(body: bytes, to: JournalReplay) -> None:
     if body[0] == _DONE:
         for key in _batch(body):
             to.gone(key)

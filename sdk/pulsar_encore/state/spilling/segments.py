@@ -30,7 +30,7 @@ _DENSE: Final = 4  # ids a row from which bitmaps are tried
 _COMPRESSED: Final = 3  # about how many bytes an id takes in columns
 
 
-class Cutter:
+class SegmentWriter:
     """Rows, in order of their edge, cut into segments.
 
     Args:

@@ -12,12 +12,12 @@ from typing import Final
 from pyroaring import BitMap64
 
 from .key_numbers import Numbers
-from .segments import Cutter, Segment
+from .segments import Segment, SegmentWriter
 
 _PREFETCH: Final = 0.2
 
 
-class Blob:
+class SnapshotCursor:
     """A snapshot.
 
     Args:
@@ -69,7 +69,7 @@ class Blob:
         self.dead: BitMap64 = BitMap64()
         self.fresh: BitMap64 = BitMap64()
         self.pending: list[bytes] | None = None
-        self.cutter: Cutter | None = None
+        self.cutter: SegmentWriter | None = None
         self.damaged: bool = False
         self.wanted: int = -1
         self.next: int = 0

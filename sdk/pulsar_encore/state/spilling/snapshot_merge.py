@@ -16,8 +16,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from .key_numbers import BLOCK_BITS, Block, Numbers, in_key_order, key_of
-from .segments import Cutter, Row, Segment
-from .snapshot_meta import Meta
+from .segments import Row, Segment, SegmentWriter
+from .snapshot_meta import SnapshotMeta
 
 MOST_AT_ONCE: Final = 4  # as Pulsar merges
 _EDGE: Final = itemgetter(0)
@@ -52,20 +52,20 @@ def chosen(sizes: Sequence[int]) -> slice:
     return slice(start, start + width)
 
 
-class Merging:
+class SnapshotMerge:
     """Several snapshots as one.
 
     Args:
         sources: Of each: its meta, the numbers whose copy in it is stale, and how to read a
             segment.
         wanted: Tells which of some numbers a snapshot has to keep.
-        cut: As `Cutter` takes it: ids, ms.
+        cut: As `SegmentWriter` takes it: ids, ms.
         done: Gets the segments.
     """
 
     def __init__(
         self,
-        sources: Sequence[tuple[Meta, BitMap64, Callable[[int], Segment]]],
+        sources: Sequence[tuple[SnapshotMeta, BitMap64, Callable[[int], Segment]]],
         wanted: Callable[[BitMap64], BitMap64],
         cut: tuple[int, int],
         done: Callable[[bytes], None],
@@ -73,8 +73,8 @@ class Merging:
         self._sources = sources
         self._wanted = wanted
         self._done = done
-        self._cutter = Cutter(*cut, self._segment)
-        self.meta: Meta = Meta()
+        self._cutter = SegmentWriter(*cut, self._segment)
+        self.meta: SnapshotMeta = SnapshotMeta()
         self._slots: dict[int, Block] = {}
         for meta, _, _ in sources:
             self._slots.update(meta.slots)
@@ -130,7 +130,9 @@ class Merging:
         while some := array("Q", [number for _, number in islice(mixed, _AT_ONCE)]):
             yield some
 
-    def _rows(self, meta: Meta, dead: BitMap64, read: Callable[[int], Segment]) -> Iterator[Row]:
+    def _rows(
+        self, meta: SnapshotMeta, dead: BitMap64, read: Callable[[int], Segment]
+    ) -> Iterator[Row]:
         for number in range(len(meta.counts)):
             segment = read(number)
             ids = segment.ids()

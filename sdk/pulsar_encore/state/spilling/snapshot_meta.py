@@ -1,6 +1,6 @@
 """What is kept of a snapshot beside its segments: the bytes of a blob's meta.
 
-Owns `Meta` and its encoding: a span for each segment, the slots its numbers are in, and one
+Owns `SnapshotMeta` and its encoding: a span for each segment, the slots its numbers are in, and one
 bitmap of all its ids, from which membership is rebuilt without reading a segment. Invariant: spans
 are in order of their due times.
 """
@@ -24,7 +24,7 @@ _HEAD: Final = struct.Struct("<III")  # segments, slots, bytes of spans and slot
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class SnapshotMeta:
     """A snapshot.
 
     Attributes:
@@ -42,7 +42,7 @@ class Meta:
     slots: dict[int, Block] = field(default_factory=dict)
 
 
-def encoded(meta: Meta) -> bytes:
+def encoded(meta: SnapshotMeta) -> bytes:
     """The bytes of a snapshot's meta. Run-optimises its ids in place."""
     slots, ids = meta.slots, meta.ids
     ids.run_optimize()
@@ -78,7 +78,7 @@ def _ids(body: bytes, what: str) -> BitMap64:
         raise StateDamagedError(f"{what} is not what was written: {error}") from error
 
 
-def decoded(data: bytes, what: str) -> Meta:
+def decoded(data: bytes, what: str) -> SnapshotMeta:
     """The meta that `encoded` wrote.
 
     Raises:
@@ -103,4 +103,4 @@ def decoded(data: bytes, what: str) -> Meta:
         from_bytes(code, columns[cuts[at] : cuts[at + 1]]) for at, code in enumerate("QQIQQqQ")
     )
     where = zip(ledgers, pages, blocks, strict=True)
-    return Meta(firsts, lasts, counts, ids, dict(zip(named, where, strict=True)))
+    return SnapshotMeta(firsts, lasts, counts, ids, dict(zip(named, where, strict=True)))

@@ -24,18 +24,18 @@ from ..blobs.blob_store import BlobStore
 from . import manifest
 from . import snapshot_merge as merging
 from . import snapshot_meta as snapshot
-from .head_journal import Journal
+from .head_journal import HeadJournal
 from .heads import Heads
 from .journal_records import put
 from .key_numbers import by_slot
 from .manifest import Manifest
 from .membership import Membership
-from .segments import Cutter, Row, Segment
-from .snapshot_cursor import Blob
-from .snapshot_meta import Meta
+from .segments import Row, Segment, SegmentWriter
+from .snapshot_cursor import SnapshotCursor
+from .snapshot_meta import SnapshotMeta
 from .snapshots import Snapshots
-from .spilling_metrics import Metrics
-from .stepwise_work import Away, Steps, Tasks
+from .spilling_metrics import SpillingMetrics
+from .stepwise_work import Steps, Tasks, ThreadTasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _IDS: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class StoreLimits:
     """When what is done.
 
     Attributes:
@@ -67,7 +67,7 @@ class Limits:
     transient: bool = False
 
 
-class Storing:
+class SnapshotStore:
     """Keeps the store of one index in step with it.
 
     Args:
@@ -92,9 +92,9 @@ class Storing:
         heads: Heads,
         membership: Membership,
         snapshots: Snapshots,
-        journal: Journal | None,
-        metrics: Metrics,
-        limits: Limits,
+        journal: HeadJournal | None,
+        metrics: SpillingMetrics,
+        limits: StoreLimits,
         clock: Callable[[], float],
         start: Manifest,
         following: int,
@@ -115,12 +115,14 @@ class Storing:
         self._following = following
         self._committing = False
         self._carried = 0  # bytes of the journal that another one would have as well
-        self._filling: Blob | None = None  # the head that is being sealed, or waits to be written
-        self._meta = Meta()  # of that
+        self._filling: SnapshotCursor | None = (
+            None  # the head that is being sealed, or waits to be written
+        )
+        self._meta = SnapshotMeta()  # of that
         self._after = 0  # the first journal that counts once that is written
         self._conflicts = BitMap64()  # ids of that of which older snapshots have a copy
         self._left_before = BitMap64()  # those of them whose older copies are stale in any case
-        self._making: Blob | None = None  # what a merge makes
+        self._making: SnapshotCursor | None = None  # what a merge makes
         self._garbage: list[Callable[[], None]] = []
         self.error: StoreError | None = None  # why the last task failed; None when it did not
         self.failed: dict[str, StoreError] = {}  # by task that failed and has not succeeded since
@@ -218,7 +220,7 @@ class Storing:
         assert blob is not None and blob.pending is not None
         if blob.total:
             with self._metrics.counted("create"):
-                yield Away(self._written(blob, self._meta))
+                yield ThreadTasks(self._written(blob, self._meta))
         yield from self._commit(add=blob)
 
     def _fill(self) -> Steps:
@@ -226,10 +228,10 @@ class Storing:
         membership = self._membership
         self._after = self._rotate()
         old = self._heads.rotate()
-        blob = Blob(self._take_generation(), array("Q"), 0)
+        blob = SnapshotCursor(self._take_generation(), array("Q"), 0)
         blob.pending = []
-        self._meta = Meta()
-        cutter = blob.cutter = Cutter(*self._cut, self._segment)
+        self._meta = SnapshotMeta()
+        cutter = blob.cutter = SegmentWriter(*self._cut, self._segment)
         self._filling = blob
         self._snapshots.add(blob)
         rows: list[Row] = []
@@ -250,7 +252,7 @@ class Storing:
         blob.cutter = None
         self._heads.old = None
 
-    def _move(self, blob: Blob, rows: list[Row]) -> None:
+    def _move(self, blob: SnapshotCursor, rows: list[Row]) -> None:
         """What was taken out of the old head is in the new snapshot from now on."""
         membership, cutter = self._membership, blob.cutter
         assert cutter is not None
@@ -294,7 +296,7 @@ class Storing:
         blob.firsts.append(first)
         blob.pending.append(data)
 
-    def _written(self, blob: Blob, meta: Meta) -> Generator[None, None, None]:
+    def _written(self, blob: SnapshotCursor, meta: SnapshotMeta) -> Generator[None, None, None]:
         assert blob.pending is not None
         for left in reversed(range(_TRIES)):
             try:
@@ -330,13 +332,13 @@ class Storing:
         if len(old) < 2:  # some came to their end since it was planned
             return
         sources = old[merging.chosen([each.total - each.handed for each in old])]
-        blob = self._making = Blob(self._take_generation(), array("Q"), 0)
+        blob = self._making = SnapshotCursor(self._take_generation(), array("Q"), 0)
         blob.bury(self._conflicts)
-        damaged: list[Blob] = []
+        damaged: list[SnapshotCursor] = []
         try:
             with self._metrics.counted("merge"):
                 dead = [each.lasting_dead for each in sources]
-                meta = yield Away(self._merged(blob, sources, dead, damaged))
+                meta = yield ThreadTasks(self._merged(blob, sources, dead, damaged))
             blob.firsts, blob.total = meta.firsts, len(meta.ids)
             if not blob.total:
                 yield from self._commit(drop=sources)
@@ -350,7 +352,7 @@ class Storing:
         finally:
             self._making = None
 
-    def mergeable(self) -> list[Blob]:
+    def mergeable(self) -> list[SnapshotCursor]:
         """Snapshots that can be merged, by generation: those in the store, not yet handed over, and
         whole as far as is known; what is damaged ends by itself when it is due."""
         blobs = (
@@ -361,8 +363,12 @@ class Storing:
         return sorted(blobs, key=lambda each: each.generation)
 
     def _merged(
-        self, blob: Blob, sources: list[Blob], dead: list[BitMap64], damaged: list[Blob]
-    ) -> Generator[None, None, Meta]:
+        self,
+        blob: SnapshotCursor,
+        sources: list[SnapshotCursor],
+        dead: list[BitMap64],
+        damaged: list[SnapshotCursor],
+    ) -> Generator[None, None, SnapshotMeta]:
         writer = self._store.create(blob.generation)
         try:
             parts = []
@@ -370,7 +376,7 @@ class Storing:
                 meta = self._read_meta(source.generation)
                 yield
                 parts.append((meta, stale, self._reader(source, damaged)))
-            work = merging.Merging(parts, self._membership.wanted, self._cut, writer.append)
+            work = merging.SnapshotMerge(parts, self._membership.wanted, self._cut, writer.append)
             yield from work.steps()
             if work.meta.counts:
                 yield
@@ -382,10 +388,12 @@ class Storing:
         finally:
             writer.abort()
 
-    def _read_meta(self, generation: int) -> Meta:
+    def _read_meta(self, generation: int) -> SnapshotMeta:
         return snapshot.decoded(self._store.meta(generation), f"snapshot {generation}")
 
-    def _reader(self, blob: Blob, damaged: list[Blob]) -> Callable[[int], Segment]:
+    def _reader(
+        self, blob: SnapshotCursor, damaged: list[SnapshotCursor]
+    ) -> Callable[[int], Segment]:
         def read(number: int) -> Segment:
             try:
                 return Segment(self._store.segment(blob.generation, number))
@@ -406,9 +414,9 @@ class Storing:
         self._trimmed_at = self._membership.departed
         looked_at = [each for each in self._snapshots if each.pending is None]
         dead = [each.lasting_dead for each in looked_at]
-        wanted, copies = yield Away(self._wanted(looked_at, dead))
-        kept: list[Blob] = []
-        unwanted: list[Blob] = []
+        wanted, copies = yield ThreadTasks(self._wanted(looked_at, dead))
+        kept: list[SnapshotCursor] = []
+        unwanted: list[SnapshotCursor] = []
         for blob, number in zip(looked_at, wanted, strict=True):
             blob.wanted = number
             (kept if number >= 0 else unwanted).append(blob)
@@ -418,7 +426,7 @@ class Storing:
             self._membership.left &= copies
 
     def _wanted(
-        self, blobs: list[Blob], dead: list[BitMap64]
+        self, blobs: list[SnapshotCursor], dead: list[BitMap64]
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
         """Of each snapshot one id that it has to keep, or -1; and all ids of those that keep one.
 
@@ -456,8 +464,8 @@ class Storing:
     def _commit(
         self,
         *,
-        add: Blob | None = None,
-        drop: list[Blob] | None = None,
+        add: SnapshotCursor | None = None,
+        drop: list[SnapshotCursor] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
         """Write a manifest with what holds now, let that be true here, remove what is over."""
@@ -483,7 +491,7 @@ class Storing:
             self._committed_at = self._membership.departed
             if not self._limits.transient:
                 now = self._manifest(add, drop or [], first, sealed=sealed)
-                yield Away(self._manifest_written(now))
+                yield ThreadTasks(self._manifest_written(now))
             over = range(self._first_journal, first)
             self._first_journal = first
             if self._journal is not None:
@@ -500,10 +508,10 @@ class Storing:
         self._snapshots.remove(drop or [])
         self._discard(drop or [])
         self._garbage += [partial(self._store.delete_journal, number) for number in over]
-        yield Away(self._removed())
+        yield ThreadTasks(self._removed())
 
     def _manifest(
-        self, add: Blob | None, drop: list[Blob], first: int, *, sealed: bool
+        self, add: SnapshotCursor | None, drop: list[SnapshotCursor], first: int, *, sealed: bool
     ) -> Manifest:
         blobs = {
             each.generation: each.dead if sealed else each.lasting_dead
@@ -535,7 +543,7 @@ class Storing:
                     raise
             yield
 
-    def _discard(self, blobs: list[Blob]) -> None:
+    def _discard(self, blobs: list[SnapshotCursor]) -> None:
         self._garbage += [partial(self._store.delete, each.generation) for each in blobs]
 
     def _removed(self) -> Generator[None, None, None]:

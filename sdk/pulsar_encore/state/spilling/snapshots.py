@@ -22,9 +22,9 @@ from . import snapshot_meta as snapshot
 from .key_numbers import Numbers
 from .membership import Membership
 from .segments import Segment
-from .snapshot_cursor import Blob
-from .spilling_metrics import Metrics
-from .stepwise_work import Away, Steps
+from .snapshot_cursor import SnapshotCursor
+from .spilling_metrics import SpillingMetrics
+from .stepwise_work import Steps, ThreadTasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -46,14 +46,14 @@ class Snapshots:
         self,
         store: BlobStore,
         membership: Membership,
-        metrics: Metrics,
+        metrics: SpillingMetrics,
         rescue: Callable[[int, Numbers], None],
     ) -> None:
         self._store = store
         self._membership = membership
         self._metrics = metrics
         self._rescue_ids = rescue
-        self._blobs: dict[int, Blob] = {}
+        self._blobs: dict[int, SnapshotCursor] = {}
         self._fronts: list[tuple[int, int]] = []  # (lower bound, generation)
         self._queued: set[int] = set()  # generations in there
         self._reads = 0  # segments that a call waited for
@@ -62,27 +62,27 @@ class Snapshots:
     def __len__(self) -> int:
         return len(self._blobs)
 
-    def __iter__(self) -> Iterator[Blob]:
+    def __iter__(self) -> Iterator[SnapshotCursor]:
         return iter(self._blobs.values())
 
-    def add(self, blob: Blob) -> None:
+    def add(self, blob: SnapshotCursor) -> None:
         """One more; of one that is being filled, before there is anything in it."""
         self._blobs[blob.generation] = blob
         self.grown(blob)
 
-    def grown(self, blob: Blob) -> None:
+    def grown(self, blob: SnapshotCursor) -> None:
         """One that is being filled has something in front that it had not."""
         if blob.edge >= 0 and blob.generation not in self._queued:
             heappush(self._fronts, (blob.edge, blob.generation))
             self._queued.add(blob.generation)
 
-    def remove(self, blobs: Iterable[Blob]) -> None:
+    def remove(self, blobs: Iterable[SnapshotCursor]) -> None:
         """These count no longer."""
         for blob in blobs:
             self._blobs.pop(blob.generation, None)
             self.ended.discard(blob.generation)
 
-    def stored(self, blob: Blob) -> None:
+    def stored(self, blob: SnapshotCursor) -> None:
         """One that was being filled is in the store."""
         if blob.edge < 0:
             self.ended.add(blob.generation)
@@ -91,7 +91,7 @@ class Snapshots:
         """How many of those that ended may be over: of the others an id is known that is wanted."""
         return sum(not self._holds(self._blobs[generation]) for generation in self.ended)
 
-    def _holds(self, blob: Blob) -> bool:
+    def _holds(self, blob: SnapshotCursor) -> bool:
         number = blob.wanted
         if number < 0 or not self._membership.wants(number):
             return False
@@ -104,7 +104,7 @@ class Snapshots:
         self._queued.clear()
         self.ended.clear()
 
-    def bury(self, numbers: BitMap64, newest: Blob) -> None:
+    def bury(self, numbers: BitMap64, newest: SnapshotCursor) -> None:
         """The newest one has ids of which older ones have a copy that was left."""
         for blob in self._blobs.values():
             if blob is not newest:
@@ -145,7 +145,7 @@ class Snapshots:
                 self._load(blob, now_ms if now_ms is not None else edge)
         return None
 
-    def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[Blob] | None:
+    def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[SnapshotCursor] | None:
         """Return the snapshots with something live at the earliest edge, made ready for `take`.
 
         Args:
@@ -169,7 +169,7 @@ class Snapshots:
             heappush(self._fronts, each)
         return [self._blobs[generation] for _, generation in found] if enough else None
 
-    def in_order(self, blob: Blob) -> Iterator[MessageKey]:
+    def in_order(self, blob: SnapshotCursor) -> Iterator[MessageKey]:
         """Iterate over the live keys of the row in front, in order of ledger, entry and index.
 
         Keys of the same edge that are in the next segment of the snapshot are not among them. They
@@ -178,7 +178,7 @@ class Snapshots:
         key_of, live = self._membership.slots.key_of, self._membership.live
         return (key_of(number) for number in self._row(blob) if number in live)
 
-    def _row(self, blob: Blob) -> Numbers:
+    def _row(self, blob: SnapshotCursor) -> Numbers:
         """The row in front in order of keys; some of it may not be live."""
         segment = blob.resident
         assert segment is not None
@@ -188,7 +188,7 @@ class Snapshots:
             segment.in_key_order = True
         return segment.front()
 
-    def take(self, blob: Blob, limit: int) -> Numbers:
+    def take(self, blob: SnapshotCursor, limit: int) -> Numbers:
         """Take the lowest live keys of the row in front of a snapshot that is ready.
 
         Args:
@@ -221,7 +221,7 @@ class Snapshots:
 
     # Segments
 
-    def _load(self, blob: Blob, now_ms: int) -> None:
+    def _load(self, blob: SnapshotCursor, now_ms: int) -> None:
         if blob.fetched is not None:
             blob.arrived(blob.fetched)
             return
@@ -233,7 +233,7 @@ class Snapshots:
         except StoreError as error:
             self._block(blob, error, now_ms)
 
-    def _block(self, blob: Blob, error: StoreError, now_ms: int) -> None:
+    def _block(self, blob: SnapshotCursor, error: StoreError, now_ms: int) -> None:
         blob.pause_ms = min(2 * blob.pause_ms or _FIRST_PAUSE_MS, _MOST_PAUSE_MS)
         blob.blocked_until = now_ms + blob.pause_ms
         logger.warning(
@@ -243,13 +243,13 @@ class Snapshots:
             error,
         )
 
-    def _read(self, blob: Blob, number: int) -> Segment:
+    def _read(self, blob: SnapshotCursor, number: int) -> Segment:
         if blob.pending is not None:
             return Segment(blob.pending[number])
         with self._metrics.counted("load"):
             return Segment(self._store.segment(blob.generation, number))
 
-    def _rescue(self, blob: Blob, error: StateDamagedError, now_ms: int) -> None:
+    def _rescue(self, blob: SnapshotCursor, error: StateDamagedError, now_ms: int) -> None:
         """A segment is not what was written: its ids are those of the snapshot that are in no other
         segment of it; they come due at the last time that one of them may have been due."""
         try:
@@ -280,7 +280,7 @@ class Snapshots:
         blob.next += 1
         self._rescue_ids(latest, ids.to_array())
 
-    def to_fetch(self) -> Blob | None:
+    def to_fetch(self) -> SnapshotCursor | None:
         """Return a snapshot whose next segment should be read in advance, or None.
 
         Looks at the snapshots whose keys are due first, as far as is known. There are several where
@@ -297,18 +297,18 @@ class Snapshots:
                 at += (2 * here + 1, 2 * here + 2)
         return None
 
-    def fetch(self, blob: Blob) -> Steps:
+    def fetch(self, blob: SnapshotCursor) -> Steps:
         """Read the segment after the resident one."""
         number = blob.next
         try:
-            segment = yield Away(self._fetched(blob, number))
+            segment = yield ThreadTasks(self._fetched(blob, number))
         except StoreError:  # whoever needs it reads it again, and judges
             blob.not_fetched = number
             return
         if blob.next == number:
             blob.fetched = segment
 
-    def _fetched(self, blob: Blob, number: int) -> Generator[None, None, Segment]:
+    def _fetched(self, blob: SnapshotCursor, number: int) -> Generator[None, None, Segment]:
         segment = self._read(blob, number)
         yield
         return segment
@@ -327,7 +327,7 @@ class Snapshots:
                     found.add(number)
         assert found == self._membership.live, "an id has no copy"
 
-    def _rest(self, blob: Blob) -> Iterator[int]:
+    def _rest(self, blob: SnapshotCursor) -> Iterator[int]:
         if blob.resident is not None:
             yield from blob.resident.rest()
         for number in range(blob.next, len(blob.firsts)):

@@ -24,15 +24,15 @@ from ...core.time_bucket import TimeBucketIndex
 from ...errors import ClosedError, ConfigurationError, StoreError
 from ..blobs.blob_store import BlobStore
 from . import journal_records as records
-from .head_journal import Fsync, Journal
+from .head_journal import Fsync, HeadJournal
 from .heads import MAX_DUE_MS, Heads
 from .index_recovery import open_store
 from .key_numbers import Numbers, united
 from .membership import Membership
-from .snapshot_cursor import Blob
-from .snapshot_store import Limits, Storing
+from .snapshot_cursor import SnapshotCursor
+from .snapshot_store import SnapshotStore, StoreLimits
 from .snapshots import Snapshots
-from .spilling_metrics import Metrics, MetricSample, SpillingStatistics, samples
+from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks
 
 _READS: Final = 8  # segments that one call reads: 4 ms or so
@@ -135,7 +135,7 @@ class SpillingIndex:
         self._calls = 0
         self._worth_sealing = min_index_count_per_bucket // 8
         self._prefetches = executor is not None
-        self._metrics = metrics = Metrics(clock)
+        self._metrics = metrics = SpillingMetrics(clock)
         self._tasks = Tasks(executor, on_work)
         self._transient = transient
         self._in_steps = on_work is not None
@@ -144,8 +144,8 @@ class SpillingIndex:
         self._heads = Heads(remembers_taken=not transient)
         self._membership = Membership()
         self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
-        self._journal: Journal | None = None
-        limits = Limits(
+        self._journal: HeadJournal | None = None
+        limits = StoreLimits(
             head=min_index_count_per_bucket,
             cut=(most, int(step_s * 1000)),
             snapshots=max_num_buckets,
@@ -164,7 +164,7 @@ class SpillingIndex:
             raise
         metrics.journal_torn_bytes = found.torn
         if journal:
-            self._journal = Journal(
+            self._journal = HeadJournal(
                 blobs,
                 found.journal,
                 found=found.journals,
@@ -175,7 +175,7 @@ class SpillingIndex:
                 clock=clock,
                 metrics=metrics,
             )
-        self._storing = Storing(
+        self._storing = SnapshotStore(
             blobs,
             tasks=self._tasks,
             heads=self._heads,
@@ -370,7 +370,7 @@ class SpillingIndex:
             blobs = snapshots.ready(edge, now_ms, most) if self._membership else []
             if blobs is None:
                 break
-            keepers: list[TimeBucketIndex | Blob] = [*heads.ready(edge), *blobs]
+            keepers: list[TimeBucketIndex | SnapshotCursor] = [*heads.ready(edge), *blobs]
             if not keepers:
                 break
             counts = [left] * len(keepers)
@@ -380,7 +380,7 @@ class SpillingIndex:
                 some = min(share, left)
                 if not some:
                     continue
-                if isinstance(keeper, Blob):
+                if isinstance(keeper, SnapshotCursor):
                     numbers = snapshots.take(keeper, some)
                     parts.append(self._membership.slots.batch(numbers))
                 else:
@@ -391,7 +391,9 @@ class SpillingIndex:
         into.indexes.extend(bucket.indexes)
         return limit - left
 
-    def _shares(self, edge: int, keepers: list[TimeBucketIndex | Blob], limit: int) -> list[int]:
+    def _shares(
+        self, edge: int, keepers: list[TimeBucketIndex | SnapshotCursor], limit: int
+    ) -> list[int]:
         """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
 
         The count ends where a snapshot has no more keys in its segment in front: there may be more
@@ -402,7 +404,7 @@ class SpillingIndex:
         for at, keeper in enumerate(keepers):
             known = (
                 self._snapshots.in_order(keeper)
-                if isinstance(keeper, Blob)
+                if isinstance(keeper, SnapshotCursor)
                 else keeper.in_order(edge)
             )
             streams.append((known, at))
@@ -415,7 +417,7 @@ class SpillingIndex:
             key = next(known, None)
             if key is not None:
                 heapreplace(heap, (key, at, known))
-            elif isinstance(keepers[at], Blob):
+            elif isinstance(keepers[at], SnapshotCursor):
                 break
             else:
                 heappop(heap)

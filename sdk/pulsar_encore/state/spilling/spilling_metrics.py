@@ -142,7 +142,7 @@ def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[M
     return found
 
 
-class Metrics:
+class SpillingMetrics:
     """Counts.
 
     Args:

@@ -1,8 +1,8 @@
 """Work that takes long, in steps that do not.
 
 Owns `Tasks`. A task is a generator: between two of its yields it does a bounded bit on the thread
-of the index. What it yields as `Away` touches nothing that belongs to that thread: an executor
-runs it to its end, or, without one, it is done step by step as well.
+of the index. What it yields as `ThreadTasks` touches nothing that belongs to that thread: an
+executor runs it to its end, or, without one, it is done step by step as well.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-Steps: TypeAlias = "Generator[Away | None, Any, None]"
+Steps: TypeAlias = "Generator[ThreadTasks | None, Any, None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class ThreadTasks:
     """Steps for another thread; what they return is what the yield gives back."""
 
     steps: Generator[None, None, Any]
@@ -28,7 +28,7 @@ class Tasks:
     """Tasks under way, by name.
 
     Args:
-        executor: Runs what is `Away`; None, or one that was shut down: done here.
+        executor: Runs what is `ThreadTasks`; None, or one that was shut down: done here.
         on_work: Called when a task starts and none is under way.
     """
 

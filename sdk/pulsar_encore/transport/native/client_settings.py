@@ -11,7 +11,7 @@ CLIENT_VERSION: Final = f"pulsar-encore-{VERSION}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class ClientSettings:
     """Settings of one native client.
 
     Attributes:

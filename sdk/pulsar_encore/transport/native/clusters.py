@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from .connection.cluster_service import Service
-from .connection.pool import Pool
+from .connection.cluster_service import ClusterService
+from .connection.pool import ConnectionPool
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 
@@ -24,10 +24,10 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 class Clusters(Protocol):
     """Where the connections of a client go."""
 
-    def now(self) -> Service:
+    def now(self) -> ClusterService:
         """The cluster that a new set of connections begins with."""
 
-    def guide(self, pool: Pool) -> None:
+    def guide(self, pool: ConnectionPool) -> None:
         """Move a set of connections from now on, until `close`; on its event loop."""
 
     def close(self) -> None:
@@ -37,13 +37,13 @@ class Clusters(Protocol):
 class OneCluster:
     """Always the same (`Clusters`)."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ClusterService) -> None:
         self._service = service
 
-    def now(self) -> Service:
+    def now(self) -> ClusterService:
         return self._service
 
-    def guide(self, pool: Pool) -> None:
+    def guide(self, pool: ConnectionPool) -> None:
         """There is nowhere else to go."""
 
     def close(self) -> None:
@@ -63,18 +63,18 @@ class Failover:
     """
 
     def __init__(
-        self, services: list[Service], *, check_s: float, failures: int, successes: int
+        self, services: list[ClusterService], *, check_s: float, failures: int, successes: int
     ) -> None:
         self.services = services
         self.check_s = check_s
         self.failures = failures
         self.successes = successes
-        self._guiding: dict[asyncio.Task[None], Pool] = {}
+        self._guiding: dict[asyncio.Task[None], ConnectionPool] = {}
 
-    def now(self) -> Service:
+    def now(self) -> ClusterService:
         return self.services[0]
 
-    def guide(self, pool: Pool) -> None:
+    def guide(self, pool: ConnectionPool) -> None:
         for former, of in list(self._guiding.items()):
             if of.loop.is_closed():
                 del self._guiding[former]
@@ -86,7 +86,7 @@ class Failover:
         for task, pool in list(self._guiding.items()):
             _on(pool, task.cancel)
 
-    async def _guide(self, pool: Pool) -> None:
+    async def _guide(self, pool: ConnectionPool) -> None:
         at, failed, answered = 0, 0, 0
         while True:
             await asyncio.sleep(self.check_s)
@@ -103,7 +103,7 @@ class Failover:
                 at, failed, answered = to, 0, 0
                 pool.move(self.services[at])
 
-    async def _other(self, pool: Pool, at: int) -> int:
+    async def _other(self, pool: ConnectionPool, at: int) -> int:
         """The first of the others that answers; this one where none does."""
         for number, service in enumerate(self.services):
             if number != at and await pool.probe(service):
@@ -122,17 +122,17 @@ class Provided:
         EncoreError: The first one cannot be understood; or what the provider raises.
     """
 
-    def __init__(self, provider: Any, understand: Callable[[Any], Service]) -> None:
+    def __init__(self, provider: Any, understand: Callable[[Any], ClusterService]) -> None:
         self._provider = provider
         self._understand = understand
-        self._pools: WeakSet[Pool] = WeakSet()
+        self._pools: WeakSet[ConnectionPool] = WeakSet()
         self._service = understand(provider.initial_service_info())
         provider.initialize(self._told)
 
-    def now(self) -> Service:
+    def now(self) -> ClusterService:
         return self._service
 
-    def guide(self, pool: Pool) -> None:
+    def guide(self, pool: ConnectionPool) -> None:
         self._pools.add(pool)
         if pool.service is not self._service:  # told meanwhile
             pool.move(self._service)
@@ -150,7 +150,7 @@ class Provided:
             _on(pool, pool.move, service)
 
 
-def _on(pool: Pool, call: Callable[..., object], *values: Any) -> None:
+def _on(pool: ConnectionPool, call: Callable[..., object], *values: Any) -> None:
     """Call it on the event loop of a pool, which may be closed by now."""
     with contextlib.suppress(RuntimeError):  # it is closed, perhaps since this moment
         pool.loop.call_soon_threadsafe(call, *values)

@@ -20,22 +20,22 @@ from ...eventloop.affinity import LoopEnd, end_all, running_loop
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...values.topic_names import full_name
 from ...wire import pulsar_pb2 as pb
-from ..interface import ConsumerLink, ProducerLink, ProducerListener
-from ..versioned.known_schema import Definition, KnownSchema
-from ..versioned.versioned_consumer import VersionedLink
+from ..interface import ProducerListener, TransportConsumer, TransportProducer
+from ..versioned.known_schema import KnownSchema, SchemaDefinition
+from ..versioned.versioned_consumer import VersionedConsumer
 from ..versioned.versioned_messages import SchemaVersions, has_versions
 from ..versioned.writer_schemas import WriterSchemas
-from .client_settings import Settings
+from .client_settings import ClientSettings
 from .clusters import Clusters, OneCluster
-from .connection.cluster_service import Credentials, Dialer, Service
+from .connection.cluster_service import ClusterService, ConnectionCredentials, Dialer
 from .connection.codec_thread import Codecs, CodecThread
-from .connection.pool import Pool
+from .connection.pool import ConnectionPool
 from .connection.sockets import Sockets
-from .connection.tls_context import Tls
+from .connection.tls_context import TlsContext
 from .consumer.native_consumer import NATIVE, NativeConsumer
 from .lookup.lookup import Lookup
-from .lookup.lookup_interface import Pattern
-from .lookup.refresh_schedule import Round, Timed
+from .lookup.lookup_interface import NamePattern
+from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
 
 _NAME_DIGITS: Final = 5  # as many as Java's
@@ -48,7 +48,7 @@ class _Place:
         self.lookup = lookup
         self.end: LoopEnd | None = None  # of its loop
         # In the order they were made, in which they are closed.
-        self.links: dict[NativeConsumer | VersionedLink | NativeProducer, None] = {}
+        self.links: dict[NativeConsumer | VersionedConsumer | NativeProducer, None] = {}
 
 
 class NativeTransport:
@@ -74,20 +74,20 @@ class NativeTransport:
     def __init__(
         self,
         where: str | Clusters,
-        settings: Settings | None = None,
+        settings: ClientSettings | None = None,
         *,
-        credentials: Credentials | None = None,
+        credentials: ConnectionCredentials | None = None,
         dialer: Dialer | None = None,
         rng: Random | None = None,
-        make_round: Callable[[], Round] = Timed,
+        make_round: Callable[[], RefreshSchedule] = TimedSchedule,
     ) -> None:
         if isinstance(where, str):
-            tls = Tls()
-            service = Service.at(where, dialer or Sockets(tls), credentials, tls)
+            tls = TlsContext()
+            service = ClusterService.at(where, dialer or Sockets(tls), credentials, tls)
             self._clusters: Clusters = OneCluster(service)
         else:
             self._clusters = where
-        self._settings = settings or Settings()
+        self._settings = settings or ClientSettings()
         self._rng = rng or Random()
         self._make_round = make_round
         self._make_codecs: Callable[[], Codecs] = getattr(dialer, "make_codecs", CodecThread)
@@ -106,7 +106,9 @@ class NativeTransport:
         loop = asyncio.get_running_loop()
         place = self._places.get(loop)
         if place is None:
-            pool = Pool(self._clusters.now(), self._settings, self._rng, self._make_codecs())
+            pool = ConnectionPool(
+                self._clusters.now(), self._settings, self._rng, self._make_codecs()
+            )
             self._clusters.guide(pool)
             place = self._places[loop] = _Place(Lookup(pool, self._make_round))
             place.end = LoopEnd(partial(self._loop_ends, place))
@@ -135,7 +137,7 @@ class NativeTransport:
         links = [each for each in place.links if not isinstance(each, NativeProducer)]
         end_all(pool.loop, *(link.abandon for link in links), pool.shutdown)
 
-    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+    async def subscribe(self, subscription: Subscription) -> TransportConsumer:
         place = self._place()
         name = subscription.consumer_name or uuid.uuid4().hex[:_NAME_DIGITS]
         consumer = NativeConsumer(
@@ -145,17 +147,17 @@ class NativeTransport:
             self._consumer_ids,
             lambda _: place.links.pop(link, None),
         )
-        link: NativeConsumer | VersionedLink = consumer
+        link: NativeConsumer | VersionedConsumer = consumer
         if has_versions(subscription.schema):
             versions = SchemaVersions(subscription.schema, self._writers)
-            link = VersionedLink(consumer, subscription, versions)
+            link = VersionedConsumer(consumer, subscription, versions)
         place.links[link] = None
         await consumer.open()
         return link
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         return await open_producer(self, options, self._producer_ids, listener)
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
@@ -175,7 +177,7 @@ class NativeTransport:
         return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
 
     async def topics_matching(self, pattern: str) -> list[str]:
-        wanted = Pattern(pattern)
+        wanted = NamePattern(pattern)
         lookup = self._place().lookup
         listing = await lookup.topics(wanted.namespace, RegexSubscriptionMode.PersistentOnly)
         return sorted(each for each in listing.topics or () if wanted.matches(each))
@@ -192,7 +194,7 @@ class NativeTransport:
         return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
 
     @property
-    def consumers(self) -> list[ConsumerLink]:
+    def consumers(self) -> list[TransportConsumer]:
         """The subscriptions that are open, in the order they were made."""
         return [
             link
@@ -206,10 +208,10 @@ class NativeTransport:
         for place in list(self._places.values()):
             place.lookup.pool.hurry()
 
-    async def _definition(self, topic: str, version: int) -> Definition:
+    async def _definition(self, topic: str, version: int) -> SchemaDefinition:
         schema = await self._place().lookup.schema(full_name(topic), version)
         kind = pb.Schema.Type.Name(schema.type)
-        return Definition(kind, schema.schema_data.decode(errors="replace"))
+        return SchemaDefinition(kind, schema.schema_data.decode(errors="replace"))
 
     def shutdown(self) -> None:
         self._closed = True

@@ -17,11 +17,11 @@ from ...errors import ConfigurationError, NotSupportedError
 from ...options import ClientOptions
 from ...options.checks import seconds
 from ...values.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
-from .client_settings import Settings
+from .client_settings import ClientSettings
 from .clusters import Clusters, Failover, OneCluster, Provided
-from .connection.cluster_service import Service
+from .connection.cluster_service import ClusterService
 from .connection.sockets import Sockets
-from .connection.tls_context import Tls
+from .connection.tls_context import TlsContext
 
 
 def unsupported(options: ClientOptions) -> str | None:
@@ -84,7 +84,7 @@ def _has_httpx() -> bool:
     return find_spec("httpx") is not None
 
 
-def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
+def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:
     """Where a native client goes, and its waits and limits.
 
     Raises:
@@ -95,7 +95,7 @@ def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
     if reason is not None:
         raise NotSupportedError(f"the native transport cannot serve this: {reason}")
     timeout = options.reattach_timeout
-    settings = Settings(
+    settings = ClientSettings(
         operation_timeout_s=options.operation_timeout_seconds,
         connection_timeout_s=options.connection_timeout_ms / 1000,
         listener_name=options.listener_name,
@@ -124,7 +124,7 @@ def _clusters(options: ClientOptions) -> Clusters:
     return Provided(where, lambda info: _of_info(options, info))
 
 
-def _of_info(options: ClientOptions, info: Any) -> Service:
+def _of_info(options: ClientOptions, info: Any) -> ClusterService:
     if not (isinstance(info, ServiceInfo) or stock.is_one(info, "pulsar.ServiceInfo")):
         raise ConfigurationError(
             f"a ServiceInfoProvider must give a ServiceInfo, got {type(info).__name__}"
@@ -135,16 +135,16 @@ def _of_info(options: ClientOptions, info: Any) -> Service:
     return _service(options, info.service_url, info.authentication, info.tls_trust_certs_file_path)
 
 
-def _service(options: ClientOptions, url: str, given: Any, trusted: str | None) -> Service:
+def _service(options: ClientOptions, url: str, given: Any, trusted: str | None) -> ClusterService:
     known = authentication.of(given)
     certificate = options.tls_certificate_file_path
     key = options.tls_private_key_file_path
     if isinstance(known, AuthenticationTLS):
         certificate, key = known.certificate_path, known.private_key_path
-    tls = Tls(
+    tls = TlsContext(
         trust_file=trusted,
         certificate_file=certificate,
         key_file=key,
         insecure=options.tls_allow_insecure_connection,
     )
-    return Service.at(url, Sockets(tls), known, tls)
+    return ClusterService.at(url, Sockets(tls), known, tls)

@@ -3,7 +3,7 @@
 Owns the only functions handed to the C++ library as callbacks. They run on its threads, where an
 exception ends the process (stock-client notes, section 6), so they swallow everything and never
 block. An object that arrives after its caller was cancelled is closed, not orphaned. The library
-forgets some callbacks when it closes; `Calls.abandon` settles those.
+forgets some callbacks when it closes; `CppCalls.abandon` settles those.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def close_quietly(native: Any) -> None:
         native.close_async(ignore)
 
 
-class Calls:
+class CppCalls:
     """The native operations under way for one object."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ import pulsar
 from ...errors import ConfigurationError
 from ...eventloop.process import at_end, forked
 from .cpp_log_file import LogFile
-from .cpp_log_lines import Line, Refusals, lines
+from .cpp_log_lines import LogLine, Refusals, lines
 
 #: Its level when the first client is made decides, unless it lets less through than warnings.
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")
@@ -54,7 +54,7 @@ class EngineLog:
     def _reset(self) -> None:
         self._lock = threading.Lock()  # what was read; never held while a handler runs
         self._rest = b""  # of a record that is not whole yet
-        self._lines: deque[Line] = deque()
+        self._lines: deque[LogLine] = deque()
         self._dropped = 0
         self._refusals = Refusals()
         self._waiting: deque[Callable[[], object]] = deque()
@@ -165,7 +165,7 @@ class EngineLog:
                 self._keep(line)
             return file.read >= end
 
-    def _keep(self, line: Line) -> None:
+    def _keep(self, line: LogLine) -> None:
         if len(self._lines) >= _MOST_LINES:
             self._lines.popleft()
             self._dropped += 1
@@ -188,7 +188,9 @@ class EngineLog:
                 dropped, self._dropped = self._dropped, 0
                 line = self._lines.popleft() if self._lines else None
             if dropped:
-                _emit(Line(0, f"{dropped} lines were dropped: handlers are slower than the engine"))
+                _emit(
+                    LogLine(0, f"{dropped} lines were dropped: handlers are slower than the engine")
+                )
             if line is None:
                 return
             _emit(line)
@@ -271,7 +273,7 @@ def _level() -> Any:
     return pulsar.LoggerLevel.Info if asked <= logging.INFO else pulsar.LoggerLevel.Warn
 
 
-def _emit(line: Line) -> None:
+def _emit(line: LogLine) -> None:
     try:
         if not ENGINE.isEnabledFor(line.level):
             return

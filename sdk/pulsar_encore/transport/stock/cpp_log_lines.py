@@ -1,7 +1,8 @@
 """The C++ library's log as text: its records, and the broker's reasons in them. Pure.
 
-Owns `Line`, `lines` and `Refusals`. The library hands most refusals over as a bare result code; the
-broker's own words are only in what it logs just before (ClientConnection.cc, at WARN and above).
+Owns `LogLine`, `lines` and `Refusals`. The library hands most refusals over as a bare result code;
+the broker's own words are only in what it logs just before (ClientConnection.cc, at WARN and
+above).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _OWN_FAILURE: Final = re.compile(r"Failed to create Connect command: .+\Z", re.D
 _KEPT: Final = 256
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One record of the library's log."""
 
     at: int  # where it begins, in bytes since the log's beginning
@@ -48,7 +49,7 @@ class Line(NamedTuple):
     number: int = 0
 
 
-def lines(data: bytes, at: int) -> Iterator[Line]:
+def lines(data: bytes, at: int) -> Iterator[LogLine]:
     """The records in `data`, which ends where one ends and begins at the log's byte `at`.
 
     What has no header (two threads wrote at once: the library's file logger takes no lock) is a
@@ -57,11 +58,11 @@ def lines(data: bytes, at: int) -> Iterator[Line]:
     headers = list(_HEADER.finditer(data))
     first = headers[0].start() if headers else len(data)
     if first:
-        yield Line(at, _text(data[:first]))
+        yield LogLine(at, _text(data[:first]))
     ends = [header.start() for header in headers[1:]]
     for header, end in zip(headers, [*ends, len(data)], strict=False):
         time, level, thread, source, number = header.groups()
-        yield Line(
+        yield LogLine(
             at + header.start(),
             _text(data[header.end() : end]),
             _LEVELS[level],
@@ -91,7 +92,7 @@ class Refusals:
         # Of lookups, when one call has it: equal ones at the same time are one request, one line.
         self._shared: deque[_Refusal] = deque(maxlen=_KEPT)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LogLine) -> None:
         """Keep the refusal that `line` tells of, if it does."""
         own = _OWN_FAILURE.search(line.text)
         if own is not None:

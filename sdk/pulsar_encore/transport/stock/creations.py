@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .cpp_calls import Calls, Start
+from .cpp_calls import CppCalls, Start
 
 
 class Creations:
@@ -24,7 +24,7 @@ class Creations:
         self._under_way: dict[asyncio.AbstractEventLoop | None, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
-    async def make(self, calls: Calls, start: Start, doing: str) -> Any:
+    async def make(self, calls: CppCalls, start: Start, doing: str) -> Any:
         """What `start` makes; closed, not orphaned, when the caller is gone before it comes.
 
         Raises:

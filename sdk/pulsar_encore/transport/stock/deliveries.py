@@ -17,7 +17,7 @@ _ONLY: Final = (0,)  # the index of a message that is no batch
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
 
 
-class Sources:
+class TopicNames:
     """The topics and partitions of one consumer, numbered as they are first seen."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
@@ -92,7 +92,7 @@ class Grouper:
             Then the ids between two that are as far apart as their indexes need not be read.
     """
 
-    def __init__(self, sources: Sources, *, one_queue: bool) -> None:
+    def __init__(self, sources: TopicNames, *, one_queue: bool) -> None:
         self._sources = sources
         self._one_queue = one_queue
 

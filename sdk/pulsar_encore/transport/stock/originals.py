@@ -1,12 +1,12 @@
 """Native messages and ids that the stock library needs back: to ack parts, and for chunked ones.
 
-Owns `Originals`. The library acks part of a batch only through the ids it delivered, and all chunks
-of a message only through the id of the whole (stock-client notes, section 3). What is acked is let
-go at once; and so, in a while, is what was asked for again and did not come: another consumer has
-it. Should it come later, its new ids are kept. Invariant: a payload is kept for a second only, so
-that a long wait does not pin it, but for chunked messages: the library cannot ask for all their
-chunks again, so they come again from here. Their ids outlive them: an ack without, of the last
-chunk alone, would leave the others with nobody.
+Owns `CppOriginals`. The library acks part of a batch only through the ids it delivered, and all
+chunks of a message only through the id of the whole (stock-client notes, section 3). What is acked
+is let go at once; and so, in a while, is what was asked for again and did not come: another
+consumer has it. Should it come later, its new ids are kept. Invariant: a payload is kept for a
+second only, so that a long wait does not pin it, but for chunked messages: the library cannot ask
+for all their chunks again, so they come again from here. Their ids outlive them: an ack without, of
+the last chunk alone, would leave the others with nobody.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_SPARE: Final = 10_000
 _STEP: Final = 3_000  # messages compacted in one go, 0.5 us each
 
 
-class Original:
+class CppOriginal:
     """What is kept of one entry."""
 
     __slots__ = (
@@ -83,16 +83,16 @@ class Original:
         self.chunked = None
 
 
-class Originals:
+class CppOriginals:
     """What is kept of all unfinished batches and chunked messages of one consumer."""
 
     def __init__(self) -> None:
-        self._by_source: dict[int, SortedDict[tuple[int, int], Original]] = {}
-        self._order: OrderedDict[Original, None] = OrderedDict()  # by `kept_at`
-        self._fresh: OrderedDict[Original, None] = OrderedDict()  # those with payloads, alike
-        self._asked: OrderedDict[Original, float] = OrderedDict()  # when, oldest first
+        self._by_source: dict[int, SortedDict[tuple[int, int], CppOriginal]] = {}
+        self._order: OrderedDict[CppOriginal, None] = OrderedDict()  # by `kept_at`
+        self._fresh: OrderedDict[CppOriginal, None] = OrderedDict()  # those with payloads, alike
+        self._asked: OrderedDict[CppOriginal, float] = OrderedDict()  # when, oldest first
         self._all_asked_at: float | None = None
-        self._chunked: OrderedDict[Original, int] = OrderedDict()  # payload bytes, oldest first
+        self._chunked: OrderedDict[CppOriginal, int] = OrderedDict()  # payload bytes, oldest first
         self._chunked_bytes = 0
         # Ids of chunked messages without a record: acked, and perhaps once more after a loss of the
         # connection; or perhaps with another consumer, and perhaps still held here.
@@ -116,7 +116,7 @@ class Originals:
         if kept is None:
             if len(self._order) >= _MAX_ENTRIES:
                 self._let_go(next(iter(self._order)))
-            kept = entries[key] = Original(delivery.source, key)
+            kept = entries[key] = CppOriginal(delivery.source, key)
         kept.put(delivery, now)
         self._asked.pop(kept, None)
         self._order[kept] = None
@@ -127,7 +127,7 @@ class Originals:
             self._fresh[kept] = None
             self._fresh.move_to_end(kept)
 
-    def _keep_payload(self, kept: Original, size: int) -> None:
+    def _keep_payload(self, kept: CppOriginal, size: int) -> None:
         self._drop_payload(kept)
         self._chunked[kept] = size
         self._chunked_bytes += size
@@ -137,10 +137,10 @@ class Originals:
             oldest.compact()
             oldest.crowded_out = True
 
-    def _drop_payload(self, kept: Original) -> None:
+    def _drop_payload(self, kept: CppOriginal) -> None:
         self._chunked_bytes -= self._chunked.pop(kept, 0)
 
-    def find(self, source: int, key: tuple[int, int]) -> Original | None:
+    def find(self, source: int, key: tuple[int, int]) -> CppOriginal | None:
         """What is kept of an entry."""
         entries = self._by_source.get(source)
         return None if entries is None else entries.get(key)
@@ -174,7 +174,7 @@ class Originals:
         for each in list(self._by_source.get(source, SortedDict()).irange(maximum=key)):
             self.pop(source, each)
 
-    def _let_go(self, kept: Original) -> None:
+    def _let_go(self, kept: CppOriginal) -> None:
         del self._by_source[kept.source][kept.key]
         del self._order[kept]
         self._fresh.pop(kept, None)

@@ -1,6 +1,6 @@
 """A producer's options as the stock library takes them, and the guard around a message router.
 
-Owns `Router`: it is called by the library in the middle of a send, where an exception must not
+Owns `RouterGuard`: it is called by the library in the middle of a send, where an exception must not
 pass, so the exception is kept for the producer and the library gets a partition that cannot be.
 """
 
@@ -20,7 +20,7 @@ from .stock_schemas import schema_info
 _NO_LIMIT: Final = 0
 
 
-class Router:
+class RouterGuard:
     """A user's `message_router(message, partitions)` made safe for the library."""
 
     def __init__(self, route: Callable[[Any, int], int], schema: Any) -> None:
@@ -59,7 +59,7 @@ def pending_limit(options: ProducerOptions) -> int:
     return min((limit for limit in limits if limit), default=0)
 
 
-def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None]:
+def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard | None]:
     """The `_pulsar.ProducerConfiguration` for `options`, and the router in it.
 
     Raises:
@@ -103,6 +103,6 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None
     conf.access_mode(getattr(_pulsar.ProducerAccessMode, options.access_mode.name))
     router = None
     if options.message_router is not None:
-        router = Router(options.message_router, options.schema)
+        router = RouterGuard(options.message_router, options.schema)
         conf.message_router(router)
     return conf, router

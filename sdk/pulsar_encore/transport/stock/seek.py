@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import _pulsar
 
-from .cpp_calls import Calls
+from .cpp_calls import CppCalls
 
 _LOOK_S: Final = 0.002
 # An answer within so long of the connection is the one that waited for it, as the library arranges
@@ -28,7 +28,7 @@ _MOST: Final = 4  # seeks in all; a connection that comes and goes looks like la
 
 async def seek(
     native: Any,
-    calls: Calls,
+    calls: CppCalls,
     target: Any,
     sought: Callable[[], None] = lambda: None,
     asking: AbstractContextManager[object] = _NOBODY,

@@ -25,11 +25,11 @@ from ...eventloop.close_once import CloseOnce
 from ...eventloop.mailbox import Mailbox
 from ...options import ConsumerType, Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Capabilities, Delivery, Sink
-from .cpp_calls import Calls
+from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener
+from .cpp_calls import CppCalls
 from .cpp_ids import to_native
-from .deliveries import Grouper, Sources, partition_name
-from .originals import Original, Originals
+from .deliveries import Grouper, TopicNames, partition_name
+from .originals import CppOriginal, CppOriginals
 from .pump import Pump
 from .seek import seek
 from .stock_messages import dress
@@ -70,7 +70,7 @@ STOCK: Final = Capabilities(
 
 
 class StockConsumer:
-    """`ConsumerLink` over a native consumer, subscribed with the options of `consumer_config`.
+    """`TransportConsumer` over a native consumer, subscribed with the options of `consumer_config`.
 
     Args:
         native: The native consumer.
@@ -88,11 +88,11 @@ class StockConsumer:
         self._subscription = subscription
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(self._loop)
-        self._calls = Calls()
-        self._sources = Sources(subscription.topics)
+        self._calls = CppCalls()
+        self._sources = TopicNames(subscription.topics)
         self._several = several or subscription.pattern is not None or len(subscription.topics) > 1
         self._grouper = Grouper(self._sources, one_queue=subscription.shared and not self._several)
-        self._originals = Originals()
+        self._originals = CppOriginals()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
@@ -108,7 +108,7 @@ class StockConsumer:
         self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
-        self._sink: Sink | None = None
+        self._sink: DeliveryListener | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -155,7 +155,7 @@ class StockConsumer:
 
     # Deliveries
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: DeliveryListener) -> None:
         self._sink = sink
         self._pump.start()
 
@@ -238,7 +238,7 @@ class StockConsumer:
 
     def can_ack(self, source: int) -> bool:
         """Not while the only topic is away. Of several, the library cannot tell which is away: then
-        all are sent, and sent again once all are connected (`Sink.on_doubtful`)."""
+        all are sent, and sent again once all are connected (`DeliveryListener.on_doubtful`)."""
         if self._closed or self._seeking:
             return False
         return self._several or bool(self._native.is_connected())
@@ -334,7 +334,7 @@ class StockConsumer:
             self._sink.on_asked_all(())
             self._pump.call(self._pump.ask_for_all)
 
-    def _bring_again(self, kept: Original, delivery: Delivery) -> None:
+    def _bring_again(self, kept: CppOriginal, delivery: Delivery) -> None:
         if kept.chunked is not delivery or self._closed or self._sink is None:
             return  # acked meanwhile, or it came again by a reconnect or a rewind
         delivery.redelivery_count += 1

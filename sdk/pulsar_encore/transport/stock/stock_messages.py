@@ -16,7 +16,7 @@ from ..interface import Delivery
 _T = TypeVar("_T")
 
 
-class Native(Protocol):
+class CppMessage(Protocol):
     """What is read of a `_pulsar.Message`."""
 
     def data(self) -> bytes: ...
@@ -43,8 +43,8 @@ class StockMessage:
 
     __slots__ = ("native",)
 
-    def __init__(self, native: Native) -> None:
-        self.native: Native = native
+    def __init__(self, native: CppMessage) -> None:
+        self.native: CppMessage = native
 
     def data(self) -> bytes:
         return self.native.data()

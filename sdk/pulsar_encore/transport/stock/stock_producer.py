@@ -22,20 +22,20 @@ from ...eventloop.close_once import CloseOnce
 from ...eventloop.mailbox import Mailbox
 from ...options import ProducerOptions
 from ...values.message_id import MessageId
-from ...values.outgoing_message import Outgoing
-from .cpp_calls import Calls, in_thread
+from ...values.outgoing_message import OutgoingMessage
+from .cpp_calls import CppCalls, in_thread
 from .cpp_ids import from_native
-from .producer_config import Router, pending_limit
+from .producer_config import RouterGuard, pending_limit
 from .result_errors import failure, raised
 
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
 
 
 class StockProducer:
-    """One producer (`ProducerLink`). All methods on the loop that created it, or, once that is
+    """One producer (`TransportProducer`). All methods on the loop that created it, or, once that is
     closed, on the next."""
 
-    def __init__(self, native: Any, options: ProducerOptions, router: Router | None) -> None:
+    def __init__(self, native: Any, options: ProducerOptions, router: RouterGuard | None) -> None:
         self._native = native
         self._topic: str = native.topic()
         self._router = router
@@ -46,7 +46,7 @@ class StockProducer:
         self._under_way: dict[asyncio.Future[MessageId], int] = {}  # and its chunks
         self._chunks_under_way = 0
         self._waiting: deque[tuple[Any, int, asyncio.Future[MessageId]]] = deque()
-        self._calls = Calls()
+        self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
 
@@ -65,7 +65,7 @@ class StockProducer:
     def is_connected(self) -> bool:
         return not self._closed and bool(self._native.is_connected())
 
-    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         self._mail.move(asyncio.get_running_loop())
@@ -163,14 +163,14 @@ class StockProducer:
                 future.set_exception(ClosedError("the producer was closed before the send ended"))
 
 
-def chunks_of(message: Outgoing) -> int:
+def chunks_of(message: OutgoingMessage) -> int:
     """How many chunks a message takes, as far as it shows: before compression and encryption, at
     the broker's usual limit. Only memory hangs on it."""
     size = len(message.payload or b"")
     return max(1, -(-size // _CHUNK_BYTES))
 
 
-def build(message: Outgoing) -> Any:
+def build(message: OutgoingMessage) -> Any:
     """The `_pulsar.Message` to send.
 
     Raises:

@@ -25,10 +25,10 @@ from ...errors import ClosedError, NotSupportedError, TransportError
 from ...eventloop.close_once import CloseOnce
 from ...options import Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Delivery, Sink
-from .cpp_calls import Calls, close_quietly
+from ..interface import AckPlan, Delivery, DeliveryListener
+from .cpp_calls import CppCalls, close_quietly
 from .cpp_ids import to_native
-from .deliveries import Grouper, Sources
+from .deliveries import Grouper, TopicNames
 from .result_errors import failure, raised
 from .seek import seek
 from .stock_consumer import STOCK
@@ -92,7 +92,8 @@ class _Inbox:
 
 
 class StockReader:
-    """`ConsumerLink` of a subscription that is not durable. All methods on the loop that made it.
+    """`TransportConsumer` of a subscription that is not durable. All methods on the loop that made
+    it.
 
     Args:
         native: The native reader.
@@ -106,7 +107,7 @@ class StockReader:
         self._subscription = subscription
         self._topic: str = native.topic()
         self._loop = asyncio.get_running_loop()
-        self._sources = Sources(subscription.topics)
+        self._sources = TopicNames(subscription.topics)
         self._inbox = _Inbox(self, self._loop)
         self._grouper = Grouper(self._sources, one_queue=False)
         self._room = min(max(1, subscription.receiver_queue_size // 2), _MOST_AHEAD)
@@ -119,8 +120,8 @@ class StockReader:
         self._seeking = False
         self._seeks = asyncio.Lock()  # the library refuses a second one
         self._asking = threading.Lock()  # as `Pump.asking`
-        self._sink: Sink | None = None
-        self._calls = Calls()
+        self._sink: DeliveryListener | None = None
+        self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
         # Else a read under way would keep the native reader, and its subscription, for ever.
@@ -157,7 +158,7 @@ class StockReader:
 
     # Reading
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: DeliveryListener) -> None:
         self._sink = sink
         self.read_on()
 

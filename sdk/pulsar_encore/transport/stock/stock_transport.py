@@ -26,14 +26,14 @@ from ...errors import (
 from ...eventloop.close_once import CloseOnce
 from ...options import ClientOptions, ProducerOptions, Subscription
 from ...values.topic_names import full_name
-from ..interface import ConsumerLink, ProducerLink, ProducerListener
-from ..versioned.known_schema import Definition, KnownSchema
-from ..versioned.versioned_consumer import VersionedLink
+from ..interface import ProducerListener, TransportConsumer, TransportProducer
+from ..versioned.known_schema import KnownSchema, SchemaDefinition
+from ..versioned.versioned_consumer import VersionedConsumer
 from ..versioned.versioned_messages import SchemaVersions, has_versions
 from ..versioned.writer_schemas import WriterSchemas
 from .at_exit import end, end_open, keep_in_child, watch
 from .consumer_config import consumer_configuration, reader_configuration, subscribed_topics
-from .cpp_calls import Calls, Start, in_thread
+from .cpp_calls import CppCalls, Start, in_thread
 from .cpp_ids import to_native
 from .cpp_log import engine_log
 from .creations import Creations
@@ -47,7 +47,7 @@ from .stock_schemas import attach
 # one that is not would keep the caller for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
-_Link = StockConsumer | StockProducer | StockReader | VersionedLink
+_Link = StockConsumer | StockProducer | StockReader | VersionedConsumer
 
 
 class StockTransport:
@@ -65,7 +65,7 @@ class StockTransport:
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._native = _native_client(options)
-        self._calls = Calls()
+        self._calls = CppCalls()
         waiting = getattr(options.authentication, "waiting", None)  # one of ours with a supplier
         if waiting is not None:
             waiting.add(self._calls)
@@ -83,15 +83,15 @@ class StockTransport:
         """The `_pulsar.Client`, for what this package does not wrap."""
         return self._native
 
-    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
-        link: StockConsumer | StockReader | VersionedLink
+    async def subscribe(self, subscription: Subscription) -> TransportConsumer:
+        link: StockConsumer | StockReader | VersionedConsumer
         if subscription.durable:
             link = await self._consumer(subscription)
         else:
             link = await self._reader(subscription)
         if has_versions(subscription.schema):
             versions = SchemaVersions(subscription.schema, self._writers)
-            link = VersionedLink(link, subscription, versions)
+            link = VersionedConsumer(link, subscription, versions)
         self._add(link)
         return link
 
@@ -124,7 +124,7 @@ class StockTransport:
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
-    ) -> ProducerLink:
+    ) -> TransportProducer:
         conf, router = producer_configuration(options)
         attach(options.schema, self._native)
         native = await self._create(
@@ -180,7 +180,7 @@ class StockTransport:
                 async with asyncio.timeout(_CREATIONS_WAIT_S):
                     await self._creations.settled()
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
-                    await Calls().run(partial(end, self._native), "close the client")
+                    await CppCalls().run(partial(end, self._native), "close the client")
         finally:
             self._gone()
         await engine_log.delivered()
@@ -202,9 +202,9 @@ class StockTransport:
         self._creations.then(partial(end_open, self._native))
 
 
-async def _definition(native: Any, topic: str, version: int) -> Definition:
+async def _definition(native: Any, topic: str, version: int) -> SchemaDefinition:
     info = await _schema_info(native, topic, version)
-    return Definition(info.schema_type().name, info.schema())
+    return SchemaDefinition(info.schema_type().name, info.schema())
 
 
 async def _schema_info(native: Any, topic: str, version: int) -> Any:

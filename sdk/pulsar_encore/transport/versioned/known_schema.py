@@ -1,6 +1,6 @@
 """Schemas as brokers keep them. Values; no I/O.
 
-Owns `Definition`, what is decoded with, and `KnownSchema`, which a copy is sent with.
+Owns `SchemaDefinition`, what is decoded with, and `KnownSchema`, which a copy is sent with.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Definition(NamedTuple):
+class SchemaDefinition(NamedTuple):
     """A version of a topic's schema.
 
     Attributes:

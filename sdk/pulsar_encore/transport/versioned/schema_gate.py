@@ -1,7 +1,7 @@
 """Where deliveries wait for the schema they were written with, before the sink.
 
-Owns `Gate`: the waiting in order, before anything is queued, so that an ordered subscription stays
-ordered; bounded, because what waits was not consumed. A version that cannot be fetched stops
+Owns `SchemaGate`: the waiting in order, before anything is queued, so that an ordered subscription
+stays ordered; bounded, because what waits was not consumed. A version that cannot be fetched stops
 nothing: its messages are handed out, and only their values are errors.
 """
 
@@ -14,13 +14,21 @@ from collections.abc import Container, Sequence
 from ...errors import TopicNotFound
 from ...eventloop.affinity import cancel
 from ...values.topic_names import base_name
-from ..interface import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
+from ..interface import (
+    Deliveries,
+    Delivery,
+    DeliveryListener,
+    RetryNotice,
+    SkipReason,
+    TransportConsumer,
+    singly,
+)
 from .versioned_messages import SchemaVersions
 from .writer_schemas import Version
 
 
-class Gate:
-    """A `Sink` before the consumer's.
+class SchemaGate:
+    """A `DeliveryListener` before the consumer's.
 
     Args:
         link: Whose deliveries these are.
@@ -30,7 +38,12 @@ class Gate:
     """
 
     def __init__(
-        self, link: ConsumerLink, versions: SchemaVersions, sink: Sink, *, durable: bool
+        self,
+        link: TransportConsumer,
+        versions: SchemaVersions,
+        sink: DeliveryListener,
+        *,
+        durable: bool,
     ) -> None:
         self._link = link
         self._versions = versions
@@ -118,7 +131,7 @@ class Gate:
     def on_removed(self, source: int) -> None:
         self._sink.on_removed(source)
 
-    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         self._sink.on_unread(source, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

@@ -1,6 +1,6 @@
 """A subscription whose messages wait for the schema they were written with, over any link.
 
-Owns `VersionedLink`: of what the link is asked, all that concerns those that wait.
+Owns `VersionedConsumer`: of what the link is asked, all that concerns those that wait.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Protocol
 
 from ...options import Subscription
 from ...values.message_id import MessageId
-from ..interface import AckPlan, Capabilities, ConsumerLink, Sink
-from .schema_gate import Gate
+from ..interface import AckPlan, Capabilities, DeliveryListener, TransportConsumer
+from .schema_gate import SchemaGate
 from .versioned_messages import SchemaVersions
 
 
-class Abandonable(ConsumerLink, Protocol):
+class Abandonable(TransportConsumer, Protocol):
     """A link that can be dropped at once."""
 
     def abandon(self) -> None:
         """Drop everything, without waiting."""
 
 
-class VersionedLink:
-    """A `ConsumerLink` of a schema with versions.
+class VersionedConsumer:
+    """A `TransportConsumer` of a schema with versions.
 
     Args:
         link: What it is over; its `start` was not called.
@@ -37,7 +37,7 @@ class VersionedLink:
         self._link = link
         self._subscription = subscription
         self._versions = versions
-        self._gate: Gate | None = None
+        self._gate: SchemaGate | None = None
         self.capabilities: Capabilities = link.capabilities
 
     @property
@@ -64,9 +64,9 @@ class VersionedLink:
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._link.source_of(topic, partition, ledger)
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: DeliveryListener) -> None:
         durable = self._subscription.durable
-        self._gate = Gate(self._link, self._versions, sink, durable=durable)
+        self._gate = SchemaGate(self._link, self._versions, sink, durable=durable)
         self._link.start(self._gate)
 
     def consumed(self, source: int, messages: int) -> None:

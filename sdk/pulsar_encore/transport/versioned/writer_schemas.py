@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...errors import IncompatibleSchema, SchemaVersionError, TransportTimeout
-from .known_schema import Definition
+from .known_schema import SchemaDefinition
 
 #: A topic, without its partition, a version of its schema, and how often the topic was deleted: a
 #: topic that is created again numbers its versions from 0 again.
 Version = tuple[str, int, int]
 
 #: Asks a broker for a version: of a topic, by its number.
-Fetch = Callable[[str, int], Awaitable[Definition]]
+Fetch = Callable[[str, int], Awaitable[SchemaDefinition]]
 
 #: Longest that messages are held back for their schema; after it they go without, and a value is
 #: an error until the schema is here.

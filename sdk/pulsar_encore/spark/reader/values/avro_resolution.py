@@ -23,7 +23,7 @@ from decimal import Decimal
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from .avro_types import MISSING, FieldRule, Node, shape_of
+from .avro_types import MISSING, AvroNode, FieldRule, shape_of
 
 Convert: TypeAlias = Callable[[Any], Any]
 """From fastavro's object, never None, to one that Arrow takes."""
@@ -64,7 +64,7 @@ _RANKS: Final = {
 """How well a type becomes another one, from 2 (well) to 4; other pairs do not."""
 
 
-def resolved(writer: Node, reader: Node) -> Convert:
+def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
     """Return the function that converts decoded values from one schema to another.
 
     Args:
@@ -81,7 +81,7 @@ def resolved(writer: Node, reader: Node) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def _convert(writer: Node, reader: Node, path: str) -> Convert | None:
+def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
     """The function for values that are not null; None where nothing changes."""
     if writer.kind == "null":
         return None
@@ -109,11 +109,11 @@ def _fails(text: str) -> Convert:
     return convert
 
 
-def _named(node: Node) -> str:
+def _named(node: AvroNode) -> str:
     return node.logical or node.kind
 
 
-def _rank(writer: Node, reader: Node) -> int | None:
+def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
     """Return how well a type becomes another one: 0 is best, None means that it does not.
 
     A union's member of the lowest rank is chosen. Avro chooses the first one that is possible,
@@ -130,7 +130,7 @@ def _rank(writer: Node, reader: Node) -> int | None:
 # Unions
 
 
-def _from_union(writer: Node, reader: Node, path: str) -> Convert:
+def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     """Members are told apart by Python's types, which `read_avro` has checked."""
     members = {shape_of(each): _convert(each, reader, path) for each in writer.parts}
 
@@ -141,7 +141,7 @@ def _from_union(writer: Node, reader: Node, path: str) -> Convert:
     return convert
 
 
-def _to_member(writer: Node, reader: Node, path: str) -> Convert:
+def _to_member(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     ranks = [(_rank(writer, each), at) for at, each in enumerate(reader.parts)]
     fitting = [(rank, at) for rank, at in ranks if rank is not None]
     if not fitting:
@@ -159,7 +159,7 @@ def _to_member(writer: Node, reader: Node, path: str) -> Convert:
 # Records, arrays and maps
 
 
-def _record(writer: Node, reader: Node, path: str) -> Convert:
+def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     places = dict(zip(writer.names, writer.parts, strict=True))
     moved: list[tuple[str, str, Convert | None]] = []
     added: dict[str, Any] = {}
@@ -204,7 +204,7 @@ def _map(inner: Convert | None) -> Convert:
 # Leaves
 
 
-def _leaf(writer: Node, reader: Node) -> Convert | None:
+def _leaf(writer: AvroNode, reader: AvroNode) -> Convert | None:
     if reader.logical == "decimal":
         return decimal_of(writer.scale if writer.logical == "decimal" else reader.scale)
     if reader.kind in _INTEGERS:
@@ -222,7 +222,7 @@ def _leaf(writer: Node, reader: Node) -> Convert | None:
     return None
 
 
-def _integer(writer: Node, reader: Node) -> Convert | None:
+def _integer(writer: AvroNode, reader: AvroNode) -> Convert | None:
     if writer.kind in _FRACTIONS:
         scale = _unit("", reader.logical)
         return lambda value: _whole(value) * scale
@@ -252,7 +252,7 @@ def _single(value: float) -> float:
     return value
 
 
-def _symbol(writer: Node, reader: Node) -> Convert | None:
+def _symbol(writer: AvroNode, reader: AvroNode) -> Convert | None:
     known, instead = frozenset(reader.symbols), reader.otherwise
     if reader.kind != "enum" or instead is None or (writer.symbols and known >= {*writer.symbols}):
         return None
@@ -272,7 +272,7 @@ def decimal_of(scale: int) -> Convert:
 # Defaults
 
 
-def _absent(node: Node, rule: FieldRule) -> Any:
+def _absent(node: AvroNode, rule: FieldRule) -> Any:
     """Return the value of a field that the writer did not know, as Arrow takes it.
 
     Raises:
@@ -288,7 +288,7 @@ def _absent(node: Node, rule: FieldRule) -> Any:
     return None
 
 
-def _default(node: Node, given: Any, *, nullable: bool) -> Any:
+def _default(node: AvroNode, given: Any, *, nullable: bool) -> Any:
     """Convert a default from JSON to an object that Arrow takes.
 
     Raises:
@@ -322,7 +322,7 @@ def _default(node: Node, given: Any, *, nullable: bool) -> Any:
     return _typed(given, bool if node.kind == "boolean" else str)
 
 
-def _default_member(members: Sequence[Node], given: Any) -> Any:
+def _default_member(members: Sequence[AvroNode], given: Any) -> Any:
     for at, each in enumerate(members):
         try:
             return {f"member{at}": _default(each, given, nullable=False)}

@@ -1,6 +1,7 @@
 """What Avro schemas become in Spark: the types, as the JVM connector and spark-avro have them.
 
-Owns `Node`, a schema without names to be looked up and without what may be null: everything may be.
+Owns `AvroNode`, a schema without names to be looked up and without what may be null: everything may
+be.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class FieldRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class AvroNode:
     """A schema.
 
     Attributes:
@@ -109,14 +110,14 @@ class Node:
     kind: str
     logical: str = ""
     names: tuple[str, ...] = ()
-    parts: tuple[Node, ...] = ()
+    parts: tuple[AvroNode, ...] = ()
     digits: int = 0
     scale: int = 0
     symbols: tuple[str, ...] = ()
     otherwise: str | None = field(default=None, compare=False)
     rules: tuple[FieldRule, ...] = field(default=(), compare=False)
 
-    def narrowed(self, names: Collection[str]) -> Node:
+    def narrowed(self, names: Collection[str]) -> AvroNode:
         """Return the record with only these of its fields."""
         places = [at for at, name in enumerate(self.names) if name in names]
         return replace(
@@ -127,7 +128,7 @@ class Node:
         )
 
 
-def read_avro(text: str, of: str) -> tuple[Any, Node]:
+def read_avro(text: str, of: str) -> tuple[Any, AvroNode]:
     """A schema, as JSON has it and as a tree.
 
     Args:
@@ -154,9 +155,9 @@ class _Reading:
     """Reads one schema; knows the names that it has come across."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Node | None] = {}  # None while it is read
+        self._named: dict[str, AvroNode | None] = {}  # None while it is read
 
-    def node(self, schema: Any, space: str, path: tuple[str, ...]) -> Node:
+    def node(self, schema: Any, space: str, path: tuple[str, ...]) -> AvroNode:
         if isinstance(schema, list):
             return self._union(schema, space, path)
         if isinstance(schema, str):
@@ -167,16 +168,16 @@ class _Reading:
         if kind in _NAMED:
             return self._definition(schema, space, path)
         if kind == "array":
-            return Node("array", parts=(self.node(schema["items"], space, (*path, "[]")),))
+            return AvroNode("array", parts=(self.node(schema["items"], space, (*path, "[]")),))
         if kind == "map":
-            return Node("map", parts=(self.node(schema["values"], space, (*path, "{}")),))
+            return AvroNode("map", parts=(self.node(schema["values"], space, (*path, "{}")),))
         if kind in _PLAIN:
             return _leaf(kind, schema)
         return self._word(kind, space, path)
 
-    def _word(self, word: str, space: str, path: tuple[str, ...]) -> Node:
+    def _word(self, word: str, space: str, path: tuple[str, ...]) -> AvroNode:
         if word in _PLAIN and word not in _NAMED:
-            return Node(word)
+            return AvroNode(word)
         names = (word,) if "." in word or not space else (f"{space}.{word}", word)
         for name in names:
             if name in self._named:
@@ -186,7 +187,7 @@ class _Reading:
                 return found
         raise ValueError(f"there is no type {word!r}")
 
-    def _definition(self, schema: Any, space: str, path: tuple[str, ...]) -> Node:
+    def _definition(self, schema: Any, space: str, path: tuple[str, ...]) -> AvroNode:
         name = schema["name"]
         if "." in name:
             space = name.rpartition(".")[0]
@@ -199,7 +200,7 @@ class _Reading:
             node = _leaf(kind, schema)
         else:
             fields = schema["fields"]
-            node = Node(
+            node = AvroNode(
                 "record",
                 names=tuple(each["name"] for each in fields),
                 parts=tuple(
@@ -210,22 +211,22 @@ class _Reading:
         self._named[name] = node
         return node
 
-    def _union(self, members: list[Any], space: str, path: tuple[str, ...]) -> Node:
+    def _union(self, members: list[Any], space: str, path: tuple[str, ...]) -> AvroNode:
         nodes = [self.node(each, space, path) for each in members]
         nodes = [each for each in nodes if each.kind != "null"]
         if not nodes:
-            return Node("null")
+            return AvroNode("null")
         if len(nodes) == 1:
             return nodes[0]
         kinds = frozenset(each.kind for each in nodes)
         if len(nodes) == 2 and kinds in _WIDER:
-            return Node(_WIDER[kinds])
+            return AvroNode(_WIDER[kinds])
         if len({shape_of(each) for each in nodes}) < len(nodes):
             raise _Unfit(
                 f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, and which "
                 "cannot be told when it is read"
             )
-        return Node("union", parts=tuple(nodes))
+        return AvroNode("union", parts=tuple(nodes))
 
 
 def _rule(given: Any) -> FieldRule:
@@ -242,28 +243,30 @@ def _takes_null(schema: Any) -> bool:
     return bool(schema == "null")
 
 
-def _leaf(kind: str, schema: Mapping[str, Any]) -> Node:
+def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
     if kind == "enum":
-        return Node(kind, symbols=tuple(schema.get("symbols", ())), otherwise=schema.get("default"))
+        return AvroNode(
+            kind, symbols=tuple(schema.get("symbols", ())), otherwise=schema.get("default")
+        )
     logical = schema.get("logicalType", "")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if not 0 <= scale <= digits or digits < 1:
-            return Node(kind)  # as Avro says: a logical type that is wrong is none
+            return AvroNode(kind)  # as Avro says: a logical type that is wrong is none
         if digits > _MOST_DIGITS:
             raise _Unfit(f"a decimal of {digits} digits has more than Spark's 38")
-        return Node(kind, logical, digits=digits, scale=scale)
+        return AvroNode(kind, logical, digits=digits, scale=scale)
     if (kind == "long" and logical in _TIMES) or (kind == "int" and logical == "date"):
-        return Node(kind, logical)
-    return Node(kind)
+        return AvroNode(kind, logical)
+    return AvroNode(kind)
 
 
-def shape_of(node: Node) -> type:
+def shape_of(node: AvroNode) -> type:
     """Python's type of what is read."""
     return _SHAPES[node.kind]
 
 
-def spark_type(node: Node) -> DataType:
+def spark_type(node: AvroNode) -> DataType:
     """What it becomes; everything in it may be null."""
     if node.kind == "record":
         fields = zip(node.names, node.parts, strict=True)

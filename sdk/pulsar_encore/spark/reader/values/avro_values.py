@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType
 
 from ....errors import ConfigurationError
 from .avro_resolution import decimal_of, resolved
-from .avro_types import Node, read_avro, shape_of, spark_type
+from .avro_types import AvroNode, read_avro, shape_of, spark_type
 from .value_decoder import Malformed, arrow, gathered
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -142,7 +142,7 @@ def _bare(schema: Any) -> Any:
     return bare
 
 
-def avro_converter(node: Node) -> Convert | None:
+def avro_converter(node: AvroNode) -> Convert | None:
     """What makes an object of fastavro's one that Arrow takes; None where it is one."""
     if node.kind == "record":
         parts = zip(node.names, node.parts, strict=True)
@@ -184,7 +184,7 @@ def _map(inner: Convert | None) -> Convert:
     )
 
 
-def _union(node: Node) -> Convert:
+def _union(node: AvroNode) -> Convert:
     """A struct of which one member is set, told by its type."""
     members: Mapping[type, tuple[str, Convert | None]] = {
         shape_of(each): (f"member{i}", avro_converter(each)) for i, each in enumerate(node.parts)

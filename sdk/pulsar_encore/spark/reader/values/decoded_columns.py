@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 
 from ...source_columns import CORRUPT, VALUE
 from ...spark_errors import MalformedValueError
-from ..message_blocks import Block
+from ..message_blocks import MessageBlock
 from ..payloads import Payloads
-from .value_decoder import Ids, Malformed, Part
+from .value_decoder import Ids, Malformed, PartDecoder
 
 KEY: Final = "key"
 
@@ -40,7 +40,7 @@ class _Noted:
         self.versions: list[int] = []
         self._ids: list[tuple[int, Ids]] = []
 
-    def note(self, block: Block, ids: Ids) -> None:
+    def note(self, block: MessageBlock, ids: Ids) -> None:
         """The messages of an entry have one version."""
         for first, count in zip(block.firsts, block.counts, strict=True):
             self.versions += repeat(first.int_schema_version(), count)
@@ -94,11 +94,11 @@ class DecodedValues:
         mode: As `ValuePlan` has it.
     """
 
-    def __init__(self, part: Part, topic: str, mode: str) -> None:
+    def __init__(self, part: PartDecoder, topic: str, mode: str) -> None:
         self._part = part
         self._noted = _Noted(topic, mode)
 
-    def note(self, block: Block, ids: Ids) -> None:
+    def note(self, block: MessageBlock, ids: Ids) -> None:
         self._noted.note(block, ids)
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
@@ -125,14 +125,16 @@ class PairValues:
         mode: As `ValuePlan` has it.
     """
 
-    def __init__(self, key: Part, value: Part, topic: str, mode: str, *, separated: bool) -> None:
+    def __init__(
+        self, key: PartDecoder, value: PartDecoder, topic: str, mode: str, *, separated: bool
+    ) -> None:
         self._key = key
         self._value = value
         self._separated = separated
         self._noted = _Noted(topic, mode)
         self._keys: list[bytes | None] = []
 
-    def note(self, block: Block, ids: Ids) -> None:
+    def note(self, block: MessageBlock, ids: Ids) -> None:
         self._noted.note(block, ids)
         if self._separated:
             self._keys += (

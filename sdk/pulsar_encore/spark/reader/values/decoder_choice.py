@@ -21,8 +21,8 @@ from .ddl import read_ddl
 from .decoded_columns import KEY, DecodedValues, PairValues
 from .json_values import JsonPart
 from .primitives import FIXED, BytesPart, FixedPart, StringPart
-from .value_decoder import Part, RawValues, Values
-from .value_plan import RAW, Form, ValuePlan
+from .value_decoder import PartDecoder, RawValues, ValueDecoder
+from .value_plan import RAW, ValueForm, ValuePlan
 
 WriterTexts = tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]
 """As `registry.writer_texts` has them."""
@@ -38,13 +38,13 @@ def plan_of(shape: Shape) -> ValuePlan:
         ConfigurationError: `valueSchema` is not what it should be.
     """
     if shape.value_format == "string":
-        return ValuePlan(value=Form(kind="string"), mode=shape.mode)
+        return ValuePlan(value=ValueForm(kind="string"), mode=shape.mode)
     if shape.value_format == "json":
         fields = json.dumps(read_ddl(shape.value_schema or "").jsonValue())
-        return ValuePlan(value=Form(kind="json", fields=fields), mode=shape.mode)
+        return ValuePlan(value=ValueForm(kind="json", fields=fields), mode=shape.mode)
     if shape.value_format == "avro":
         read_avro(shape.value_schema or "", _OF_USER)
-        form = Form(kind="avro", definition=shape.value_schema or "")
+        form = ValueForm(kind="avro", definition=shape.value_schema or "")
         return ValuePlan(value=form, mode=shape.mode)
     return ValuePlan(mode=shape.mode)
 
@@ -127,7 +127,7 @@ def _all_nullable(kind: DataType) -> bool:
     return True
 
 
-def _type(form: Form) -> DataType:
+def _type(form: ValueForm) -> DataType:
     if form.definition:
         return spark_type(read_avro(form.definition, _OF_REGISTRY)[1])
     return _part(form, None, _nothing).type
@@ -137,7 +137,9 @@ def _nothing(version: int) -> str:
     raise ValueError(f"schema version {version} is not known")
 
 
-def _part(form: Form, only: Sequence[str] | None, writer_text: Callable[[int], str]) -> Part:
+def _part(
+    form: ValueForm, only: Sequence[str] | None, writer_text: Callable[[int], str]
+) -> PartDecoder:
     if form.kind == "avro":
         return AvroPart(form.definition, only, writer_text, _OF_REGISTRY)
     if form.kind == "json":
@@ -147,7 +149,7 @@ def _part(form: Form, only: Sequence[str] | None, writer_text: Callable[[int], s
     return StringPart() if form.kind == "string" else BytesPart()
 
 
-def _json_part(form: Form, only: Sequence[str] | None) -> Part:
+def _json_part(form: ValueForm, only: Sequence[str] | None) -> PartDecoder:
     node = None
     if form.definition:
         node = read_avro(form.definition, _OF_REGISTRY)[1]
@@ -164,7 +166,7 @@ def _json_part(form: Form, only: Sequence[str] | None) -> Part:
 
 def values_of(
     plan: ValuePlan, schema: StructType, topic: str, writers: WriterTexts | None = None
-) -> Values:
+) -> ValueDecoder:
     """The decoder of a plan.
 
     Args:

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .avro_types import Node
+from .avro_types import AvroNode
 from .value_decoder import Malformed, arrow, gathered
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -70,7 +70,7 @@ class JsonPart:
         type: The same as `kind`.
     """
 
-    def __init__(self, kind: DataType, node: Node | None = None) -> None:
+    def __init__(self, kind: DataType, node: AvroNode | None = None) -> None:
         self.type: DataType = kind
         self._arrow = arrow(kind)
         self._convert = _converter(kind, node)
@@ -165,7 +165,7 @@ def _has_decimals(kind: DataType) -> bool:
     return isinstance(kind, DecimalType)
 
 
-def _part(node: Node | None, at: int) -> Node | None:
+def _part(node: AvroNode | None, at: int) -> AvroNode | None:
     return None if node is None else node.parts[at]
 
 
@@ -173,7 +173,7 @@ def _part(node: Node | None, at: int) -> Node | None:
 # it cannot parse, or parses otherwise.
 
 
-def _wire(kind: DataType, node: Node | None) -> tuple[pa.DataType, pa.DataType] | None:
+def _wire(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
     if isinstance(kind, StructType):
         if node is not None and node.kind == "union":
             return None
@@ -206,7 +206,7 @@ def _wire(kind: DataType, node: Node | None) -> tuple[pa.DataType, pa.DataType] 
     return arrow(kind), arrow(kind)
 
 
-def _converter(kind: DataType, node: Node | None) -> Convert:
+def _converter(kind: DataType, node: AvroNode | None) -> Convert:
     """What checks an object of Python's JSON, and makes it one that Arrow takes."""
     if isinstance(kind, StructType):
         if node is not None and node.kind == "union":
@@ -243,7 +243,7 @@ def _struct(fields: list[tuple[str, Convert]]) -> Convert:
     return convert
 
 
-def _member(kind: StructType, node: Node) -> Convert:
+def _member(kind: StructType, node: AvroNode) -> Convert:
     """The first member of a union that takes it."""
     inner = [
         (field.name, _converter(field.dataType, part))
@@ -341,7 +341,7 @@ def _date(value: Any) -> Any:
 _days: Final = _integer(32)
 
 
-def _timestamp(node: Node | None, *, zoned: bool) -> Convert:
+def _timestamp(node: AvroNode | None, *, zoned: bool) -> Convert:
     """Us since the epoch, of ISO 8601 or a number.
 
     A number is in the unit that the schema says, or in seconds, as for Spark. Without a zone it is

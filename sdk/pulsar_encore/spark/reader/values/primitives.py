@@ -32,7 +32,7 @@ _DAY_MS: Final = 86_400_000
 _DAY_US: Final = 86_400_000_000
 
 
-class Fixed(NamedTuple):
+class FixedType(NamedTuple):
     """Numbers of one length.
 
     Attributes:
@@ -47,21 +47,23 @@ class Fixed(NamedTuple):
 
 
 #: By the registry's name.
-FIXED: Final[Mapping[str, Fixed]] = {
-    "bool": Fixed(BooleanType(), "B", bool),
-    "int8": Fixed(ByteType(), "b"),
-    "int16": Fixed(ShortType(), "h"),
-    "int32": Fixed(IntegerType(), "i"),
-    "int64": Fixed(LongType(), "q"),
-    "float": Fixed(FloatType(), "f"),
-    "double": Fixed(DoubleType(), "d"),
-    "date": Fixed(DateType(), "q", lambda ms: ms // _DAY_MS),
-    "time": Fixed(TimestampType(), "q", lambda ms: ms * 1000),
-    "timestamp": Fixed(TimestampType(), "q", lambda ms: ms * 1000),
-    "instant": Fixed(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
-    "localdate": Fixed(DateType(), "q"),
-    "localtime": Fixed(LongType(), "q"),  # ns of the day: Spark 4.0 has no type for it
-    "localdatetime": Fixed(TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000),
+FIXED: Final[Mapping[str, FixedType]] = {
+    "bool": FixedType(BooleanType(), "B", bool),
+    "int8": FixedType(ByteType(), "b"),
+    "int16": FixedType(ShortType(), "h"),
+    "int32": FixedType(IntegerType(), "i"),
+    "int64": FixedType(LongType(), "q"),
+    "float": FixedType(FloatType(), "f"),
+    "double": FixedType(DoubleType(), "d"),
+    "date": FixedType(DateType(), "q", lambda ms: ms // _DAY_MS),
+    "time": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
+    "timestamp": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
+    "instant": FixedType(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
+    "localdate": FixedType(DateType(), "q"),
+    "localtime": FixedType(LongType(), "q"),  # ns of the day: Spark 4.0 has no type for it
+    "localdatetime": FixedType(
+        TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
+    ),
 }
 
 

@@ -16,11 +16,11 @@ from ....errors import ConfigurationError, TopicNotFound
 from ....transport.interface import Transport
 from ....values.topic_names import base_name
 from ....wire import pulsar_pb2 as pb
-from ...connection_options import Connection
+from ...connection_options import ConnectionOptions
 from ...runtime import runtime
 from ...source_options import ReadOptions
 from .primitives import FIXED
-from .value_plan import RAW, Form, ValuePlan
+from .value_plan import RAW, ValueForm, ValuePlan
 
 _LENGTH: Final = Struct(">i")
 _FETCH_S: Final = 60.0
@@ -151,13 +151,13 @@ def _plan(schema: Registered | None, topic: str, mode: str) -> ValuePlan:
     )
 
 
-def _form(schema: Registered, topic: str) -> Form:
+def _form(schema: Registered, topic: str) -> ValueForm:
     if schema.kind in _RECORDS:
-        return Form(kind=schema.kind, definition=schema.data.decode(errors="replace"))
+        return ValueForm(kind=schema.kind, definition=schema.data.decode(errors="replace"))
     if schema.kind == "bytes":
         return RAW
     if schema.kind == "string" or schema.kind in FIXED:
-        return Form(kind=schema.kind)
+        return ValueForm(kind=schema.kind)
     raise ConfigurationError(
         f"valueFormat=schema: {topic} has a schema of type {schema.kind.upper()}, whose values are "
         "read raw only: set valueFormat=raw"
@@ -165,7 +165,7 @@ def _form(schema: Registered, topic: str) -> Form:
 
 
 def writer_texts(
-    connection: Connection, topic: str
+    connection: ConnectionOptions, topic: str
 ) -> tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]:
     """Return functions that find Avro's JSON of a version: of values, pairs' keys, pairs' values.
 
@@ -203,7 +203,7 @@ def _text(schema: Registered, version: int) -> str:
     return schema.data.decode(errors="replace")
 
 
-def fetched(connection: Connection, topic: str, version: int) -> Registered | None:
+def fetched(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
     """A version of a topic's schema; None where the broker has none of that number.
 
     Raises:

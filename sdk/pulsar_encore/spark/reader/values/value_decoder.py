@@ -1,6 +1,6 @@
 """What decodes values, and what decodes one of their parts.
 
-Owns the protocols `Values`, which `Rows` calls, and `Part`, and the bytes as they are
+Owns the protocols `ValueDecoder`, which `Rows` calls, and `PartDecoder`, and the bytes as they are
 (`RawValues`).
 """
 
@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType
 from ....values.message_id import MessageId
 from ...compat import arrow_type
 from ...source_columns import VALUE
-from ..message_blocks import Block
+from ..message_blocks import MessageBlock
 from ..payloads import Payloads
 
 Malformed: TypeAlias = dict[int, str]
@@ -25,10 +25,10 @@ Ids: TypeAlias = Callable[[], Iterable[MessageId]]
 """Ids of some messages, made when they are asked for."""
 
 
-class Values(Protocol):
+class ValueDecoder(Protocol):
     """Decodes values."""
 
-    def note(self, block: Block, ids: Ids) -> None:
+    def note(self, block: MessageBlock, ids: Ids) -> None:
         """These messages' values are among the next that `columns` gets, in this order."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
@@ -40,7 +40,7 @@ class Values(Protocol):
         """
 
 
-class Part(Protocol):
+class PartDecoder(Protocol):
     """Decodes one thing: a value, or the key of a pair.
 
     Attributes:
@@ -66,7 +66,7 @@ class Part(Protocol):
 class RawValues:
     """The bytes as they are."""
 
-    def note(self, block: Block, ids: Ids) -> None:
+    def note(self, block: MessageBlock, ids: Ids) -> None:
         """Nothing but their values is needed."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:

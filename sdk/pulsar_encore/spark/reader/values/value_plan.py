@@ -1,6 +1,6 @@
 """How values are decoded, decided when a query is planned and carried to its tasks.
 
-Owns `ValuePlan` and `Form`: values that can be pickled, and nothing else.
+Owns `ValuePlan` and `ValueForm`: values that can be pickled, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+class ValueForm:
     """How one thing is encoded.
 
     Attributes:
@@ -24,7 +24,7 @@ class Form:
     fields: str = ""
 
 
-RAW = Form(kind="raw")
+RAW = ValueForm(kind="raw")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class ValuePlan:
         separated: The key of a pair is the message's partition key; else both are in the payload.
     """
 
-    value: Form = RAW
+    value: ValueForm = RAW
     mode: str = "PERMISSIVE"
-    key: Form | None = None
+    key: ValueForm | None = None
     separated: bool = False

@@ -43,9 +43,9 @@ from ....values.backoff import FailureReports
 from ...interface import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
-from .cluster_service import Service
+from .cluster_service import ClusterService
 from .pool import is_cancelled
-from .reconnect_backoff import LONGEST_WAITED_FOR_S, Delays
+from .reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
 from .requests import is_limit
 from .retry_log import RetryLog
 from .session import Session
@@ -137,14 +137,14 @@ class Attachment:
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
-        self._delays = Delays(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
+        self._delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
         self._task: asyncio.Task[None] | None = None  # that attaches, now or before
         self._through: Address | None = None  # a proxy's, by which it was attached last
         # The cluster that the address in CLOSE_CONSUMER or CLOSE_PRODUCER came from.
-        self._referring: Service | None = None
+        self._referring: ClusterService | None = None
         self._lost = False  # since it was attached
         self._worked = established  # at least once
-        self._attached_at: Service | None = None  # the cluster, the last time
+        self._attached_at: ClusterService | None = None  # the cluster, the last time
         self._resting: asyncio.Timeout | None = None  # between two attempts
         self._attached_s = _NEVER_S  # when it was
         self._stopped = False

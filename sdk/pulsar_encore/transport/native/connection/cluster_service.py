@@ -1,6 +1,6 @@
 """One cluster as a client sees it: where it is, who the client is there, how it gets there. Values.
 
-Owns `Service` and the contracts of its parts.
+Owns `ClusterService` and the contracts of its parts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from .addresses import Address, parse
 from .session import ByteTransport, Session
-from .tls_context import Tls
+from .tls_context import TlsContext
 
 
 class Dialer(Protocol):
@@ -23,7 +23,7 @@ class Dialer(Protocol):
         """Connect within `timeout_s`; raises `ConnectError` or `TransportTimeout`."""
 
 
-class Credentials(Protocol):
+class ConnectionCredentials(Protocol):
     """Who the client is (`authentication`)."""
 
     @property
@@ -44,7 +44,7 @@ class Anonymous:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ClusterService:
     """A cluster.
 
     Attributes:
@@ -56,23 +56,23 @@ class Service:
 
     addresses: tuple[Address, ...]
     dialer: Dialer
-    credentials: Credentials
-    tls: Tls
+    credentials: ConnectionCredentials
+    tls: TlsContext
 
     @classmethod
     def at(
         cls,
         url: str,
         dialer: Dialer,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-    ) -> Service:
+        credentials: ConnectionCredentials | None = None,
+        tls: TlsContext | None = None,
+    ) -> ClusterService:
         """The one at a service URL such as ``pulsar://host:6650``.
 
         Raises:
             InvalidUrl: It is none.
         """
-        return cls(tuple(parse(url)), dialer, credentials or Anonymous(), tls or Tls())
+        return cls(tuple(parse(url)), dialer, credentials or Anonymous(), tls or TlsContext())
 
     @property
     def secure(self) -> bool:

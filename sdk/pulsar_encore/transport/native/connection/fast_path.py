@@ -1,9 +1,9 @@
 """MESSAGE commands that differ from the one before in nothing but the entry id, told by comparing.
 
-Owns `Template`. On a busy subscription nearly every command is like the last one, and comparing
-bytes costs a tenth of decoding them (wire-protocol notes, section 9). What is not equal byte for
-byte - a redelivery, an ack set, another consumer or ledger, broker entry metadata - does not match
-and takes the general way, so the result is the same.
+Owns `MessageTemplate`. On a busy subscription nearly every command is like the last one, and
+comparing bytes costs a tenth of decoding them (wire-protocol notes, section 9). What is not equal
+byte for byte - a redelivery, an ack set, another consumer or ledger, broker entry metadata - does
+not match and takes the general way, so the result is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 _WIDEST: Final = 3  # bytes of an entry id: 2 million entries, far more than a ledger has
 
 
-class Template:
+class MessageTemplate:
     """All of a command but its entry id.
 
     Attributes:

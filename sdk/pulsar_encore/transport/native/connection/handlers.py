@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ....wire import pulsar_pb2 as pb
-from .fast_path import Template
+from .fast_path import MessageTemplate
 
 
 class ConsumerHandler(Protocol):
@@ -36,7 +36,7 @@ class ConsumerHandler(Protocol):
 
     def on_run(
         self,
-        template: Template,
+        template: MessageTemplate,
         ledger: int,
         epoch: int,
         data: bytes,

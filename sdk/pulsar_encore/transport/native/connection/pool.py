@@ -1,9 +1,9 @@
 """One connection per broker, shared by all that need it.
 
-Owns `Pool`. Who asks for a broker that is being connected to waits for the same attempt, and being
-cancelled does not end it for the others. A connection is accepted by the broker, or it is none; one
-that nobody has used for a while is closed. The client may move to another cluster: connections to
-the one before end, and who was attached by them attaches again there.
+Owns `ConnectionPool`. Who asks for a broker that is being connected to waits for the same attempt,
+and being cancelled does not end it for the others. A connection is accepted by the broker, or it is
+none; one that nobody has used for a while is closed. The client may move to another cluster:
+connections to the one before end, and who was attached by them attaches again there.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ....errors import (
 )
 from ....eventloop.affinity import cancel
 from ....eventloop.alarm import now_ms
-from ..client_settings import CLIENT_VERSION, Settings
+from ..client_settings import CLIENT_VERSION, ClientSettings
 from .addresses import Address, Addresses, weaker
-from .cluster_service import Credentials, Service
+from .cluster_service import ClusterService, ConnectionCredentials
 from .codec_thread import Codecs, CodecThread
 from .requests import RequestIds
 from .session import ByteTransport, Session
@@ -47,7 +47,7 @@ _REFRESH_S: Final = 10.0
 _LONGEST_REFRESH_S: Final = 600.0
 
 
-class Way(NamedTuple):
+class ConnectionKey(NamedTuple):
     """How a broker is reached.
 
     Attributes:
@@ -59,7 +59,7 @@ class Way(NamedTuple):
     proxy_to: str | None = None
 
 
-class Pool:
+class ConnectionPool:
     """The connections of one client on one event loop.
 
     Args:
@@ -73,21 +73,25 @@ class Pool:
     """
 
     def __init__(
-        self, service: Service, settings: Settings, rng: Random, codecs: Codecs | None = None
+        self,
+        service: ClusterService,
+        settings: ClientSettings,
+        rng: Random,
+        codecs: Codecs | None = None,
     ) -> None:
-        self.settings: Settings = settings
+        self.settings: ClientSettings = settings
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.rng: Random = rng
         self.codecs: Codecs = codecs or CodecThread()
-        self.service: Service = service
+        self.service: ClusterService = service
         self._addresses = Addresses(list(service.addresses), rng)
         self._request_ids: Iterator[int] = RequestIds(rng)
         self._watcher_ids: Iterator[int] = count(1)
         # By logical and physical broker: behind a proxy they differ.
-        self._sessions: dict[Way, asyncio.Task[Session]] = {}
+        self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
         # All connections that are open. Those that `_sessions` does not name are outdated: they
         # showed old credentials, and are kept for the consumers and producers attached to them.
-        self._ways: dict[Session, Way] = {}
+        self._ways: dict[Session, ConnectionKey] = {}
         self._at: Address | None = None  # of the service, the one that worked
         self._going = asyncio.Event()  # set once, for those that rest
         self._leaving: set[asyncio.Future[None]] = set()
@@ -130,20 +134,20 @@ class Pool:
             at_first = self._at if number == 0 else None
             yield at_first or addresses.next(now_ms(self.loop))
 
-    def answered(self, address: Address, service: Service) -> None:
+    def answered(self, address: Address, service: ClusterService) -> None:
         """An address of `service` is good."""
         if service is self.service:
             self._addresses.worked(address)
             self._at = address
 
-    def did_not_answer(self, address: Address, service: Service) -> None:
+    def did_not_answer(self, address: Address, service: ClusterService) -> None:
         """An address of `service` is to be left alone for a while."""
         if service is self.service:
             self._addresses.failed(address, now_ms(self.loop))
             if self._at == address:
                 self._at = None
 
-    def check_cluster(self, service: Service) -> None:
+    def check_cluster(self, service: ClusterService) -> None:
         """Check that an answer may still be used.
 
         Args:
@@ -157,7 +161,11 @@ class Pool:
             raise NotConnected(_MOVED)
 
     async def broker(
-        self, address: Address, *, through: Address | None = None, service: Service | None = None
+        self,
+        address: Address,
+        *,
+        through: Address | None = None,
+        service: ClusterService | None = None,
     ) -> Session:
         """A connection to one broker.
 
@@ -179,9 +187,9 @@ class Pool:
         if service is not None:
             self.check_cluster(service)
         if through is None or through == address:
-            way = Way(address)
+            way = ConnectionKey(address)
         else:
-            way = Way(through, address.host_port)
+            way = ConnectionKey(through, address.host_port)
         task = self._sessions.get(way)
         if task is None or (task.done() and not _is_usable(task)):
             task = self.loop.create_task(self._open(way, self.service))
@@ -197,7 +205,7 @@ class Pool:
                 raise ClosedError("the client was closed while it connected") from None
             raise NotConnected(_MOVED) from None
 
-    def way_of(self, session: Session) -> Way | None:
+    def way_of(self, session: Session) -> ConnectionKey | None:
         """How a session's broker is reached; None once the session is lost."""
         return self._ways.get(session)
 
@@ -239,18 +247,18 @@ class Pool:
 
     # Connecting
 
-    async def probe(self, service: Service) -> bool:
+    async def probe(self, service: ClusterService) -> bool:
         """Whether a cluster lets us in, by one of its addresses; leaves no connection."""
         for address in service.addresses:
             try:
-                session = await self._connect(Way(address), service)
+                session = await self._connect(ConnectionKey(address), service)
             except EncoreError:
                 continue
             session.close()
             return True
         return False
 
-    async def _open(self, way: Way, service: Service) -> Session:
+    async def _open(self, way: ConnectionKey, service: ClusterService) -> Session:
         try:
             session = await self._connect(way, service)
         except asyncio.CancelledError:
@@ -263,7 +271,7 @@ class Pool:
             self._ways[session] = way
         return session
 
-    async def _connect(self, way: Way, service: Service) -> Session:
+    async def _connect(self, way: ConnectionKey, service: ClusterService) -> Session:
         settings, address = self.settings, way.address
         if service.secure and not address.tls:
             # `referred` has refused such an address before. This is the last place before bytes
@@ -320,13 +328,13 @@ class Pool:
             raise _stranger(peer, address, error) from error
         return session
 
-    def _renew(self, service: Service, session: Session) -> None:
+    def _renew(self, service: ClusterService, session: Session) -> None:
         """The broker wants to be shown new credentials."""
         task = self.loop.create_task(self._answer_challenge(service, session))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
-    def _opened(self, way: Way, task: asyncio.Task[Session]) -> None:
+    def _opened(self, way: ConnectionKey, task: asyncio.Task[Session]) -> None:
         if not _is_usable(task):
             self._unreachable |= not task.cancelled()
             if self._sessions.get(way) is task:
@@ -368,7 +376,7 @@ class Pool:
         """The connections that new consumers and producers are attached to."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
-    def move(self, service: Service) -> None:
+    def move(self, service: ClusterService) -> None:
         """Go to another cluster; connections to this one end."""
         if self._closed:
             return
@@ -428,7 +436,7 @@ class Pool:
 
     # Credentials
 
-    async def data_of(self, credentials: Credentials) -> bytes:
+    async def data_of(self, credentials: ConnectionCredentials) -> bytes:
         """Return the authentication data of the client, as it is now.
 
         Raises:
@@ -447,7 +455,7 @@ class Pool:
                 retryable=True,
             ) from error
 
-    async def _answer_challenge(self, service: Service, session: Session) -> None:
+    async def _answer_challenge(self, service: ClusterService, session: Session) -> None:
         credentials = service.credentials
         try:
             data = await self.data_of(credentials)
@@ -469,7 +477,7 @@ def is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-async def _data_of(credentials: Credentials) -> bytes:
+async def _data_of(credentials: ConnectionCredentials) -> bytes:
     try:
         data = await credentials.data()
     except (PulsarException, NotSupportedError):
@@ -497,7 +505,7 @@ async def _data_of(credentials: Credentials) -> bytes:
     return data
 
 
-def _digest(service: Service, data: bytes) -> bytes:
+def _digest(service: ClusterService, data: bytes) -> bytes:
     """Return a digest of the authentication data and of the TLS files. It does not reveal them."""
     return hashlib.sha256(data + repr(service.tls.stamp()).encode()).digest()
 

@@ -1,8 +1,9 @@
 """Delays between attempts to connect again. Pure: the random source is handed in.
 
-Owns `Delays`: they double, and up to a half is taken off at random, so that what was lost together
-does not come back together. Java takes off a tenth, and nothing of the first: a thousand clients of
-a broker that went down would all be there again at once (wire-protocol notes, section 8).
+Owns `ReconnectBackoff`: they double, and up to a half is taken off at random, so that what was lost
+together does not come back together. Java takes off a tenth, and nothing of the first: a thousand
+clients of a broker that went down would all be there again at once (wire-protocol notes, section
+8).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _JITTER: Final = 0.5
 _FLAPPING_S: Final = 3.0  # the longest delay of what works each time, and not for long
 
 
-class Delays:
+class ReconnectBackoff:
     """The delays of one thing that is tried again and again.
 
     Args:

@@ -37,7 +37,7 @@ from ....wire.frames import (
     encode,
 )
 from .addresses import referred
-from .fast_path import Template
+from .fast_path import MessageTemplate
 from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
 from .requests import ANSWERS, Requests, refusal
 
@@ -64,7 +64,7 @@ PART_RUN: Final = 400
 _HAND_OVER_S: Final = 0.0005
 _TOLD_AS_FRAME: Final = 16  # messages of a receipt that count as a frame
 _SHORT: Final = 4_096  # bytes of a read up to which the clock is not read: 0.4 ms or so
-_NEVER: Final = Template(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
+_NEVER: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
 
 
 class ByteTransport(Protocol):
@@ -556,7 +556,7 @@ class Session:
             at = end
         return at, True
 
-    def _run(self, template: Template, data: bytes, at: int, most: int, stop: int) -> int:
+    def _run(self, template: MessageTemplate, data: bytes, at: int, most: int, stop: int) -> int:
         """Let the consumer take the plain messages that begin before `stop`; where the next frame
         is."""
         same: Any = self._template_for
@@ -617,7 +617,7 @@ class Session:
         )
 
     def _learn(self, handler: ConsumerHandler, message: pb.CommandMessage, command: bytes) -> None:
-        template = Template.of(command)
+        template = MessageTemplate.of(command)
         if template is not None:
             self._template = template
             self._template_for = (

@@ -20,7 +20,7 @@ from . import tls_context as tls
 from .addresses import Address
 from .session import ByteTransport, Session
 from .staggered import first
-from .tls_context import Tls
+from .tls_context import TlsContext
 
 _HIGH_WATER: Final = 4_000_000  # bytes unsent before producers pause
 
@@ -65,7 +65,7 @@ class Sockets:
         secured: How connections by TLS are made.
     """
 
-    def __init__(self, secured: Tls) -> None:
+    def __init__(self, secured: TlsContext) -> None:
         self._tls = secured
 
     async def dial(

@@ -1,9 +1,9 @@
 """What TLS is made with: whom to trust, which certificate to show.
 
-Owns `Tls`, whose context is made anew when one of its files has changed, so that a certificate that
-is replaced is used from the next connection on; and the names of what goes wrong. The name in the
-broker's certificate is compared with the host's, unlike in the stock clients, unless all checks
-are off.
+Owns `TlsContext`, whose context is made anew when one of its files has changed, so that a
+certificate that is replaced is used from the next connection on; and the names of what goes wrong.
+The name in the broker's certificate is compared with the host's, unlike in the stock clients,
+unless all checks are off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "R
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
-class Tls:
+class TlsContext:
     """How connections by TLS are made.
 
     Args:

@@ -1,1 +1,1 @@
-"""The `ConsumerLink` over the protocol."""
+"""The `TransportConsumer` over the protocol."""

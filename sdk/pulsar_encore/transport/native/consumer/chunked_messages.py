@@ -17,7 +17,15 @@ from typing import Final
 from ....eventloop.alarm import now_ms
 from ....options import Subscription
 from ....wire import pulsar_pb2 as pb
-from ....wire.chunks import Arrival, Chunk, ChunkAssembler, Fate, Joined, LetGo, Place
+from ....wire.chunks import (
+    Chunk,
+    ChunkArrival,
+    ChunkAssembler,
+    ChunkFate,
+    DiscardedChunks,
+    JoinedMessage,
+    Place,
+)
 from ....wire.entries import text as as_text
 from . import entry_reader as entries
 
@@ -103,14 +111,14 @@ class Chunked:
 
     def add(
         self, chunk: entries.Chunk, ledger: int, entry: int, redelivery_count: int
-    ) -> Joined | Fate | None:
+    ) -> JoinedMessage | ChunkFate | None:
         """A piece came.
 
         Returns:
             The whole message, when it was the last one; what becomes of it, when it is not kept.
         """
         metadata = chunk.metadata
-        arrival: Arrival = self._assembler.add(
+        arrival: ChunkArrival = self._assembler.add(
             Chunk(
                 uuid=uuid_of(metadata),
                 index=metadata.chunk_id,
@@ -135,21 +143,21 @@ class Chunked:
         place = (ledger, entry)
         return next((each.fate for each in arrival.let_go if place in each.places), None)
 
-    def _let_go(self, let_go: Iterable[LetGo]) -> None:
+    def _let_go(self, let_go: Iterable[DiscardedChunks]) -> None:
         for each in let_go:
             places = each.places
-            if each.fate is Fate.REFUSE:
+            if each.fate is ChunkFate.REFUSE:
                 self._log_refusal(each)
                 self._refuse(list(places))
                 continue
             text = "%s: %d entries of a chunked message: %s: %s"
             log.warning(text, self._topic, len(places), each.fate.value, each.reason)
-            if each.fate is Fate.ACK:
+            if each.fate is ChunkFate.ACK:
                 self._ack(list(places))
             else:
                 self._redeliver_later(places)
 
-    def _log_refusal(self, refused: LetGo) -> None:
+    def _log_refusal(self, refused: DiscardedChunks) -> None:
         """Log one line for a message that is too large, however many chunks it has."""
         log.log(
             logging.ERROR if refused.is_first else logging.DEBUG,

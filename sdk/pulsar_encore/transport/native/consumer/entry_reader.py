@@ -19,8 +19,8 @@ from ....values.message_id import MOST_IN_BATCH
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
-from ...interface import Run
-from ..connection.fast_path import Template
+from ...interface import PlainDeliveries
+from ..connection.fast_path import MessageTemplate
 from .decryption import Decryption, Undecrypted
 from .message_views import (
     Batch,
@@ -209,13 +209,13 @@ class EntryReader:
 
     def take_run(
         self,
-        template: Template,
+        template: MessageTemplate,
         ledger: int,
         data: bytes,
         at: int,
         most: int,
         stop: int,
-        run: Run,
+        run: PlainDeliveries,
     ) -> int:
         """Read frames that are as the template says, while they hold plain messages as the last
         one was; the rest is for `open`, which tells why.

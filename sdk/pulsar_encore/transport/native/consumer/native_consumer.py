@@ -1,4 +1,4 @@
-"""A subscription of one or many topics: the `ConsumerLink` of the native transport.
+"""A subscription of one or many topics: the `TransportConsumer` of the native transport.
 
 Owns `NativeConsumer`: the numbering of its sources, and what concerns all of them. Partitions and
 topics that appear while it runs are subscribed as they are found. A named topic that is deleted is
@@ -33,17 +33,17 @@ from ...interface import (
     Capabilities,
     Deliveries,
     Delivery,
-    NoDelivery,
+    DeliveryListener,
     RetryNotice,
     ShutDownError,
-    Sink,
+    SkipReason,
 )
-from ..connection.reconnect_backoff import Delays
+from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
 from ..lookup.binary_lookup import check_partitions
 from ..lookup.lookup import Lookup
-from ..lookup.pattern_watch import Watched
-from ..lookup.topic_shape import Shape
+from ..lookup.pattern_watch import PatternWatch
+from ..lookup.topic_shape import TopicShape
 from .decryption import Decryption
 from .line import Room
 from .source import Source
@@ -59,7 +59,7 @@ _AT_ONCE: Final = 50  # sources that subscribe at a time
 
 
 class NativeConsumer:
-    """One subscription (`ConsumerLink`).
+    """One subscription (`TransportConsumer`).
 
     Args:
         lookup: Where topics are.
@@ -92,7 +92,7 @@ class NativeConsumer:
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
         self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
-        self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
+        self._shapes: dict[str, TopicShape] = {}  # by the topic as it was named, or found
         # Of named topics and their partitions: the key in `_shapes`. See `_key_of`.
         self._base: dict[str, str] = {}
         self._missing: set[str] = set()  # topics that are looked for
@@ -101,7 +101,7 @@ class NativeConsumer:
         self._changing = asyncio.Lock()  # which sources there are
         self._watched = self._watch(subscription)
         self._round = lookup.make_round()
-        self._sink: Sink | None = None
+        self._sink: DeliveryListener | None = None
         self._announced = 0  # sources that the sink has heard of
         self._early: list[tuple[int, bool | None]] = []  # notices from before it had
         self._flow_stopped = False
@@ -123,11 +123,11 @@ class NativeConsumer:
             raise
         self._discovering = in_background(self._lookup.pool.loop, self._discover())
 
-    def _watch(self, subscription: Subscription) -> Watched | None:
+    def _watch(self, subscription: Subscription) -> PatternWatch | None:
         """What tells of the topics of a pattern, if it is one."""
         if subscription.pattern is None:
             return None
-        return Watched(
+        return PatternWatch(
             self._lookup,
             subscription.pattern,
             subscription.regex_subscription_mode,
@@ -189,7 +189,7 @@ class NativeConsumer:
                 if shape is not None and self._sources_of(topic):
                     self._look_for(topic)  # some of its sources have to leave
                     continue
-                shape = self._shapes[topic] = Shape(
+                shape = self._shapes[topic] = TopicShape(
                     self._lookup,
                     topic,
                     creates=self._subscribing.creates,
@@ -217,7 +217,7 @@ class NativeConsumer:
         """The key in `_shapes` of a topic or partition that is read."""
         return self._base[topic] if self._watched is None else base_name(topic)
 
-    def _fits(self, shape: Shape, count: int) -> bool:
+    def _fits(self, shape: TopicShape, count: int) -> bool:
         """True if a topic has the partitions that it had, and perhaps more."""
         return count == shape.partitions or 0 < shape.partitions < count
 
@@ -390,13 +390,13 @@ class NativeConsumer:
     async def _recover(self) -> None:
         """Look for topics that are gone until they are there, and read the partitions they have."""
         settings = self._lookup.pool.settings
-        delays = Delays(settings.backoff_s, settings.max_backoff_s, self._lookup.pool.rng)
+        delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, self._lookup.pool.rng)
         while self._missing:  # see `failed` for the other end
             delay_s = delays.next()
             for topic in list(self._missing):
                 shape = self._shapes.get(topic)
                 if shape is None:  # the topic of a pattern was removed, and found again since
-                    shape = self._shapes[topic] = Shape(
+                    shape = self._shapes[topic] = TopicShape(
                         self._lookup, topic, creates=self._subscribing.creates
                     )
                 try:
@@ -407,7 +407,7 @@ class NativeConsumer:
             if self._missing:
                 await self._lookup.pool.rest(delay_s)
 
-    async def _recover_topic(self, shape: Shape) -> None:
+    async def _recover_topic(self, shape: TopicShape) -> None:
         count = await shape.ask()
         if count is None and self._watched is None:
             return
@@ -500,7 +500,7 @@ class NativeConsumer:
         fitting = [source.number for source in self._sources if partition in (-1, source.partition)]
         return fitting[0] if len(fitting) == 1 else None
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: DeliveryListener) -> None:
         self._sink = sink
         if self._failure is not None:
             sink.on_failed(*self._failure)
@@ -658,7 +658,7 @@ class NativeConsumer:
         if self._sink is not None:
             self._sink.on_failed(error, source)
 
-    def unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def unread(self, source: int, entries: Sequence[SkipReason]) -> None:
         if self._sink is not None:
             self._sink.on_unread(source, entries)
 

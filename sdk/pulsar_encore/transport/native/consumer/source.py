@@ -30,12 +30,20 @@ from ....eventloop.affinity import end_all
 from ....values.message_id import MOST_IN_BATCH, MessageId
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
-from ....wire.chunks import Fate, Joined
+from ....wire.chunks import ChunkFate, JoinedMessage
 from ....wire.compression import UncompressedSizeError
 from ....wire.entries import EntryError
-from ...interface import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
+from ...interface import (
+    AckPlan,
+    Deliveries,
+    Delivery,
+    PlainDeliveries,
+    RetryNotice,
+    SkippedEntry,
+    SkipReason,
+)
 from ..connection.attachment import Attachment
-from ..connection.fast_path import Template
+from ..connection.fast_path import MessageTemplate
 from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
@@ -82,7 +90,7 @@ class Outlet(Protocol):
     def failed(self, source: int, error: Exception) -> None: ...
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
-    def unread(self, source: int, entries: Sequence[NoDelivery]) -> None: ...
+    def unread(self, source: int, entries: Sequence[SkipReason]) -> None: ...
     def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None: ...
 
 
@@ -177,8 +185,8 @@ class Source:
         self._id = -1  # of this attachment
         self._epoch = 0
         self._flowing = False  # the sink listens
-        self._arrived: list[Delivery | Run] = []
-        self._unread: list[NoDelivery] = []  # where there is a place
+        self._arrived: list[Delivery | PlainDeliveries] = []
+        self._unread: list[SkipReason] = []  # where there is a place
         self._damaged: set[tuple[int, int]] = set()  # entries that came broken, once
         self._is_damaged = False  # one came during a seek
         self._plain = self._plain_bytes = 0  # messages among those, and the size of their entries
@@ -480,7 +488,7 @@ class Source:
 
     def on_run(
         self,
-        template: Template,
+        template: MessageTemplate,
         ledger: int,
         epoch: int,
         data: bytes,
@@ -490,7 +498,7 @@ class Source:
     ) -> int:
         if self._place is not None or epoch < self._epoch or self._line.waiting:
             return at
-        run = Run(self.number)
+        run = PlainDeliveries(self.number)
         end = self._reader.take_run(template, ledger, data, at, most, stop, run)
         count = len(run.places)
         if count:
@@ -561,7 +569,7 @@ class Source:
             if self._place is None:
                 self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
-                self._pass(ledger, entry, Unread.BROKEN, error)
+                self._pass(ledger, entry, SkippedEntry.BROKEN, error)
                 self._hand_over()  # what comes next begins behind it
                 self._place.passed(*place, broken=True)
         self._come_again()
@@ -578,10 +586,12 @@ class Source:
         else:
             self._attach_anew()
 
-    def _pass(self, ledger: int, entry: int, why: Unread, error: Exception | None = None) -> None:
+    def _pass(
+        self, ledger: int, entry: int, why: SkippedEntry, error: Exception | None = None
+    ) -> None:
         """An entry that is not delivered; whoever has acks need not know."""
         if self._place is not None:
-            self._unread.append(NoDelivery(ledger, entry, why, error))
+            self._unread.append(SkipReason(ledger, entry, why, error))
 
     def _attach_anew(self) -> None:
         """Leave the broker that it is attached to, and come back."""
@@ -602,7 +612,7 @@ class Source:
         if isinstance(opened, Marker):
             self.permits.arrived(1, 0, size)
             self._ack([(ledger, entry)])
-            self._pass(ledger, entry, Unread.MARKER)
+            self._pass(ledger, entry, SkippedEntry.MARKER)
         elif isinstance(opened, Withheld):
             self._withhold(ledger, entry, ack_set, opened, size)
         elif isinstance(opened, Chunk):
@@ -612,7 +622,7 @@ class Source:
         text = "%s: entry %d:%d is %s: %s"
         log.error(text, self.topic, ledger, entry, opened.action.value, opened.error)
         self.permits.arrived(_charged(opened, ack_set), 0, size)
-        self._pass(ledger, entry, Unread.SEALED, opened.error)
+        self._pass(ledger, entry, SkippedEntry.SEALED, opened.error)
         if opened.action is Undecrypted.DISCARDED and self._session is not None:
             self._ack_unread(self._session, (ledger, entry), pb.CommandAck.DecryptionError)
 
@@ -628,14 +638,14 @@ class Source:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
         if self._place is not None:
             self._place.paid(uuid_of(chunk.metadata))
-        if not isinstance(joined, Joined):
+        if not isinstance(joined, JoinedMessage):
             self.permits.passed()
-            if joined is Fate.REFUSE:
+            if joined is ChunkFate.REFUSE:
                 error = UncompressedSizeError("a chunk of a message over max_uncompressed_size")
-                self._pass(ledger, entry, Unread.BROKEN, error)
+                self._pass(ledger, entry, SkippedEntry.BROKEN, error)
             else:
-                torn = joined is Fate.REDELIVER
-                self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
+                torn = joined is ChunkFate.REDELIVER
+                self._pass(ledger, entry, SkippedEntry.TORN if torn else SkippedEntry.PIECE)
             return
         places, size = joined.places, len(joined.payload)
         if not ack_set:  # the message was acked while its last chunk waited in the line
@@ -670,7 +680,7 @@ class Source:
             text = "%s: chunked message %d:%d is broken and %s: %s"
             log.error(text, self.topic, *places[0], self._left_out, content)
             self._ack_chunks_unread(places, content.validation_error)
-            self._pass(ledger, entry, Unread.BROKEN, content)
+            self._pass(ledger, entry, SkippedEntry.BROKEN, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
             self.permits.arrived(1, 0, size)
@@ -684,7 +694,7 @@ class Source:
         else:  # no client writes batches in chunks
             self.permits.arrived(1, 0, size)
             self._ack(list(places))
-            self._pass(ledger, entry, Unread.BROKEN)
+            self._pass(ledger, entry, SkippedEntry.BROKEN)
 
     def on_entries_end(self) -> None:
         self._came_s = self._loop.time()

@@ -1,7 +1,7 @@
 """Asked of a broker over the binary protocol, any one of the service.
 
-Owns `Binary`: redirects, the way through a proxy, and leaving a broker that says again and again
-that it has too much to do (wire-protocol notes 2.2, 3.5 and 4).
+Owns `BinaryLookup`: redirects, the way through a proxy, and leaving a broker that says again and
+again that it has too much to do (wire-protocol notes 2.2, 3.5 and 4).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import text
 from ..connection.addresses import Address, referred
-from ..connection.pool import Pool
+from ..connection.pool import ConnectionPool
 from ..connection.session import Session
-from .lookup_interface import Listing, Partitions
+from .lookup_interface import Partitions, TopicListing
 
 _MOST_REDIRECTS: Final = 20
 _MOST_REFUSED: Final = 50  # in `_REFUSED_S`, as Java's
@@ -33,14 +33,14 @@ MODES: Final = {
 }
 
 
-class Binary:
+class BinaryLookup:
     """Asks brokers (`Way`).
 
     Args:
         pool: Of connections.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._settings = pool.settings
         self._refused: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
@@ -67,7 +67,7 @@ class Binary:
             flags.supports_get_partitioned_metadata_without_auto_creation,
         )
 
-    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
+    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         def make(request_id: int) -> pb.BaseCommand:
             # No pattern: dialects of regular expressions differ, so that a broker might leave out
             # what is one's own to decide (notes, section 4).
@@ -80,8 +80,8 @@ class Binary:
             make, f"topics of {namespace}", self._settings.operation_timeout_s
         )
         if known and not answer.changed:
-            return Listing(None, known)
-        return Listing([text(topic) for topic in answer.topics], answer.topics_hash)
+            return TopicListing(None, known)
+        return TopicListing([text(topic) for topic in answer.topics], answer.topics_hash)
 
     async def owner(self, topic: str) -> Session:
         pool = self._pool

@@ -1,8 +1,8 @@
 """Asked by HTTP, of the brokers' admin interface: for service URLs of http:// and https://.
 
-Owns `Web`. Answers are bounded, redirects are followed with the credentials (a cluster's brokers
-refer to each other), but never from TLS to none (`addresses.redirected`). Connections to brokers
-themselves are binary. Needs `httpx`.
+Owns `HttpLookup`. Answers are bounded, redirects are followed with the credentials (a cluster's
+brokers refer to each other), but never from TLS to none (`addresses.redirected`). Connections to
+brokers themselves are binary. Needs `httpx`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ....errors import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls_context as tls
 from ..connection.addresses import Address, redirected, referred
-from ..connection.cluster_service import Credentials
-from ..connection.pool import Pool
+from ..connection.cluster_service import ConnectionCredentials
+from ..connection.pool import ConnectionPool
 from ..connection.session import Session
 from .binary_lookup import check_partitions
-from .lookup_interface import Listing, Partitions
+from .lookup_interface import Partitions, TopicListing
 
 _MOST_REDIRECTS: Final = 20
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
@@ -47,14 +47,14 @@ _MODES: Final = {
 }
 
 
-class Web:
+class HttpLookup:
     """Asks brokers' web service (`Way`).
 
     Args:
         pool: Of connections, for those to topics' owners.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
@@ -69,7 +69,7 @@ class Web:
         check_partitions(count, topic, self._pool.settings.max_partitions)
         return Partitions(count, tells_missing=True)
 
-    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
+    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         answer = await self.get(
             f"/admin/v2/namespaces/{namespace}/topics",
             {"mode": _MODES[mode]},
@@ -77,7 +77,7 @@ class Web:
         )
         if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
             raise _nonsense(f"topics of {namespace}: the answer makes no sense")
-        return Listing(answer, "")
+        return TopicListing(answer, "")
 
     async def owner(self, topic: str) -> Session:
         service, listener = self._pool.service, self._pool.settings.listener_name
@@ -182,7 +182,7 @@ def _json(status: int, body: bytes, doing: str) -> Any:
     raise named(_ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}")
 
 
-def _headers(credentials: Credentials, data: bytes) -> dict[str, str]:
+def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:
     """As brokers' HTTP authentication takes them."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     method = credentials.method_name

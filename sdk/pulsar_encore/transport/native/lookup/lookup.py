@@ -14,13 +14,13 @@ from ....errors import PulsarException, TransportTimeout
 from ....options import RegexSubscriptionMode
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
-from ..connection.pool import Pool
-from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, Delays
+from ..connection.pool import ConnectionPool
+from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
 from ..connection.session import Session
-from .binary_lookup import Binary
-from .http_lookup import Web
-from .lookup_interface import Listing, Partitions, Way
-from .refresh_schedule import Round, Timed
+from .binary_lookup import BinaryLookup
+from .http_lookup import HttpLookup
+from .lookup_interface import LookupMethod, Partitions, TopicListing
+from .refresh_schedule import RefreshSchedule, TimedSchedule
 
 _Answer = TypeVar("_Answer")
 
@@ -37,11 +37,13 @@ class Lookup:
         make_round: The same.
     """
 
-    def __init__(self, pool: Pool, make_round: Callable[[], Round] = Timed) -> None:
-        self.pool: Pool = pool
-        self.make_round: Callable[[], Round] = make_round
-        self._binary = Binary(pool)
-        self._web = Web(pool)
+    def __init__(
+        self, pool: ConnectionPool, make_round: Callable[[], RefreshSchedule] = TimedSchedule
+    ) -> None:
+        self.pool: ConnectionPool = pool
+        self.make_round: Callable[[], RefreshSchedule] = make_round
+        self._binary = BinaryLookup(pool)
+        self._web = HttpLookup(pool)
         self._asking: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         self._limit = asyncio.Semaphore(pool.settings.lookups)
 
@@ -76,7 +78,9 @@ class Lookup:
             ),
         )
 
-    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str = "") -> Listing:
+    async def topics(
+        self, namespace: str, mode: RegexSubscriptionMode, known: str = ""
+    ) -> TopicListing:
         """All topics of a namespace.
 
         Args:
@@ -137,7 +141,7 @@ class Lookup:
         """
         return await self._once(("owner", topic), lambda: self._way().owner(topic))
 
-    def _way(self) -> Way:
+    def _way(self) -> LookupMethod:
         return self._web if self.pool.service.web else self._binary
 
     async def _patiently(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
@@ -145,7 +149,7 @@ class Lookup:
         settings, loop = self.pool.settings, self.pool.loop
         timeout_s = settings.operation_timeout_s
         deadline = loop.time() + timeout_s
-        delays = Delays(settings.backoff_s, settings.max_backoff_s, self.pool.rng)
+        delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, self.pool.rng)
         failure: PulsarException | None = None
         while True:
             try:

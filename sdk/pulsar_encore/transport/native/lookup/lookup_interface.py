@@ -12,7 +12,7 @@ from ....values.topic_names import base_name, full_name
 from ..connection.session import Session
 
 
-class Listing(NamedTuple):
+class TopicListing(NamedTuple):
     """Topics of a namespace.
 
     Attributes:
@@ -39,20 +39,20 @@ class Partitions(NamedTuple):
     tells_missing: bool
 
 
-class Way(Protocol):
+class LookupMethod(Protocol):
     """One way to ask; each call is one attempt, and raises `PulsarException`."""
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
         """The partitions of a topic."""
 
-    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
+    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         """Those of ``tenant/namespace``; `known` is the hash of a list that is known, or ""."""
 
     async def owner(self, topic: str) -> Session:
         """A connection to the broker that serves a topic."""
 
 
-class Pattern:
+class NamePattern:
     """A regular expression of ``persistent://tenant/namespace/name``; what is before the name is
     literal, and the domain does not count.
 

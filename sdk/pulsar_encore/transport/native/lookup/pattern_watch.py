@@ -1,10 +1,10 @@
 """Which topics match a pattern, as they come and go.
 
-Owns `Watched`. A broker that can tells of each topic at once (WATCH_TOPIC_LIST). The list is asked
-for as well, every now and then: not every broker can, a watch is of persistent topics only, and no
-pattern of more than 50 characters is taken. What the two say is put together, so that no topic is
-missed. After a reconnect the watch is asked for with the hash of what it has told, and so again
-where an update does not add up (wire-protocol notes, section 4).
+Owns `PatternWatch`. A broker that can tells of each topic at once (WATCH_TOPIC_LIST). The list is
+asked for as well, every now and then: not every broker can, a watch is of persistent topics only,
+and no pattern of more than 50 characters is taken. What the two say is put together, so that no
+topic is missed. After a reconnect the watch is asked for with the hash of what it has told, and so
+again where an update does not add up (wire-protocol notes, section 4).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ....wire.entries import text
 from ..connection.attachment import Attachment
 from ..connection.session import Session
 from .lookup import Lookup
-from .lookup_interface import Pattern
+from .lookup_interface import NamePattern
 
 log: Final = logging.getLogger("pulsar_encore.lookup")
 
 _LONGEST_PATTERN: Final = 50  # `subscriptionPatternMaxLength`
 
 
-class Watched:
+class PatternWatch:
     """The topics of a pattern (a partitioned one by its own name), and the news of them.
 
     Args:
@@ -49,7 +49,7 @@ class Watched:
         self, lookup: Lookup, pattern: str, mode: RegexSubscriptionMode, period_s: float
     ) -> None:
         self._lookup = lookup
-        self._pattern = Pattern(pattern)
+        self._pattern = NamePattern(pattern)
         self._mode = mode
         self._period_s = period_s
         self._names: set[str] = set()  # that match; partitions singly

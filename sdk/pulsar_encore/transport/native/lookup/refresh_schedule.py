@@ -1,7 +1,7 @@
 """When it is time to look again at which topics there are.
 
-Owns the contract, `Round`, and the ordinary one: a timer that goes round. Who knows when topics
-come, as a broker in memory does, hands in another, and needs no timer while none has come.
+Owns the contract, `RefreshSchedule`, and the ordinary one: a timer that goes round. Who knows when
+topics come, as a broker in memory does, hands in another, and needs no timer while none has come.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from typing import Protocol
 
 
-class Round(Protocol):
+class RefreshSchedule(Protocol):
     """Of one that looks again and again."""
 
     async def next(self, every_s: float) -> None:
@@ -24,8 +24,8 @@ class Round(Protocol):
         """The last look did not do: there is to be another, whatever comes."""
 
 
-class Timed:
-    """A look after each period (`Round`)."""
+class TimedSchedule:
+    """A look after each period (`RefreshSchedule`)."""
 
     async def next(self, every_s: float) -> None:
         await asyncio.sleep(every_s)

@@ -1,8 +1,8 @@
 """Whether a topic exists and how many partitions it has, asked without creating it.
 
-Owns `Shape`. A topic that was deleted must stay deleted until somebody creates it again, so what
-was attached to it asks with creation off (`metadata_auto_creation_enabled=false`, PIP-344, and the
-same by HTTP). Only if the topic is missing for `Settings.recreate_after_s` is it asked for with
+Owns `TopicShape`. A topic that was deleted must stay deleted until somebody creates it again, so
+what was attached to it asks with creation off (`metadata_auto_creation_enabled=false`, PIP-344, and
+the same by HTTP). Only if the topic is missing for `Settings.recreate_after_s` is it asked for with
 creation on, because brokers delete inactive topics by themselves.
 
 A broker without PIP-344 ignores the field: it answers 0 partitions for a missing topic, and creates
@@ -26,7 +26,7 @@ log: Final = logging.getLogger("pulsar_encore.lookup")
 MISSING_S: Final = 5.0
 
 
-class Shape:
+class TopicShape:
     """The partitions of one topic, as they are now.
 
     Args:

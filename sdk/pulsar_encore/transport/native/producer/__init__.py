@@ -1,1 +1,1 @@
-"""The `ProducerLink` over the protocol."""
+"""The `TransportProducer` over the protocol."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from .pending_sends import Sending
+from .pending_sends import PendingSend
 
 W = TypeVar("W")
 
@@ -18,7 +18,7 @@ W = TypeVar("W")
 class _Flush(Generic[W]):
     __slots__ = ("done", "error", "left")
 
-    def __init__(self, of: Iterable[Sending[W]], done: asyncio.Future[Any]) -> None:
+    def __init__(self, of: Iterable[PendingSend[W]], done: asyncio.Future[Any]) -> None:
         self.left = set(of)
         self.error: Exception | None = None
         self.done = done
@@ -40,7 +40,7 @@ class Flushes(Generic[W]):
         """The flushes that are not over."""
         return self._under_way
 
-    def begin(self, of: list[Sending[W]]) -> list[asyncio.Future[Any]]:
+    def begin(self, of: list[PendingSend[W]]) -> list[asyncio.Future[Any]]:
         """A future that is done when all of these have left; none when there are none."""
         if not of:
             return []
@@ -52,7 +52,7 @@ class Flushes(Generic[W]):
         """Frames of these flushes may leave here."""
         self._under_way += others.under_way
 
-    def left(self, sending: Sending[W], error: Exception | None) -> None:
+    def left(self, sending: PendingSend[W], error: Exception | None) -> None:
         """One is no longer under way: stored, or failed with `error`."""
         for flush in list(self._under_way):
             if flush.done.done():

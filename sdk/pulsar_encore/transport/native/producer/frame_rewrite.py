@@ -6,24 +6,24 @@ id, name, schema version and, where the other topic has used them, its sequence 
 
 from __future__ import annotations
 
-from ....values.outgoing_message import Outgoing
+from ....values.outgoing_message import OutgoingMessage
 from ....wire.entries import decode_body, encode_body, metadata_of
 from ....wire.frames import Frame, FrameDecoder, encode_with_body
-from .pending_sends import Sending
+from .pending_sends import PendingSend
 from .send_results import Waiter
 
 
-def key_of(sending: Sending[Waiter]) -> Outgoing:
+def key_of(sending: PendingSend[Waiter]) -> OutgoingMessage:
     """A message with the partition key of an entry, to choose a partition by."""
     body = _decoded(sending).body
     assert body is not None, "SEND has a body"
     metadata = metadata_of(body)
     key = metadata.partition_key if metadata.HasField("partition_key") else None
-    return Outgoing(payload=b"", partition_key=key)
+    return OutgoingMessage(payload=b"", partition_key=key)
 
 
 def rewrite(
-    sending: Sending[Waiter],
+    sending: PendingSend[Waiter],
     highest_id: int,
     *,
     producer_id: int,
@@ -62,6 +62,6 @@ def rewrite(
     return max(highest_id, sending.last)
 
 
-def _decoded(sending: Sending[Waiter]) -> Frame:
+def _decoded(sending: PendingSend[Waiter]) -> Frame:
     [frame] = FrameDecoder(len(sending.frame)).feed(sending.frame)
     return frame

@@ -1,4 +1,5 @@
-"""The `ProducerLink` of a topic and its partitions: whose turn it is, and how much is under way.
+"""The `TransportProducer` of a topic and its partitions: whose turn it is, and how much is under
+way.
 
 Owns `NativeProducer` and `open_producer`. A message that finds no room waits in one line for all
 partitions, if the options say so, or is refused; what leaves lets the next in. Partitions that
@@ -28,19 +29,19 @@ from ....eventloop.close_once import CloseOnce
 from ....eventloop.process import in_background
 from ....options import ProducerOptions
 from ....values.message_id import MessageId
-from ....values.outgoing_message import Outgoing
+from ....values.outgoing_message import OutgoingMessage
 from ....values.topic_names import full_name
 from ....wire.compression import compress
 from ...error_advice import ADVICE
 from ...interface import ProducerListener
-from ..connection.reconnect_backoff import Delays
+from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
-from ..lookup.topic_shape import Shape
+from ..lookup.topic_shape import TopicShape
 from .frame_rewrite import key_of
-from .partition_choice import Choice
-from .partition_producer import Part
-from .pending_sends import Sending
+from .partition_choice import PartitionChoice
+from .partition_producer import PartitionProducer
+from .pending_sends import PendingSend
 from .registration import Registration
 from .send_encoder import Encrypt
 from .send_encryption import encryptor_of
@@ -51,7 +52,7 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 _TOLD: Final = 500  # callers that are told in one step of the loop: 2 ms or so
 
 
-class Home(Protocol):
+class LoopHome(Protocol):
     """The client of a producer."""
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
@@ -62,7 +63,7 @@ class Home(Protocol):
 
 
 async def open_producer(
-    home: Home,
+    home: LoopHome,
     options: ProducerOptions,
     ids: Iterator[int],
     listener: ProducerListener | None = None,
@@ -91,7 +92,7 @@ async def open_producer(
 
 
 class NativeProducer:
-    """One producer (`ProducerLink`); made by `open_producer`.
+    """One producer (`TransportProducer`); made by `open_producer`.
 
     On the event loop it was made on, and, once that is closed, on the next one that uses it: it is
     attached again there, and what was under way is gone with who waited for it.
@@ -102,7 +103,7 @@ class NativeProducer:
 
     def __init__(
         self,
-        home: Home,
+        home: LoopHome,
         options: ProducerOptions,
         ids: Iterator[int],
         encrypt: Encrypt | None,
@@ -118,15 +119,17 @@ class NativeProducer:
         self._listener = listener
         self._lookup = home.lookup_for(self)
         self._loop = self._lookup.pool.loop
-        self._choice = Choice(options, self._lookup.pool.rng)
-        self.parts: list[Part] = []
+        self._choice = PartitionChoice(options, self._lookup.pool.rng)
+        self.parts: list[PartitionProducer] = []
         self._most_in_part = options.max_pending_messages
         self._most = options.max_pending_messages_across_partitions
         self._blocks = options.block_if_queue_full
         self._cuts = options.chunking_enabled
         self._under_way = 0
-        self._waiting: deque[tuple[Part, Outgoing, Waiter]] = deque()
-        self._refused: deque[tuple[Part, Outgoing, Waiter]] = deque()  # waited when it was closed
+        self._waiting: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
+        self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = (
+            deque()
+        )  # waited when it was closed
         self._admitting = False
         self._partitioned = False
         self._shape = self._shape_of(0)
@@ -163,10 +166,10 @@ class NativeProducer:
             await _all(part.open() for part in parts if part is not chosen)
         self._watch_growth()
 
-    def _part(self, number: int, name: str = "", *, established: bool = False) -> Part:
+    def _part(self, number: int, name: str = "", *, established: bool = False) -> PartitionProducer:
         partition = number if self._partitioned else -1
         topic = f"{self._topic}-partition-{number}" if self._partitioned else self._topic
-        return Part(
+        return PartitionProducer(
             self._lookup,
             self._options,
             Registration(self._options, topic, next(self._ids), name),
@@ -231,7 +234,7 @@ class NativeProducer:
     async def _recover(self) -> None:
         """Look for the topic until it is there, with the partitions that it has then."""
         pool, shape = self._lookup.pool, self._shape
-        delays = Delays(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
+        delays = ReconnectBackoff(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
         while True:
             try:
                 count = await shape.ask()
@@ -282,7 +285,7 @@ class NativeProducer:
         if self._growing is None:
             self._watch_growth()
 
-    def _move(self, gone: list[Part]) -> None:
+    def _move(self, gone: list[PartitionProducer]) -> None:
         """Move pending messages from the parts of deleted partitions to the current parts."""
         self._admitting = True  # nothing is let in before `_waiting` names the current parts
         try:
@@ -294,15 +297,15 @@ class NativeProducer:
             for part in gone:
                 self._listener.on_removed(part.topic)
 
-    def _move_all(self, gone: list[Part]) -> None:
-        frames: list[tuple[Part, Sending[Waiter]]] = []
-        early: list[tuple[Outgoing, Waiter, int]] = []
+    def _move_all(self, gone: list[PartitionProducer]) -> None:
+        frames: list[tuple[PartitionProducer, PendingSend[Waiter]]] = []
+        early: list[tuple[OutgoingMessage, Waiter, int]] = []
         for part in gone:
             released, unpacked = part.release()
             frames += [(part, each) for each in released]
             early += unpacked
         frames.sort(key=lambda each: each[1].since)
-        moved: dict[Sending[Waiter], Part] = {}
+        moved: dict[PendingSend[Waiter], PartitionProducer] = {}
         for old, sending in frames:
             first = sending.first_chunk
             if first is not None and first not in moved:
@@ -325,7 +328,7 @@ class NativeProducer:
         for message, waiter, room in early:
             self._chosen(message).publish(message, waiter, room)
 
-    def _chosen(self, message: Outgoing) -> Part:
+    def _chosen(self, message: OutgoingMessage) -> PartitionProducer:
         """Choose a part again for a message whose partition was deleted.
 
         Of a message that is encoded already only the partition key is known: `message_router` gets
@@ -358,9 +361,9 @@ class NativeProducer:
         self._shape = self._shape_of(self._shape.partitions)
         self._watch_growth()
 
-    def _shape_of(self, partitions: int) -> Shape:
+    def _shape_of(self, partitions: int) -> TopicShape:
         name = self._retry_log.name
-        return Shape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
+        return TopicShape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
 
     # The seam
 
@@ -380,7 +383,7 @@ class NativeProducer:
         started = [part for part in self.parts if part.started]
         return not self._closed and bool(started) and all(each.is_connected() for each in started)
 
-    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+    def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         if self._is_over:
@@ -402,7 +405,7 @@ class NativeProducer:
             self._wait(part, message, waiter)
         return waiter
 
-    def _admit(self, part: Part, message: Outgoing, waiter: Waiter) -> bool:
+    def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
         """Send it if there is room; one that is larger than all of it goes alone, or it would
         never go."""
         room = part.room_of(message) if self._cuts else 1
@@ -417,7 +420,7 @@ class NativeProducer:
         part.publish(message, waiter, room)
         return True
 
-    def _wait(self, part: Part, message: Outgoing, waiter: Waiter) -> None:
+    def _wait(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> None:
         if self._blocks:
             self._waiting.append((part, message, waiter))
             return

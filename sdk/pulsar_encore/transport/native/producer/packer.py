@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from ....errors import EncoreError
 from ....eventloop.alarm import wall_now_ms
 from ....options import BatchingType, ProducerOptions
-from ....values.outgoing_message import Outgoing
-from .pending_sends import Sending
-from .send_batches import Batch, Batching
-from .send_encoder import Encoder, goes_alone
+from ....values.outgoing_message import OutgoingMessage
+from .pending_sends import PendingSend
+from .send_batches import SendBatch, SendBatches
+from .send_encoder import SendEncoder, goes_alone
 from .send_results import Waiter
 
 
@@ -40,19 +40,19 @@ class Packer:
         self,
         loop: asyncio.AbstractEventLoop,
         options: ProducerOptions,
-        on_packed: Callable[[Sequence[Sending[Waiter]]], None],
+        on_packed: Callable[[Sequence[PendingSend[Waiter]]], None],
         on_failed: Callable[[Sequence[Waiter], int, Exception], None],
     ) -> None:
         self._loop = loop
         self._options = options
         self._on_packed = on_packed
         self._on_failed = on_failed
-        self.encoder: Encoder | None = None
-        self._early: list[tuple[Outgoing, Waiter, int]] = []
+        self.encoder: SendEncoder | None = None
+        self._early: list[tuple[OutgoingMessage, Waiter, int]] = []
         self._by_key = options.batching_type is BatchingType.KeyBased
-        self._batching: Batching[Waiter] | None = None
+        self._batching: SendBatches[Waiter] | None = None
         if options.batching_enabled:
-            self._batching = Batching(
+            self._batching = SendBatches(
                 max_messages=options.batching_max_messages,
                 max_bytes=options.batching_max_allowed_size_in_bytes,
                 by_key=self._by_key,
@@ -63,7 +63,7 @@ class Packer:
         self._next_id = 0
         self.highest_id: int = -1
 
-    def use(self, encoder: Encoder) -> None:
+    def use(self, encoder: SendEncoder) -> None:
         """Make frames with this encoder from now on."""
         self.encoder = encoder
         if self._batching is not None:
@@ -78,14 +78,14 @@ class Packer:
         for message, waiter, room in early:
             self.add(message, waiter, room)
 
-    def room_of(self, message: Outgoing) -> int:
+    def room_of(self, message: OutgoingMessage) -> int:
         """How much of the queue a message takes: one, or its chunks, as far as it shows before
         compression."""
         if self.encoder is None:
             return 1
         return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
 
-    def add(self, message: Outgoing, waiter: Waiter, room: int) -> None:
+    def add(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
         """Take a message in, behind all others.
 
         Args:
@@ -124,7 +124,12 @@ class Packer:
             self.highest_id = sequence_id
 
     def _add_alone(
-        self, encoder: Encoder, message: Outgoing, sequence_id: int, waiter: Waiter, room: int
+        self,
+        encoder: SendEncoder,
+        message: OutgoingMessage,
+        sequence_id: int,
+        waiter: Waiter,
+        room: int,
     ) -> bool:
         """A message that is its own entry or entries; whether it can be."""
         wall_ms = wall_now_ms(self._loop)
@@ -138,14 +143,16 @@ class Packer:
             return False
         self.flush()
         now = self._loop.time()
-        first: Sending[Waiter] | None = None
-        packed: list[Sending[Waiter]] = []
+        first: PendingSend[Waiter] | None = None
+        packed: list[PendingSend[Waiter]] = []
         for frame in frames[:-1]:
-            chunk = Sending[Waiter](frame, sequence_id, [], since=now, room=0, first_chunk=first)
+            chunk = PendingSend[Waiter](
+                frame, sequence_id, [], since=now, room=0, first_chunk=first
+            )
             first = first or chunk
             packed.append(chunk)
         packed.append(
-            Sending(frames[-1], sequence_id, [waiter], since=now, room=room, first_chunk=first)
+            PendingSend(frames[-1], sequence_id, [waiter], since=now, room=room, first_chunk=first)
         )
         self._on_packed(packed)
         return True
@@ -165,12 +172,12 @@ class Packer:
         if self._batching is not None and self._batching.count:
             self._pack(self._batching.take())
 
-    def _pack(self, batches: Sequence[Batch[Waiter]]) -> None:
+    def _pack(self, batches: Sequence[SendBatch[Waiter]]) -> None:
         encoder = self.encoder
         assert encoder is not None  # there are no batches before it
         now = self._loop.time()
         wall_ms = wall_now_ms(self._loop)
-        packed: list[Sending[Waiter]] = []
+        packed: list[PendingSend[Waiter]] = []
         for batch in batches:
             try:
                 packed.append(self._entry_of(encoder, batch, now, wall_ms))
@@ -179,17 +186,17 @@ class Packer:
         self._on_packed(packed)
 
     def _entry_of(
-        self, encoder: Encoder, batch: Batch[Waiter], now: float, wall_ms: int
-    ) -> Sending[Waiter]:
+        self, encoder: SendEncoder, batch: SendBatch[Waiter], now: float, wall_ms: int
+    ) -> PendingSend[Waiter]:
         count = len(batch.waiters)
         if count == 1:  # as Java: it is acked, nacked and counted for itself
             frame = encoder.single(batch.message, batch.first, wall_ms)
-            return Sending(frame, batch.first, batch.waiters, since=now)
+            return PendingSend(frame, batch.first, batch.waiters, since=now)
         # Ids of a batch by key have gaps that other batches fill, so it goes by its last one alone.
         first = batch.last if self._by_key else batch.first
         last = None if self._by_key else batch.last
         frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
-        return Sending(
+        return PendingSend(
             frame, first, batch.waiters, since=now, last=batch.last, room=count, batched=True
         )
 
@@ -206,7 +213,7 @@ class Packer:
         room = len(waiters) + sum(room for _, _, room in early)
         return [*waiters, *(waiter for _, waiter, _ in early)], room
 
-    def take_early(self) -> list[tuple[Outgoing, Waiter, int]]:
+    def take_early(self) -> list[tuple[OutgoingMessage, Waiter, int]]:
         """The messages that wait for the first encoder, which go elsewhere."""
         early, self._early = self._early, []
         return early

@@ -1,6 +1,7 @@
 """Which partition a message goes to: the application's choice, or the one by key or in turn.
 
-Owns `Choice`, and `OutgoingView`, which is how a `message_router` sees a message that is not sent.
+Owns `PartitionChoice`, and `OutgoingView`, which is how a `message_router` sees a message that is
+not sent.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from ....errors import ConfigurationError
 from ....message import Message
 from ....options import PartitionsRoutingMode, ProducerOptions
 from ....values.message_id import MessageId
-from ....values.outgoing_message import Outgoing, key_bytes, key_text, ordering_key_text
-from ....wire.partition_router import BatchLimits, Router
+from ....values.outgoing_message import OutgoingMessage, key_bytes, key_text, ordering_key_text
+from ....wire.partition_router import BatchLimits, PartitionRouter
 
 
-class Choice:
+class PartitionChoice:
     """Chooses for one producer.
 
     Args:
@@ -34,13 +35,13 @@ class Choice:
                 options.batching_max_allowed_size_in_bytes,
                 options.batching_max_publish_delay_ms,
             )
-        self._router = Router(
+        self._router = PartitionRouter(
             start=rng.randrange(1 << 31),
             single=options.message_routing_mode is PartitionsRoutingMode.UseSinglePartition,
             batch=limits,
         )
 
-    def partition(self, message: Outgoing, partitions: int, now_ms: int) -> int:
+    def partition(self, message: OutgoingMessage, partitions: int, now_ms: int) -> int:
         """The partition of the next message.
 
         Args:
@@ -60,7 +61,7 @@ class Choice:
             now_ms=now_ms,
         )
 
-    def _asked(self, message: Outgoing, partitions: int) -> int:
+    def _asked(self, message: OutgoingMessage, partitions: int) -> int:
         assert self._route is not None
         try:
             seen = Message.of_reader(OutgoingView(message), self._schema, MessageId())
@@ -85,7 +86,7 @@ def _bytes(key: str | bytes | None) -> bytes | None:
 class OutgoingView:
     """A `RawMessage` of what is about to be sent."""
 
-    def __init__(self, message: Outgoing) -> None:
+    def __init__(self, message: OutgoingMessage) -> None:
         self._message = message
 
     def data(self) -> bytes:

@@ -1,9 +1,9 @@
 """A producer on one topic or partition: what it sends, and the broker it is attached to.
 
-Owns `Part`. A message becomes part of a frame (`Packer`), waits for its receipt, and leaves with an
-id or an error; all of that goes on while the connection is lost, and what has no receipt is sent
-again, in order and unchanged, before anything new. Nothing is scheduled for a message: the send
-timeout is one timer for all, and writing ends when the socket is full.
+Owns `PartitionProducer`. A message becomes part of a frame (`Packer`), waits for its receipt, and
+leaves with an id or an error; all of that goes on while the connection is lost, and what has no
+receipt is sent again, in order and unchanged, before anything new. Nothing is scheduled for a
+message: the send timeout is one timer for all, and writing ends when the socket is full.
 Refuses everything by the same error once the broker said that it is of no use to go on.
 """
 
@@ -29,7 +29,7 @@ from ....errors import (
     UnknownError,
 )
 from ....options import ProducerOptions
-from ....values.outgoing_message import Outgoing
+from ....values.outgoing_message import OutgoingMessage
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ...interface import ProducerListener
@@ -41,9 +41,9 @@ from ..lookup.lookup import Lookup
 from .flushes import Flushes
 from .frame_rewrite import rewrite
 from .packer import Packer
-from .pending_sends import OutOfStepError, Pending, Sending
+from .pending_sends import OutOfStepError, PendingSend, PendingSends
 from .registration import Registration
-from .send_encoder import Encoder, Encrypt
+from .send_encoder import Encrypt, SendEncoder
 from .send_results import Waiter, tell_failed, tell_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
@@ -65,13 +65,13 @@ class _Failing(NamedTuple):
         error: Why.
     """
 
-    frames: deque[Sending[Waiter]]
+    frames: deque[PendingSend[Waiter]]
     waiters: deque[Waiter]
     room: int
     error: Exception
 
 
-class Part:
+class PartitionProducer:
     """One topic or partition of a producer; a `ProducerHandler`.
 
     Args:
@@ -143,16 +143,16 @@ class Part:
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
         self._packer = Packer(self._loop, options, self._packed, self._not_sent)
-        self._pending: Pending[Waiter] = Pending()
+        self._pending: PendingSends[Waiter] = PendingSends()
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
         self.flushes: Flushes[Waiter] = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
         self._begun = False
-        self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
+        self._adopted: list[PendingSend[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
-        self._damaged: Sending[Waiter] | None = None
+        self._damaged: PendingSend[Waiter] | None = None
         # Messages that failed and were not told yet, in order.
         self._failing: deque[_Failing] = deque()
         self._tells = False
@@ -195,13 +195,13 @@ class Part:
         """Make the next attempt to attach now: the topic exists, or may be created."""
         self._attachment.hurry()
 
-    def moved(self, lookup: Lookup) -> Part:
+    def moved(self, lookup: Lookup) -> PartitionProducer:
         """The same on the running loop, when that of this one has ended.
 
         What was under way is gone, and so is who waited for it.
         """
         self._registration.forget()
-        part = Part(
+        part = PartitionProducer(
             lookup,
             self._options,
             self._registration,
@@ -256,7 +256,7 @@ class Part:
         registration.taken(answer)
         begins = self._packer.encoder is None
         self._packer.use(
-            Encoder(
+            SendEncoder(
                 producer_id=registration.producer_id,
                 producer_name=registration.name,
                 schema_version=registration.schema_version,
@@ -280,7 +280,9 @@ class Part:
 
     # Moving to another topic
 
-    def release(self) -> tuple[list[Sending[Waiter]], list[tuple[Outgoing, Waiter, int]]]:
+    def release(
+        self,
+    ) -> tuple[list[PendingSend[Waiter]], list[tuple[OutgoingMessage, Waiter, int]]]:
         """Take back all that is under way, because the topic is gone; the part is of no use then.
 
         Returns:
@@ -296,7 +298,7 @@ class Part:
         )
         return frames, early
 
-    def adopt(self, frames: Sequence[Sending[Waiter]], of: Part) -> None:
+    def adopt(self, frames: Sequence[PendingSend[Waiter]], of: PartitionProducer) -> None:
         """Send frames of another part, behind all that was handed in before.
 
         Args:
@@ -312,7 +314,7 @@ class Part:
             self._adopted += frames
         self._packed(frames)
 
-    def _rewrite(self, frames: Sequence[Sending[Waiter]], highest_id: int) -> int:
+    def _rewrite(self, frames: Sequence[PendingSend[Waiter]], highest_id: int) -> int:
         """Make frames of others this part's; returns the highest sequence id in use then."""
         for each in frames:
             highest_id = rewrite(
@@ -406,11 +408,11 @@ class Part:
 
     # Publishing
 
-    def room_of(self, message: Outgoing) -> int:
+    def room_of(self, message: OutgoingMessage) -> int:
         """How much of the queue a message takes, where messages may be cut."""
         return self._packer.room_of(message)
 
-    def publish(self, message: Outgoing, waiter: Waiter, room: int) -> None:
+    def publish(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
         """Send a message, behind all that were handed in before.
 
         Args:
@@ -428,7 +430,7 @@ class Part:
             self._watch_time()
         packer.add(message, waiter, room)
 
-    def _packed(self, packed: Sequence[Sending[Waiter]]) -> None:
+    def _packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
         for sending in packed:
             self._pending.add(sending)
         self._watch_time()
@@ -574,12 +576,12 @@ class Part:
                 self._failing.popleft()
                 self._leave(room)
 
-    def _fail(self, of: Sequence[Sending[Waiter]], error: Exception) -> None:
+    def _fail(self, of: Sequence[PendingSend[Waiter]], error: Exception) -> None:
         for sending in of:
             tell_failed(sending.waiters, error)
             self._left(sending, error)
 
-    def _left(self, sending: Sending[Waiter], error: Exception | None = None) -> None:
+    def _left(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
         self.flushes.left(sending, error)
         self._leave(sending.room)
 

@@ -1,7 +1,7 @@
 """What was handed in as frames and has no receipt: in order, of which some is on the wire.
 
-Owns `Sending` and `Pending`; pure. Receipts come in the order of the frames, so one that names
-another than the first says that the connection lost its step. Frames leave by a receipt, by a
+Owns `PendingSend` and `PendingSends`; pure. Receipts come in the order of the frames, so one that
+names another than the first says that the connection lost its step. Frames leave by a receipt, by a
 failure of their own, or all together. Of what failed for lack of an answer the broker may still
 send one: it stays known until then, without its bytes, or until the connection is gone.
 """
@@ -22,7 +22,7 @@ class OutOfStepError(ProtocolError):
     """A receipt named a later frame than the first: something in between got lost."""
 
 
-class Sending(Generic[W]):
+class PendingSend(Generic[W]):
     """One SEND frame that the broker has not confirmed.
 
     Attributes:
@@ -60,7 +60,7 @@ class Sending(Generic[W]):
         last: int | None = None,
         room: int = 1,
         batched: bool = False,
-        first_chunk: Sending[W] | None = None,
+        first_chunk: PendingSend[W] | None = None,
     ) -> None:
         self.frame: bytes = frame
         self.sequence_id: int = sequence_id
@@ -69,18 +69,18 @@ class Sending(Generic[W]):
         self.waiters: list[W] = waiters
         self.since: float = since
         self.batched: bool = batched
-        self.first_chunk: Sending[W] | None = first_chunk
+        self.first_chunk: PendingSend[W] | None = first_chunk
         self.stored: tuple[int, int] | None = None
 
 
-class Pending(Generic[W]):
+class PendingSends(Generic[W]):
     """The frames of one producer on one topic."""
 
     __slots__ = ("_on_wire", "_unanswered", "_waiting")
 
     def __init__(self) -> None:
-        self._on_wire: deque[Sending[W]] = deque()
-        self._waiting: deque[Sending[W]] = deque()
+        self._on_wire: deque[PendingSend[W]] = deque()
+        self._waiting: deque[PendingSend[W]] = deque()
         self._unanswered = 0  # of those on the wire, how many nobody waits for any more
 
     def __len__(self) -> int:
@@ -93,18 +93,18 @@ class Pending(Generic[W]):
         return self._unanswered
 
     @property
-    def oldest(self) -> Sending[W] | None:
+    def oldest(self) -> PendingSend[W] | None:
         """The first frame that somebody waits for."""
         for each in self._on_wire:
             if each.frame:
                 return each
         return self._waiting[0] if self._waiting else None
 
-    def all(self) -> list[Sending[W]]:
+    def all(self) -> list[PendingSend[W]]:
         """Every frame that somebody waits for, in order."""
         return [*(each for each in self._on_wire if each.frame), *self._waiting]
 
-    def add(self, sending: Sending[W]) -> None:
+    def add(self, sending: PendingSend[W]) -> None:
         """One more, behind all others."""
         self._waiting.append(sending)
 
@@ -137,7 +137,7 @@ class Pending(Generic[W]):
         self._on_wire.clear()
         self._unanswered = 0
 
-    def receipt(self, sequence_id: int) -> Sending[W] | None:
+    def receipt(self, sequence_id: int) -> PendingSend[W] | None:
         """A receipt came: the frame it is for, None when nobody waits for it.
 
         Raises:
@@ -161,7 +161,7 @@ class Pending(Generic[W]):
         self._unanswered -= 1
         return None
 
-    def refused(self, sequence_id: int) -> Sending[W] | None:
+    def refused(self, sequence_id: int) -> PendingSend[W] | None:
         """The broker refused one frame: it leaves. None when nobody waits for it.
 
         Args:
@@ -177,14 +177,14 @@ class Pending(Generic[W]):
                 return None
         return None
 
-    def on_wire(self, sequence_id: int) -> Sending[W] | None:
+    def on_wire(self, sequence_id: int) -> PendingSend[W] | None:
         """The first frame on the wire that a refusal names and that somebody waits for."""
         for each in self._on_wire:
             if sequence_id in (each.sequence_id, each.last) and each.frame:
                 return each
         return None
 
-    def drop(self, of: Iterable[Sending[W]]) -> None:
+    def drop(self, of: Iterable[PendingSend[W]]) -> None:
         """Nobody waits any more for these frames; those on the wire may still be answered."""
         dropped = set(of)
         self._waiting = deque(each for each in self._waiting if each not in dropped)
@@ -193,7 +193,7 @@ class Pending(Generic[W]):
             _without_frame(each) if each in dropped else each for each in self._on_wire
         )
 
-    def drop_all(self) -> list[Sending[W]]:
+    def drop_all(self) -> list[PendingSend[W]]:
         """`drop` of every frame that somebody waits for; returns them, in order.
 
         Those on the wire lose their bytes and stand for themselves: 45,000 objects more would be a
@@ -207,5 +207,5 @@ class Pending(Generic[W]):
         return dropped
 
 
-def _without_frame(sending: Sending[W]) -> Sending[W]:
-    return Sending(b"", sending.sequence_id, [], since=sending.since, last=sending.last)
+def _without_frame(sending: PendingSend[W]) -> PendingSend[W]:
+    return PendingSend(b"", sending.sequence_id, [], since=sending.since, last=sending.last)

@@ -1,10 +1,10 @@
 """Which messages share an entry: batches by count and size, of all messages or of one key.
 
-Owns `Batch` and `Batching`; pure, and when the time of a batch has come is the caller's business.
-A batch is taken before a message that would make it too large, and with the one that makes it full;
-batches by key are taken together. Sequence ids only rise within a batch and from one to the next
-(the caller sends the others alone): a broker that deduplicates looks at the bounds of a batch, and
-what is out of order inside them would be lost.
+Owns `SendBatch` and `SendBatches`; pure, and when the time of a batch has come is the caller's
+business. A batch is taken before a message that would make it too large, and with the one that
+makes it full; batches by key are taken together. Sequence ids only rise within a batch and from one
+to the next (the caller sends the others alone): a broker that deduplicates looks at the bounds of a
+batch, and what is out of order inside them would be lost.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from ....values.outgoing_message import Outgoing, key_bytes
+from ....values.outgoing_message import OutgoingMessage, key_bytes
 from ....wire.checksum import Data
 from .send_encoder import PlainHeads, described_head, is_plain
 
 W = TypeVar("W")
 
 
-class Batch(Generic[W]):
+class SendBatch(Generic[W]):
     """Messages that become one entry.
 
     Attributes:
@@ -32,8 +32,8 @@ class Batch(Generic[W]):
 
     __slots__ = ("first", "last", "message", "parts", "size", "waiters")
 
-    def __init__(self, message: Outgoing, sequence_id: int) -> None:
-        self.message: Outgoing = message
+    def __init__(self, message: OutgoingMessage, sequence_id: int) -> None:
+        self.message: OutgoingMessage = message
         self.first: int = sequence_id
         self.last: int = sequence_id
         self.parts: list[Data] = []
@@ -41,7 +41,7 @@ class Batch(Generic[W]):
         self.size: int = 0
 
 
-class Batching(Generic[W]):
+class SendBatches(Generic[W]):
     """Collects messages into batches.
 
     Args:
@@ -58,17 +58,17 @@ class Batching(Generic[W]):
         self.max_bytes: int = max_bytes
         self._by_key = by_key
         self._heads = PlainHeads()
-        self._batches: dict[bytes, Batch[W]] = {}
+        self._batches: dict[bytes, SendBatch[W]] = {}
         self.count: int = 0
         self.size: int = 0
 
-    def add(self, message: Outgoing, sequence_id: int, waiter: W) -> Sequence[Batch[W]]:
+    def add(self, message: OutgoingMessage, sequence_id: int, waiter: W) -> Sequence[SendBatch[W]]:
         """Take a message in, and give out the batches that have to be sent now, in order.
 
         Args:
             message: What to send.
             sequence_id: Above those of all messages before it.
-            waiter: Comes back in `Batch.waiters`.
+            waiter: Comes back in `SendBatch.waiters`.
 
         Raises:
             ConfigurationError: It cannot be written; nothing was taken in.
@@ -81,13 +81,13 @@ class Batching(Generic[W]):
             payload = payload or b""
             head = described_head(message, sequence_id)
             size = len(head) + len(payload)
-        full: Sequence[Batch[W]] = ()
+        full: Sequence[SendBatch[W]] = ()
         if self.size + size > self.max_bytes and self.count:
             full = self.take()
         key = _key_of(message) if self._by_key else b""
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = Batch(message, sequence_id)
+            batch = self._batches[key] = SendBatch(message, sequence_id)
         batch.parts += (head, payload)
         batch.waiters.append(waiter)
         batch.last = sequence_id
@@ -98,7 +98,7 @@ class Batching(Generic[W]):
             return (*full, *self.take())
         return full
 
-    def take(self) -> list[Batch[W]]:
+    def take(self) -> list[SendBatch[W]]:
         """Everything there is, ordered by the last sequence ids."""
         batches = list(self._batches.values())
         self._batches.clear()
@@ -108,11 +108,11 @@ class Batching(Generic[W]):
         return batches
 
 
-def _last(batch: Batch[W]) -> int:
+def _last(batch: SendBatch[W]) -> int:
     return batch.last
 
 
-def _key_of(message: Outgoing) -> bytes:
+def _key_of(message: OutgoingMessage) -> bytes:
     """What Key_Shared chooses a consumer by, as far as the message says it."""
     key = message.partition_key if message.ordering_key is None else message.ordering_key
     return b"" if key is None else key_bytes(key)

@@ -1,7 +1,7 @@
 """What a producer puts on the wire: the metadata of messages and entries, and whole SEND frames.
 
-Owns `plain_head` and `described_head` (a message inside a batch) and `Encoder` (an entry and its
-frame). A frame is made once and never again: resent, it has the same bounds, so that the broker
+Owns `plain_head` and `described_head` (a message inside a batch) and `SendEncoder` (an entry and
+its frame). A frame is made once and never again: resent, it has the same bounds, so that the broker
 recognises it. Fields that every entry has are written by hand, in their order, in front of what
 protobuf wrote of the others; that is the same message (tested), and a third of the cost.
 Refuses: what the broker would close the connection for (`MessageTooBig`), before it is sent.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ....errors import ConfigurationError, MessageTooBig
-from ....values.outgoing_message import Outgoing, key_bytes, key_text
+from ....values.outgoing_message import OutgoingMessage, key_bytes, key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import Data, crc32c
 from ....wire.compression import compress
@@ -44,7 +44,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def is_plain(message: Outgoing) -> bool:
+def is_plain(message: OutgoingMessage) -> bool:
     """Whether a message has a payload and nothing else that a batch has to say of it."""
     return (
         message.payload is not None
@@ -55,7 +55,7 @@ def is_plain(message: Outgoing) -> bool:
     )
 
 
-def goes_alone(message: Outgoing) -> bool:
+def goes_alone(message: OutgoingMessage) -> bool:
     """Whether a message says something that only the metadata of an entry has room for."""
     return (
         message.deliver_at is not None
@@ -98,7 +98,7 @@ class PlainHeads:
         self._prefix = _U32.pack(len(fields) + 1 + len(self._high)) + fields
 
 
-def described_head(message: Outgoing, sequence_id: int) -> bytes:
+def described_head(message: OutgoingMessage, sequence_id: int) -> bytes:
     """``u32 metadata_size`` and the metadata of any message in a batch.
 
     Raises:
@@ -112,7 +112,9 @@ def described_head(message: Outgoing, sequence_id: int) -> bytes:
     return _U32.pack(len(data)) + data
 
 
-def _describe(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: Outgoing) -> None:
+def _describe(
+    metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage
+) -> None:
     """Write what an application says of a message, into the metadata of its entry or of it.
 
     Raises:
@@ -124,7 +126,9 @@ def _describe(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: 
         raise ConfigurationError(f"the message cannot be sent: {error}") from error
 
 
-def _set_fields(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: Outgoing) -> None:
+def _set_fields(
+    metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage
+) -> None:
     if message.properties:
         for key, value in message.properties.items():
             metadata.properties.add(key=key, value=value)
@@ -135,7 +139,9 @@ def _set_fields(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message
         metadata.null_value = True
 
 
-def _set_key(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: Outgoing) -> None:
+def _set_key(
+    metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage
+) -> None:
     chosen = message.partition_key
     if chosen is not None:
         metadata.partition_key = key_text(chosen)
@@ -151,7 +157,7 @@ class Encrypt(Protocol):
     def __call__(self, payload: Data, metadata: pb.MessageMetadata) -> bytes: ...
 
 
-class Encoder:
+class SendEncoder:
     """Makes the SEND frames of one producer, as the broker has accepted it.
 
     Args:
@@ -203,7 +209,7 @@ class Encoder:
 
     def batch(
         self,
-        message: Outgoing,
+        message: OutgoingMessage,
         parts: Sequence[Data],
         count: int,
         first: int,
@@ -235,7 +241,7 @@ class Encoder:
         metadata = self._metadata(first, now_ms, rest)
         return self._frame(first, metadata, payload, count=count, highest=last)
 
-    def single(self, message: Outgoing, sequence_id: int, now_ms: int) -> bytes:
+    def single(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> bytes:
         """The frame of a message that is its entry.
 
         Raises:
@@ -251,7 +257,7 @@ class Encoder:
         payload = self._seal(payload, rest)
         return self._checked(sequence_id, self._metadata(sequence_id, now_ms, rest), payload)
 
-    def chunks(self, message: Outgoing, sequence_id: int, now_ms: int) -> list[bytes]:
+    def chunks(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> list[bytes]:
         """The frames of a message that is cut into as many entries as it takes.
 
         Raises:
@@ -361,7 +367,7 @@ class Encoder:
         )
 
 
-def _metadata_of(message: Outgoing) -> pb.MessageMetadata:
+def _metadata_of(message: OutgoingMessage) -> pb.MessageMetadata:
     """The metadata of an entry that is one message, but for what every entry has."""
     metadata = pb.MessageMetadata()
     _describe(metadata, message)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
-from .pending_sends import Sending
+from .pending_sends import PendingSend
 
 Waiter: TypeAlias = asyncio.Future[MessageId]
 
@@ -20,7 +20,7 @@ _U63 = 1 << 63  # ids from here on are negative ones, as "unknown" is
 
 
 def tell_stored(
-    sending: Sending[Waiter], place: pb.MessageIdData, topic: str, partition: int
+    sending: PendingSend[Waiter], place: pb.MessageIdData, topic: str, partition: int
 ) -> None:
     """The broker has an entry.
 
