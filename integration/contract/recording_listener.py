@@ -61,13 +61,15 @@ class Recording:
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         self.events.append("disconnected")
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
         self.events.append("asked for all")
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, only: Container[int] | None = None) -> None:
         self.events.append("rewound")
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
         self.events.append("in doubt")
 
     def on_end_of_topic(self, source: int) -> None:
@@ -82,7 +84,7 @@ class Recording:
     def on_removed(self, source: int) -> None:
         self.events.append(f"removed {source}")
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
 

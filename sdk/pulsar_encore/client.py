@@ -273,10 +273,10 @@ class Client:
             message_router=message_router,
             event_listener=event_listener,
         )
-        announcer = self._producer_announcer(options)
-        link = await self._transport.create_producer(options, announcer)
+        event_publisher = self._producer_announcer(options)
+        link = await self._transport.create_producer(options, event_publisher)
         await self._still_open(link)
-        producer = Producer(link, options, on_closed=self._forget, announcer=announcer)
+        producer = Producer(link, options, on_closed=self._forget, event_publisher=event_publisher)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
 
@@ -592,7 +592,7 @@ def transport_of(client: Client) -> Transport:
 
 
 def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
-    loop = each.place.loop
+    loop = each.affinity.loop
     if loop.is_running() and loop is not running_loop():
         with contextlib.suppress(RuntimeError):  # it has just been closed
             loop.call_soon_threadsafe(each.abandon)
@@ -602,7 +602,7 @@ def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
 
 async def _close_at_home(each: Producer | Consumer | Reader) -> None:
     """On the loop it belongs to; when that does not run, it can only be left to the transport."""
-    loop = each.place.loop
+    loop = each.affinity.loop
     if loop is running_loop():
         await each.close()
     elif loop.is_running():

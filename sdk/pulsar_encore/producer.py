@@ -46,18 +46,18 @@ class Producer:
         options: ProducerOptions,
         *,
         on_closed: Callable[[Producer], None] | None = None,
-        announcer: ProducerEventPublisher | None = None,
+        event_publisher: ProducerEventPublisher | None = None,
     ) -> None:
         self._link = link
-        self._announcer = announcer
+        self._event_publisher = event_publisher
         self._schema = options.schema
         self._on_closed = on_closed
-        self.place: LoopAffinity = LoopAffinity("producer")
+        self.affinity: LoopAffinity = LoopAffinity("producer")
         self._sending: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        if announcer is not None:
-            announcer.events.start()
+        if event_publisher is not None:
+            event_publisher.events.start()
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected() else "not connected"
@@ -257,8 +257,8 @@ class Producer:
 
     def _end(self) -> None:
         self._closed = True
-        if self._announcer is not None:
-            self._announcer.events.close()
+        if self._event_publisher is not None:
+            self._event_publisher.events.close()
 
     def topic(self) -> str:
         """Full name of the topic it publishes to."""
@@ -290,13 +290,13 @@ class Producer:
         await self.close()
 
     def _come_here(self) -> None:
-        if self.place.runner._thread_id != get_ident():
-            if self.place.over and running_loop() is not None:
-                self.place = self.place.moved()
+        if self.affinity.runner._thread_id != get_ident():
+            if self.affinity.over and running_loop() is not None:
+                self.affinity = self.affinity.moved()
                 self._sending.clear()  # nobody is left to be told
-                if self._announcer is not None:
-                    self._announcer.moved(self.place.loop)
-            self.place.check()
+                if self._event_publisher is not None:
+                    self._event_publisher.moved(self.affinity.loop)
+            self.affinity.check()
 
     def _check_open(self) -> None:
         self._come_here()

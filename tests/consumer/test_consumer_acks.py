@@ -609,12 +609,12 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
 
     monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
     consumer = await subscribe()
-    consumer._parts.intake.on_doubtful()  # one of several topics was away
-    consumer._parts.intake.on_connected()
+    consumer._parts.delivery_handler.on_uncertain()  # one of several topics was away
+    consumer._parts.delivery_handler.on_connected()
     put_numbers(transport, 1)
     await consumer.acknowledge(await consumer.receive())
     await asyncio.sleep(1)
-    consumer._parts.intake.on_deliveries([copy(came[0])])
+    consumer._parts.delivery_handler.on_deliveries([copy(came[0])])
     assert await receive_all(consumer) == []
 
 

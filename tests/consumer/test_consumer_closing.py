@@ -61,7 +61,7 @@ async def test_acks_in_doubt_wait_for_the_reconnect_too(
     put_numbers(transport, 3)
     consumer = await subscribe()
     messages = await receive_n(consumer, 3)
-    consumer._parts.intake.on_doubtful()
+    consumer._parts.delivery_handler.on_uncertain()
     await consumer.acknowledge(messages)
     await asyncio.sleep(1)
     closing = asyncio.create_task(consumer.close())

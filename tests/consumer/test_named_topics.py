@@ -29,13 +29,13 @@ class Link:
 async def announced(*, learns: str = "") -> list[ConsumerEvent]:
     link, events = Link(), cast("list[ConsumerEvent]", [])
     loop = asyncio.get_running_loop()
-    announcer = EventPublisher(cast("Any", link), events.append, loop, named=NAMED)
-    for lost in (announcer.doubtful, announcer.disconnected):
+    event_publisher = EventPublisher(cast("Any", link), events.append, loop, named=NAMED)
+    for lost in (event_publisher.doubtful, event_publisher.disconnected):
         lost(None)
         if learns:
             link.names.append(learns)
-        announcer.connected(None)
-        announcer.connected(None)  # no news
+        event_publisher.connected(None)
+        event_publisher.connected(None)  # no news
     await asyncio.sleep(0)
     return events
 

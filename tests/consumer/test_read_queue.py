@@ -172,15 +172,15 @@ async def test_a_seek_voids_what_lies_here_and_gives_its_room_back() -> None:
     waiting = queue(link)
     waiting.on_deliveries([entry(0, b"a", b"b", b"c"), entry(1, b"x", source=1), entry(2, b"d")])
     waiting.take_message()
-    waiting.on_sought((0,))
+    waiting.on_seek((0,))
     assert link.room == {0: 4}
     assert read(await waiting.get(waiting.take_delivery, 0)) == [b"x"]
     waiting.on_deliveries([entry(3, b"a", b"b"), entry(4, b"y", source=1)])
     waiting.take_message()
-    waiting.on_sought((1,))  # what was begun and is of another source goes on
+    waiting.on_seek((1,))  # what was begun and is of another source goes on
     assert read(waiting.take_message()) == [b"b"]
     waiting.on_deliveries([entry(5)])
-    waiting.on_sought()
+    waiting.on_seek()
     assert not waiting
     assert link.room == {0: 7, 1: 2}
 
@@ -189,9 +189,9 @@ async def test_connections_come_and_go_and_what_lies_here_stays() -> None:
     waiting = queue()
     waiting.on_deliveries([entry(0)])
     waiting.on_disconnected()
-    waiting.on_doubtful()
+    waiting.on_uncertain()
     waiting.on_connected()
-    waiting.on_asked_all([])
+    waiting.on_all_requested([])
     assert read(await waiting.get(waiting.take_message, 0)) == [b"0"]
 
 

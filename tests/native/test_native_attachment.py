@@ -466,17 +466,17 @@ def test_authorisation_that_is_withdrawn_and_given_back_brings_a_consumer_back()
             "pulsar://memory", credentials=secret, dialer=rig.dialer
         )
         link = await rig.transport.subscribe(subscription())
-        sink = Collector()
-        link.start(sink)
+        listener = Collector()
+        link.start(listener)
         secret.token = b"not any more"
         rig.dialer.drop()
         await asyncio.sleep(5)
-        assert sink.names[0] == "disconnected" and set(sink.names[1:]) == {"retrying"}
-        assert isinstance(sink.told[-1][2].error, AuthenticationError)
+        assert listener.names[0] == "disconnected" and set(listener.names[1:]) == {"retrying"}
+        assert isinstance(listener.told[-1][2].error, AuthenticationError)
         assert not link.is_connected()
         secret.token = b"t"
         await asyncio.sleep(10)
-        assert sink.names[-1] == "connected"
+        assert listener.names[-1] == "connected"
 
     run(main())
 

@@ -34,10 +34,10 @@ from pulsar_encore.wire.entries import BatchError, encode_batch, encode_body
 
 async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
     link = await rig.transport.subscribe(subscription(**fields))
-    sink = Collector()
-    link.start(sink)
+    listener = Collector()
+    link.start(listener)
     await settle()
-    return link, sink
+    return link, listener
 
 
 # Partitions
@@ -147,9 +147,9 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
         else:
             rig.store(payload, event_time=1)
         rig.store(b"behind")
-        _, sink = await opened(rig)
+        _, listener = await opened(rig)
         await settle(5)
-        assert b"behind" in sink.payloads
+        assert b"behind" in listener.payloads
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 1
 
     run(main())
@@ -207,9 +207,9 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
         rig.store(b"before")
         store_chunked(rig, payload, 5, **fields)
         rig.store(b"behind")
-        _, sink = await opened(rig, consumer_type=kind)
+        _, listener = await opened(rig, consumer_type=kind)
         await settle(100)
-        assert sorted(set(sink.payloads)) == [b"before", b"behind"]
+        assert sorted(set(listener.payloads)) == [b"before", b"behind"]
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 2
 
     run(main())
@@ -236,16 +236,16 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
             fields["total"] = len(payload)
         store_chunked(rig, payload, 5, **fields)
         rig.store(b"behind")
-        link, sink = await opened(
+        link, listener = await opened(
             rig,
             durable=False,
             consumer_type=ConsumerType.Exclusive,
             start_message_id=MessageId.earliest,
         )
         await settle(100)
-        assert sink.payloads == [b"behind"]
-        assert "disconnected" not in sink.names
-        passed = [each for told in sink.told if told[0] == "unread" for each in told[2]]
+        assert listener.payloads == [b"behind"]
+        assert "disconnected" not in listener.names
+        passed = [each for told in listener.told if told[0] == "unread" for each in told[2]]
         assert SkippedEntry.BROKEN in {each.why for each in passed}
         assert link.is_connected()
 
@@ -317,7 +317,7 @@ def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int)
     async def main() -> None:
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         source = link._sources[0]
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
@@ -327,8 +327,8 @@ def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int)
         source.on_entry(1, 1, 0, mask, 0, body, 0, len(body))
         source.on_entries_end()
         left = [each for each in range(count) if mask >> each & 1]
-        assert [list(each.indexes) for each in sink.deliveries] == ([left] if left else [])
-        for each in sink.deliveries:
+        assert [list(each.indexes) for each in listener.deliveries] == ([left] if left else [])
+        for each in listener.deliveries:
             assert each.ack_set == mask & (1 << count) - 1
 
     run(main())
@@ -346,15 +346,15 @@ def test_a_large_batch_with_a_huge_ack_set_is_linear() -> None:
         payload = encode_batch([(pb.SingleMessageMetadata(), b"")] * count)
         state = rig.service.catalogue.topic(TOPIC, create=True)
         state.log.append(LogEntry(encode_body(metadata, payload), batch=count, publish_ms=1))
-        link, sink = await opened(rig, receiver_queue_size=200_000)
-        (delivery,) = sink.deliveries
+        link, listener = await opened(rig, receiver_queue_size=200_000)
+        (delivery,) = listener.deliveries
         odd = int.from_bytes(b"\xaa" * (count // 8), "little")
         link.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, count, odd)]))
         await settle()
         link.redeliver(0, [(delivery.ledger, [delivery.entry])])
-        sink.deliveries.clear()
+        listener.deliveries.clear()
         await settle()
-        (again,) = sink.deliveries
+        (again,) = listener.deliveries
         assert list(again.indexes) == list(range(1, count, 2))
         assert again.ack_set == odd
 

@@ -29,11 +29,11 @@ class Client:
         chosen = {"check_s": 5.0, "failures": 1, "successes": 1, **plan}
         self.clusters = Failover(self.services, **chosen)
         self.transport = NativeTransport(self.clusters)
-        self.sink = Collector()
+        self.listener = Collector()
 
     async def start(self) -> Client:
         self.link: Any = await self.transport.subscribe(subscription())
-        self.link.start(self.sink)
+        self.link.start(self.listener)
         self.producer = await self.transport.create_producer(ProducerOptions(topic=TOPIC))
         return self
 
@@ -52,10 +52,10 @@ class Client:
 
     async def works(self) -> None:
         """A message goes through."""
-        before = len(self.sink.payloads)
+        before = len(self.listener.payloads)
         await self.producer.publish(OutgoingMessage(payload=b"x"))
         await asyncio.sleep(0.5)
-        assert len(self.sink.payloads) == before + 1
+        assert len(self.listener.payloads) == before + 1
 
 
 def test_a_cluster_that_is_gone_is_left_and_come_back_to() -> None:
@@ -68,7 +68,7 @@ def test_a_cluster_that_is_gone_is_left_and_come_back_to() -> None:
         await asyncio.sleep(8)
         assert client.at == "two"
         await client.works()
-        assert "failed" not in client.sink.names
+        assert "failed" not in client.listener.names
         client.up("one")
         await asyncio.sleep(8)
         assert client.at == "one"

@@ -45,30 +45,30 @@ from pulsar_encore.wire.entries import encode_batch, encode_body
 async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
     """A link that delivers to a collector."""
     link = await rig.transport.subscribe(subscription(**fields))
-    sink = Collector()
-    link.start(sink)
+    listener = Collector()
+    link.start(listener)
     await settle()
-    return link, sink
+    return link, listener
 
 
 def backlog(rig: Rig, topic: str = TOPIC, name: str = "s") -> int:
     return int(rig.service.catalogue.topic(topic).subscriptions[name].backlog)
 
 
-def acks(sink: Collector) -> AckPlan:
-    return AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+def acks(listener: Collector) -> AckPlan:
+    return AckPlan(0, None, [(each.ledger, each.entry) for each in listener.deliveries], [])
 
 
 def test_plain_messages_and_batches_are_delivered_and_acked() -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", b"e", batch=True)
         await settle()
-        assert sink.payloads == [b"a", b"b", b"c", b"d", b"e"]
-        assert [each.batch_size for each in sink.deliveries] == [0, 0, 3]
-        link.ack(acks(sink))
+        assert listener.payloads == [b"a", b"b", b"c", b"d", b"e"]
+        assert [each.batch_size for each in listener.deliveries] == [0, 0, 3]
+        link.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
         await link.close()
@@ -84,11 +84,11 @@ def test_a_batch_of_which_compaction_left_nothing_is_acked_and_costs_its_entry_o
         rig.store_batch((removed, b"a"), (removed, b"b"))
         rig.store_batch((pb.SingleMessageMetadata(), b"c"), (removed, b"d"))
         rig.store(b"e")
-        link, sink = await opened(rig)
-        assert sink.payloads == [b"c", b"e"]
-        assert [tuple(each.indexes) for each in sink.deliveries] == [(0,), (0,)]
+        link, listener = await opened(rig)
+        assert listener.payloads == [b"c", b"e"]
+        assert [tuple(each.indexes) for each in listener.deliveries] == [(0,), (0,)]
         assert backlog(rig) == 2
-        link.ack(acks(sink))
+        link.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_decrypted_costs_the_permits_that_the_broker_counted() ->
         rig = Rig()
         key = pb.EncryptionKeys(key="k", value=b"?")
         rig.store(*(b"%d" % each for each in range(8)), batch=True, encryption_keys=[key])
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         state = rig.service.catalogue.topic(TOPIC)
         for _ in range(2):
             (consumer,) = state.subscriptions["s"].consumers
@@ -110,7 +110,7 @@ def test_what_cannot_be_decrypted_costs_the_permits_that_the_broker_counted() ->
             await settle()
             rig.dialer.drop()
             await settle(1)  # and it comes without what is acked
-        assert not sink.deliveries
+        assert not listener.deliveries
 
     run(main())
 
@@ -119,18 +119,18 @@ def test_no_more_than_the_queue_is_asked_for_until_it_is_consumed() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(100)))
-        link, sink = await opened(rig, receiver_queue_size=20)
-        assert len(sink.payloads) == 20
+        link, listener = await opened(rig, receiver_queue_size=20)
+        assert len(listener.payloads) == 20
         link.consumed(0, 9)
         await settle()
-        assert len(sink.payloads) == 20
+        assert len(listener.payloads) == 20
         link.consumed(0, 1)
         await settle()
-        assert len(sink.payloads) == 30
+        assert len(listener.payloads) == 30
         link.stop_flow()
         link.consumed(0, 30)
         await settle()
-        assert len(sink.payloads) == 30
+        assert len(listener.payloads) == 30
 
     run(main())
 
@@ -182,16 +182,16 @@ def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
         rig = Rig()
         packed = {"compression": pb.ZLIB, "uncompressed_size": size}
         rig.store(*[compress(pb.ZLIB, bytes(size))] * 60, **packed)
-        link, sink = await opened(rig, receiver_queue_size=1000)
+        link, listener = await opened(rig, receiver_queue_size=1000)
         taken = 0
         while taken < 60:
-            came = len(sink.deliveries) - taken
+            came = len(listener.deliveries) - taken
             # Besides those that waited for room, a read decompresses 4 MiB at once.
             assert 0 < came <= most // size + 4
             taken += came
             link.consumed(0, came)
             await settle()
-        assert all(payload == bytes(size) for payload in sink.payloads)
+        assert all(payload == bytes(size) for payload in listener.payloads)
 
     run(main())
 
@@ -199,17 +199,17 @@ def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
 def test_entries_are_redelivered_by_id_and_at_once() -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         rig.store(b"a", b"b", b"c")
         await settle()
-        second = sink.deliveries[1]
+        second = listener.deliveries[1]
         link.redeliver(0, [(second.ledger, [second.entry])])
         await settle()
-        assert sink.payloads == [b"a", b"b", b"c", b"b"]
-        assert sink.deliveries[-1].redelivery_count == 1
+        assert listener.payloads == [b"a", b"b", b"c", b"b"]
+        assert listener.deliveries[-1].redelivery_count == 1
         link.redeliver(0, [])
         await settle()
-        assert len(sink.deliveries) == 4
+        assert len(listener.deliveries) == 4
 
     run(main())
 
@@ -217,19 +217,19 @@ def test_entries_are_redelivered_by_id_and_at_once() -> None:
 def test_a_part_of_a_batch_is_acked_and_only_the_rest_comes_again() -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig, receiver_queue_size=100)
+        link, listener = await opened(rig, receiver_queue_size=100)
         rig.store(*(b"%02d" % number for number in range(80)), batch=True)
         await settle()
-        entry = sink.deliveries[0]
+        entry = listener.deliveries[0]
         rest = (1 << 79) | 1
         link.ack(AckPlan(0, None, [], [(entry.ledger, entry.entry, 80, rest)]))
         link.redeliver(0, [(entry.ledger, [entry.entry])])
         await settle()
-        again = sink.deliveries[1]
+        again = listener.deliveries[1]
         assert (list(again.indexes), again.ack_set) == ([0, 79], rest)
         assert [message.data() for message in again.messages] == [b"00", b"79"]
         assert backlog(rig) == 1
-        link.ack(acks(sink))
+        link.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -246,21 +246,21 @@ def test_a_lost_connection_is_told_and_what_is_acked_then_leaves_before_any_perm
                 self.told.append(("connected", only))
                 link.ack(acks(self))
 
-        sink = Acking()
-        link.start(sink)
+        listener = Acking()
+        link.start(listener)
         await settle()
-        sink.told.clear()
+        listener.told.clear()
         rig.store(b"a", b"b")
         await settle()
         rig.dialer.drop()
-        assert sink.names == ["disconnected"]
+        assert listener.names == ["disconnected"]
         assert not link.can_ack(0)
         with pytest.raises(NotConnected):
-            link.ack(acks(sink))
+            link.ack(acks(listener))
         rig.store(b"c")
         await settle(1)
-        assert sink.names == ["disconnected", "connected"]
-        assert sink.payloads == [b"a", b"b", b"c"]
+        assert listener.names == ["disconnected", "connected"]
+        assert listener.payloads == [b"a", b"b", b"c"]
         assert backlog(rig) == 1
 
     run(main())
@@ -269,13 +269,13 @@ def test_a_lost_connection_is_told_and_what_is_acked_then_leaves_before_any_perm
 def test_an_unload_is_survived_and_all_unacked_comes_again() -> None:
     async def main() -> None:
         rig = Rig()
-        _, sink = await opened(rig)
+        _, listener = await opened(rig)
         rig.store(b"a", b"b")
         await settle()
         rig.service.unload(rig.service.catalogue.topic(TOPIC))
         await settle(1)
-        assert sink.payloads == [b"a", b"b", b"a", b"b"]
-        assert sink.names[-2:] == ["disconnected", "connected"]
+        assert listener.payloads == [b"a", b"b", b"a", b"b"]
+        assert listener.names[-2:] == ["disconnected", "connected"]
 
     run(main())
 
@@ -283,7 +283,7 @@ def test_an_unload_is_survived_and_all_unacked_comes_again() -> None:
 def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         rig.service.faults = FaultPlan([Fault(kind="refuse", command="SUBSCRIBE", times=2)])
         rig.dialer._outage(600)
         await settle(500)
@@ -291,7 +291,7 @@ def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> N
         rig.store(b"a")
         await settle(300)
         assert link.is_connected()
-        assert sink.payloads == [b"a"]
+        assert listener.payloads == [b"a"]
 
     run(main())
 
@@ -299,17 +299,17 @@ def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> N
 def test_a_refusal_after_a_loss_is_retried_until_it_passes() -> None:
     async def main() -> None:
         rig = Rig()
-        _, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        _, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         with pytest.raises(ConsumerBusy):
             await opened(Rig2(rig), consumer_type=ConsumerType.Exclusive)
         refusal = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=9)
         rig.service.faults = FaultPlan([refusal])
         rig.dialer.drop()
         await settle(5)
-        assert sink.names[-1] == "retrying"
+        assert listener.names[-1] == "retrying"
         await settle(100)
-        assert sink.names[-1] == "connected"
-        assert "failed" not in sink.names
+        assert listener.names[-1] == "connected"
+        assert "failed" not in listener.names
 
     run(main())
 
@@ -373,24 +373,24 @@ def store_chunks(rig: Rig, uuid: str, *pieces: bytes) -> None:
 def test_chunks_are_one_message_acked_and_redelivered_whole(kind: ConsumerType) -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(rewind_overtaken=0))
-        link, sink = await opened(rig, consumer_type=kind, receiver_queue_size=2)
+        link, listener = await opened(rig, consumer_type=kind, receiver_queue_size=2)
         store_chunks(rig, "u", b"one ", b"two ", b"three")
         rig.store(b"plain")
         await settle()
-        assert sink.payloads == [b"one two three", b"plain"]
-        whole = sink.deliveries[0]
+        assert listener.payloads == [b"one two three", b"plain"]
+        whole = listener.deliveries[0]
         assert whole.first_chunk == (whole.ledger, whole.entry - 2)
         assert backlog(rig) == 4
         link.consumed(0, 2)
         if kind is ConsumerType.Shared:
             link.redeliver(0, [(whole.ledger, [whole.entry])])
             await settle()
-            assert sink.payloads[2:] == [b"one two three"]
+            assert listener.payloads[2:] == [b"one two three"]
         else:
             link.redeliver_all()
             await settle(1)
-            assert sink.payloads[2:] == [b"one two three", b"plain"]
-        link.ack(acks(sink))
+            assert listener.payloads[2:] == [b"one two three", b"plain"]
+        link.ack(acks(listener))
         await settle()
         assert backlog(rig) == 0
 
@@ -400,15 +400,15 @@ def test_chunks_are_one_message_acked_and_redelivered_whole(kind: ConsumerType) 
 def test_chunks_that_are_cut_by_a_loss_come_again_and_a_rest_without_a_begin_is_let_go() -> None:
     async def main() -> None:
         rig = Rig()
-        _, sink = await opened(rig)
+        _, listener = await opened(rig)
         store_chunks(rig, "u", b"one ", b"two ")
         state = rig.service.catalogue.topic(TOPIC)
         rig.dialer.drop()
         await settle(1)
-        assert sink.payloads == [b"one two "]
+        assert listener.payloads == [b"one two "]
         rig.store(b"x", uuid="v", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=2)
         await settle(200)
-        assert len(sink.deliveries) == 1
+        assert len(listener.deliveries) == 1
         assert state.subscriptions["s"].backlog == 2, "the rest of v was acked: it never comes"
 
     run(main())
@@ -417,22 +417,22 @@ def test_chunks_that_are_cut_by_a_loss_come_again_and_a_rest_without_a_begin_is_
 def test_exclusive_rewinds_with_an_epoch_and_what_was_under_way_is_dropped() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(rewind_overtaken=0))
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         rig.store(b"a", b"b", b"c")
         await settle()
-        first = sink.deliveries[0]
+        first = listener.deliveries[0]
         link.ack(AckPlan(0, (first.ledger, first.entry, 0, -1), [], []))
         link.redeliver_all()
         await settle(1)
-        assert sink.payloads == [b"a", b"b", b"c", b"b", b"c"]
+        assert listener.payloads == [b"a", b"b", b"c", b"b", b"c"]
         rig.store(*(b"%d" % number for number in range(3000)))
         await settle(0.001)
         link.redeliver_all(0)
-        sink.deliveries.clear()
+        listener.deliveries.clear()
         for _ in range(100):
             link.consumed(0, 100)
             await settle(0.1)
-        assert sink.payloads == [b"b", b"c", *(b"%d" % number for number in range(3000))]
+        assert listener.payloads == [b"b", b"c", *(b"%d" % number for number in range(3000))]
 
     run(main())
 
@@ -442,30 +442,30 @@ def test_exclusive_rewinds_with_an_epoch_and_what_was_under_way_is_dropped() -> 
 def test_a_seek_goes_to_an_id_or_behind_it(kind: ConsumerType, inclusive: bool) -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig, consumer_type=kind, start_message_id_inclusive=inclusive)
+        link, listener = await opened(rig, consumer_type=kind, start_message_id_inclusive=inclusive)
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", b"e", batch=True)
         rig.store(b"f")
         await settle()
-        plain, batch = sink.deliveries[1], sink.deliveries[2]
-        sink.deliveries.clear()
+        plain, batch = listener.deliveries[1], listener.deliveries[2]
+        listener.deliveries.clear()
         await link.seek(MessageId(-1, plain.ledger, plain.entry))
         await settle(1)
-        assert sink.payloads == [b"b", b"c", b"d", b"e", b"f"][not inclusive :]
-        assert "sought" in sink.names
-        assert "disconnected" not in sink.names
-        sink.deliveries.clear()
+        assert listener.payloads == [b"b", b"c", b"d", b"e", b"f"][not inclusive :]
+        assert "sought" in listener.names
+        assert "disconnected" not in listener.names
+        listener.deliveries.clear()
         await link.seek(MessageId(-1, batch.ledger, batch.entry, 1, batch_size=3))
         await settle(1)
-        assert sink.payloads == [b"d", b"e", b"f"][not inclusive :]
-        sink.deliveries.clear()
+        assert listener.payloads == [b"d", b"e", b"f"][not inclusive :]
+        listener.deliveries.clear()
         await link.seek(MessageId.earliest)
         await settle(1)
-        assert sink.payloads == [b"a", b"b", b"c", b"d", b"e", b"f"]
-        sink.deliveries.clear()
+        assert listener.payloads == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        listener.deliveries.clear()
         await link.seek(0)
         await settle(1)
-        assert len(sink.payloads) == 6
+        assert len(listener.payloads) == 6
 
     run(main())
 
@@ -474,16 +474,16 @@ def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
     async def main() -> None:
         for kind in ("close_before", "close_after"):
             rig = Rig()
-            link, sink = await opened(rig)
+            link, listener = await opened(rig)
             rig.store(b"a", b"b")
             await settle()
-            link.ack(acks(sink))
-            sink.deliveries.clear()
+            link.ack(acks(listener))
+            listener.deliveries.clear()
             rig.service.faults = FaultPlan([Fault(kind=kind, command="SEEK")])  # type: ignore[arg-type]
             await link.seek(MessageId.earliest)
             await settle(2)
-            assert sink.payloads[-2:] == [b"a", b"b"]
-            assert sink.names.count("sought") == 1
+            assert listener.payloads[-2:] == [b"a", b"b"]
+            assert listener.names.count("sought") == 1
 
     run(main())
 
@@ -495,15 +495,15 @@ def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=5))
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         rig.store(b"a", b"b")
         await settle()
-        link.ack(acks(sink))
+        link.ack(acks(listener))
         refusals = Fault(kind="refuse", command="SEEK", times=3, error="UnknownError")
         rig.service.faults = FaultPlan([refusals])
         await link.seek(MessageId.earliest)
         await settle(1)
-        assert sink.payloads == [b"a", b"b", b"a", b"b"]
+        assert listener.payloads == [b"a", b"b", b"a", b"b"]
         rig.service.faults = FaultPlan([replace(refusals, times=1000)])
         with pytest.raises(UnknownError):
             await link.seek(MessageId.earliest)
@@ -516,23 +516,23 @@ def test_a_reader_goes_on_behind_what_was_delivered_over_a_loss() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
         rig.store(b"c", b"d", batch=True)
-        link, sink = await opened(
+        link, listener = await opened(
             rig,
             durable=False,
             consumer_type=ConsumerType.Exclusive,
             start_message_id=MessageId.earliest,
         )
-        assert sink.payloads == [b"a", b"b", b"c", b"d"]
+        assert listener.payloads == [b"a", b"b", b"c", b"d"]
         assert not await link.has_message_available()
         rig.dialer.drop()
         await settle(1)
         rig.store(b"e")
         await settle(1)
-        assert sink.payloads == [b"a", b"b", b"c", b"d", b"e"]
+        assert listener.payloads == [b"a", b"b", b"c", b"d", b"e"]
         last = await link.last_message_id()
         assert (last.ledger_id(), last.entry_id()) == (
-            sink.deliveries[-1].ledger,
-            sink.deliveries[-1].entry,
+            listener.deliveries[-1].ledger,
+            listener.deliveries[-1].entry,
         )
 
     run(main())
@@ -542,7 +542,7 @@ def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
     async def main() -> None:
         for lost_again in (False, True):
             rig = Rig()
-            link, sink = await opened(
+            link, listener = await opened(
                 rig,
                 durable=False,
                 consumer_type=ConsumerType.Exclusive,
@@ -555,12 +555,12 @@ def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
             rig.dialer.drop()
             rig.store(b"a", b"b")
             await settle(3)
-            assert sink.payloads == [b"a", b"b"]
-            assert sink.names.count("sought") == 1
+            assert listener.payloads == [b"a", b"b"]
+            assert listener.names.count("sought") == 1
             rig.dialer.drop()
             rig.store(b"c")
             await settle(3)
-            assert sink.payloads == [b"a", b"b", b"c"]
+            assert listener.payloads == [b"a", b"b", b"c"]
             await link.close()
 
     run(main())
@@ -570,7 +570,7 @@ def test_what_is_asked_between_two_attachments_waits_for_the_second() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
-        link, sink = await opened(
+        link, listener = await opened(
             rig,
             durable=False,
             consumer_type=ConsumerType.Exclusive,
@@ -578,7 +578,7 @@ def test_what_is_asked_between_two_attachments_waits_for_the_second() -> None:
         )
         await link.seek(MessageId.earliest)
         assert not await link.has_message_available(), "all of it came with the second attachment"
-        assert sink.payloads == [b"a", b"b", b"a", b"b"]
+        assert listener.payloads == [b"a", b"b", b"a", b"b"]
         rig.dialer.drop()
         assert (await link.last_message_id()).entry_id() == 1
         rig.dialer.drop()
@@ -617,7 +617,7 @@ def test_a_reader_begins_inside_a_batch() -> None:
         entry = state.log.at(state.log.base)
         start = MessageId(-1, entry.ledger, entry.entry, 1, batch_size=3)
         for inclusive, expected in ((True, [b"b", b"c"]), (False, [b"c"])):
-            link, sink = await opened(
+            link, listener = await opened(
                 rig,
                 subscription_name=f"r-{inclusive}",
                 durable=False,
@@ -625,7 +625,7 @@ def test_a_reader_begins_inside_a_batch() -> None:
                 start_message_id=start,
                 start_message_id_inclusive=inclusive,
             )
-            assert sink.payloads == expected
+            assert listener.payloads == expected
             assert await link.has_message_available() is False
             await link.close()
 
@@ -655,18 +655,18 @@ def test_partitions_are_sources_and_new_ones_are_found() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(discovery_s=60))
         rig.service.catalogue.create_partitioned(TOPIC, 2)
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         for each in range(2):
             rig.store(b"%d" % each, topic=f"{TOPIC}-partition-{each}")
         await settle()
-        assert sorted(sink.payloads) == [b"0", b"1"]
-        assert {link.topic_of(each.source)[1] for each in sink.deliveries} == {0, 1}
+        assert sorted(listener.payloads) == [b"0", b"1"]
+        assert {link.topic_of(each.source)[1] for each in listener.deliveries} == {0, 1}
         with pytest.raises(OperationNotSupported):
             await link.last_message_id()
         rig.service.catalogue.create_partitioned(TOPIC, 3)
         rig.store(b"2", topic=f"{TOPIC}-partition-2")
         await settle(61)
-        assert sorted(sink.payloads) == [b"0", b"1", b"2"]
+        assert sorted(listener.payloads) == [b"0", b"1", b"2"]
 
     run(main())
 
@@ -676,16 +676,16 @@ def test_topics_of_a_pattern_are_found_as_they_come() -> None:
         rig = Rig()
         rig.store(b"a", topic="persistent://public/default/jobs-1")
         rig.store(b"x", topic="persistent://public/default/other")
-        _, sink = await opened(
+        _, listener = await opened(
             rig,
             topics=(),
             pattern="persistent://public/default/jobs-.*",
             pattern_auto_discovery_period=5,
         )
-        assert sink.payloads == [b"a"]
+        assert listener.payloads == [b"a"]
         rig.store(b"b", topic="persistent://public/default/jobs-2")
         await settle(6)
-        assert sink.payloads == [b"a", b"b"]
+        assert listener.payloads == [b"a", b"b"]
 
     run(main())
 
@@ -702,10 +702,10 @@ def test_a_backlog_in_pieces_with_losses(seed: int) -> None:
             size = rng.choice([1, 1, 5, 30])
             rig.store(*(b"%d" % (count + each) for each in range(size)), batch=size > 1)
             count += size
-        link, sink = await opened(rig, receiver_queue_size=25)
+        link, listener = await opened(rig, receiver_queue_size=25)
         seen: set[bytes] = set()
         for _ in range(400):
-            taken, sink.deliveries = sink.deliveries, []
+            taken, listener.deliveries = listener.deliveries, []
             for each in taken:
                 seen.update(message.data() for message in each.messages)
                 link.consumed(0, len(each.messages))
@@ -762,13 +762,13 @@ def test_runs_of_plain_messages_are_what_each_of_them_is(data: st.DataObject) ->
 
     async def main() -> None:
         rig = Rig()
-        _, sink = await opened(rig)
+        _, listener = await opened(rig)
         (line,) = rig.dialer.lines
         for at in range(0, len(stream), cut):
             line.client.receive(stream[at : at + cut])
         came = [
             (each.ledger, each.entry, each.redelivery_count, message.data(), message)
-            for each in sink.deliveries
+            for each in listener.deliveries
             for message in each.messages
         ]
         assert [(*head, last.publish_timestamp()) for *head, last in came] == expected

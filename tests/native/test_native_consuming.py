@@ -47,7 +47,7 @@ def test_a_run_with_a_message_that_is_held_here_loses_nothing_of_it() -> None:
             again = PlainDeliveries(0)
             again.places = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
             again.messages = [messages[0]._raw] * 4
-            consumer._parts.intake.on_deliveries([again])
+            consumer._parts.delivery_handler.on_deliveries([again])
             came = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
             assert [each.entry_id() for each in came] == [100, 101, 102]
 

@@ -24,10 +24,10 @@ PUBLISHED = 1_700_000_000_000
 
 async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
     link = await rig.transport.subscribe(subscription(**fields))
-    sink = Collector()
-    link.start(sink)
+    listener = Collector()
+    link.start(listener)
     await settle()
-    return link, sink
+    return link, listener
 
 
 def backlog(rig: Rig, topic: str = TOPIC) -> int:
@@ -64,14 +64,14 @@ def test_a_broken_batch_is_asked_for_once_more_then_acked_and_costs_no_permits(
 ) -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig, receiver_queue_size=3, consumer_type=kind)
+        link, listener = await opened(rig, receiver_queue_size=3, consumer_type=kind)
         store_broken_batch(rig)
         rig.store(b"a", b"b", b"c", b"d", b"e", b"f")
         for _ in range(20):
             await settle(0.3)
             link.consumed(0, 1)
-        assert sorted(set(sink.payloads)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
-        assert sink.names.count("disconnected") == 2
+        assert sorted(set(listener.payloads)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert listener.names.count("disconnected") == 2
         assert backlog(rig) == 6
 
     run(main())
@@ -82,22 +82,22 @@ def test_one_of_several_topics_that_is_deleted_is_waited_for_and_the_others_go_o
         rig = Rig()
         rig.store(b"a")
         rig.store(b"b", topic=OTHER)
-        link, sink = await opened(rig, topics=(TOPIC, OTHER), force_topic_creation=False)
+        link, listener = await opened(rig, topics=(TOPIC, OTHER), force_topic_creation=False)
         rig.service.delete(OTHER)
         await settle(5)
         assert not link.is_connected()
-        assert set(sink.names) == {"disconnected", "retrying"}
+        assert set(listener.names) == {"disconnected", "retrying"}
         rig.store(b"c")
         await settle()
-        assert sorted(sink.payloads) == [b"a", b"b", b"c"]
+        assert sorted(listener.payloads) == [b"a", b"b", b"c"]
         rig.service.delete(TOPIC)
         await settle(100)
         rig.store(b"d")
         rig.store(b"e", topic=OTHER)
         await settle(60)
         assert link.is_connected()
-        assert sorted(sink.payloads) == [b"a", b"b", b"c", b"d", b"e"]
-        assert "failed" not in sink.names
+        assert sorted(listener.payloads) == [b"a", b"b", b"c", b"d", b"e"]
+        assert "failed" not in listener.names
 
     run(main())
 
@@ -105,11 +105,11 @@ def test_one_of_several_topics_that_is_deleted_is_waited_for_and_the_others_go_o
 def test_an_ack_of_a_chunked_message_that_was_lost_is_sent_again_for_all_its_chunks() -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         store_chunks(rig, b"a", b"b", b"c")
         await settle()
-        assert sink.payloads == [b"abc"]
-        plan = AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+        assert listener.payloads == [b"abc"]
+        plan = AckPlan(0, None, [(each.ledger, each.entry) for each in listener.deliveries], [])
         rig.service.faults = FaultPlan([Fault(kind="close_before", command="ACK")])
         link.ack(plan)
         await settle(1)
@@ -127,13 +127,13 @@ def test_a_message_whose_end_never_comes_is_handed_back_once_before_it_is_acked(
 ) -> None:
     async def main() -> None:
         rig = Rig()
-        _, sink = await opened(rig, consumer_type=kind)
+        _, listener = await opened(rig, consumer_type=kind)
         store_chunks(rig, b"a", b"b")
         await settle(100)
         assert backlog(rig) == 2
         await settle(60)
         assert backlog(rig) == 0
-        assert sink.payloads == []
+        assert listener.payloads == []
 
     run(main())
 
@@ -183,11 +183,11 @@ def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool
     run(main())
 
 
-def told_unread(sink: Collector) -> list[tuple[int, str]]:
+def told_unread(listener: Collector) -> list[tuple[int, str]]:
     """(entry, why) of each entry that was no delivery."""
     return [
         (entry, why.name)
-        for name, *details in sink.told
+        for name, *details in listener.told
         if name == "unread"
         for _, entry, why, _ in details[1]
     ]
@@ -205,10 +205,10 @@ def test_a_reader_that_passes_a_broken_entry_loses_nothing_that_came_with_it() -
         rig.store(b"a", b"b")
         store_broken_batch(rig)
         rig.store(b"c")
-        link, sink = await read_from(rig, MessageId.earliest)
+        link, listener = await read_from(rig, MessageId.earliest)
         await settle(20)
-        assert sink.payloads == [b"a", b"b", b"c"]
-        assert told_unread(sink) == [(2, "BROKEN")]
+        assert listener.payloads == [b"a", b"b", b"c"]
+        assert told_unread(listener) == [(2, "BROKEN")]
         await link.close()
 
     run(main())
@@ -221,15 +221,15 @@ def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
         rig.store(b"", marker_type=10)
         store_chunks(rig, b"x", b"y", b"z")
         rig.store(b"b")
-        link, sink = await read_from(rig, MessageId.earliest)
-        assert sink.payloads == [b"a", b"xyz", b"b"]
-        assert told_unread(sink) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
+        link, listener = await read_from(rig, MessageId.earliest)
+        assert listener.payloads == [b"a", b"xyz", b"b"]
+        assert told_unread(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
         await link.close()
         # Begun between two pieces it gets no message of the others.
-        first = sink.deliveries[0]
-        link, sink = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
-        assert sink.payloads == [b"b"]
-        assert told_unread(sink)[:2] == [(3, "TORN"), (4, "TORN")]
+        first = listener.deliveries[0]
+        link, listener = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
+        assert listener.payloads == [b"b"]
+        assert told_unread(listener)[:2] == [(3, "TORN"), (4, "TORN")]
         await link.close()
 
     run(main())
@@ -238,12 +238,12 @@ def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
 def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
     async def main() -> None:
         rig = Rig()
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         rig.store(b"", marker_type=10)
         store_chunks(rig, b"x", b"y", b"z")
         await settle()
-        assert sink.payloads == [b"xyz"]
-        assert told_unread(sink) == []
+        assert listener.payloads == [b"xyz"]
+        assert told_unread(listener) == []
         await link.close()
 
     run(main())
@@ -261,15 +261,15 @@ def test_a_reader_that_loses_a_connection_between_pieces_has_their_message(losse
         rig.store(b"b")
         rig.store(b"y", chunk_id=1, **pieces)
         rig.store(b"c")
-        link, sink = await read_from(rig, MessageId.earliest)
-        assert sink.payloads == [b"a", b"b", b"c"]
+        link, listener = await read_from(rig, MessageId.earliest)
+        assert listener.payloads == [b"a", b"b", b"c"]
         for _ in range(losses):
             rig.dialer.drop()
             await settle(5)
         rig.store(b"z", chunk_id=2, **pieces)
         rig.store(b"d")
         await settle(5)
-        assert sink.payloads == [b"a", b"b", b"c", b"xyz", b"d"]
+        assert listener.payloads == [b"a", b"b", b"c", b"xyz", b"d"]
         await link.close()
 
     run(main())

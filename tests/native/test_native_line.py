@@ -84,22 +84,22 @@ def store_large(rig: Rig, *numbers: int, claim: int = LARGE, damaged: bool = Fal
 
 async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
     link = await rig.transport.subscribe(subscription(**fields))
-    sink = Collector()
-    link.start(sink)
+    listener = Collector()
+    link.start(listener)
     await settle()
-    return link, sink
+    return link, listener
 
 
-def numbers(sink: Collector) -> list[int]:
-    return [int(payload[:4]) for payload in sink.payloads]
+def numbers(listener: Collector) -> list[int]:
+    return [int(payload[:4]) for payload in listener.payloads]
 
 
-async def take(link: Any, sink: Collector, wanted: int) -> list[int]:
+async def take(link: Any, listener: Collector, wanted: int) -> list[int]:
     """Receive messages as they arrive, like an application."""
     taken: list[int] = []
     for _ in range(1000):
-        got = numbers(sink)
-        sink.deliveries.clear()
+        got = numbers(listener)
+        listener.deliveries.clear()
         taken += got
         if got:
             link.consumed(0, len(got))
@@ -115,10 +115,10 @@ def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, *range(40))
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         await settle(1)
-        assert numbers(sink) == [0, 1]
-        assert await take(link, sink, 40) == list(range(40))
+        assert numbers(listener) == [0, 1]
+        assert await take(link, listener, 40) == list(range(40))
         assert link._room.used <= ROOM
         await settle()
         assert link._room.used == 0
@@ -133,9 +133,9 @@ def test_a_payload_larger_than_the_limit_is_delivered_alone() -> None:
         for number in range(3):
             payload = b"%4d" % number + bytes(size - 4)
             rig.store(compress(pb.ZLIB, payload), compression=pb.ZLIB, uncompressed_size=size)
-        link, sink = await opened(rig)
-        assert numbers(sink) == [0]
-        assert await take(link, sink, 3) == [0, 1, 2]
+        link, listener = await opened(rig)
+        assert numbers(listener) == [0]
+        assert await take(link, listener, 3) == [0, 1, 2]
 
     run(main())
 
@@ -152,15 +152,15 @@ def test_the_sources_of_a_consumer_share_the_room_in_order_of_asking() -> None:
                 compression=pb.ZLIB,
                 uncompressed_size=LARGE,
             )
-        link, sink = await opened(rig)
-        assert len(sink.deliveries) == 2
+        link, listener = await opened(rig)
+        assert len(listener.deliveries) == 2
         taken: list[int] = []
-        while sink.deliveries:
-            delivery = sink.deliveries.pop(0)
+        while listener.deliveries:
+            delivery = listener.deliveries.pop(0)
             taken.append(delivery.source)
             link.consumed(delivery.source, 1)
             await settle()
-            assert len(sink.deliveries) <= 2
+            assert len(listener.deliveries) <= 2
         assert sorted(taken) == [0] * 4 + [1] * 4 + [2] * 4
         assert set(taken[:6]) == {0, 1, 2}, "no partition waits for all of another"
 
@@ -176,14 +176,14 @@ def test_entries_behind_one_that_is_being_decompressed_wait_in_order() -> None:
         rig.store(b"   4", b"   5", batch=True)
         store_large(rig, 6)
         rig.store(b"   7")
-        _, sink = await opened(rig)
-        assert numbers(sink) == [0]
+        _, listener = await opened(rig)
+        assert numbers(listener) == [0]
         codecs.go()
         await settle()
-        assert numbers(sink) == [0, 1, 2, 3, 4, 5]
+        assert numbers(listener) == [0, 1, 2, 3, 4, 5]
         codecs.go()
         await settle()
-        assert numbers(sink) == list(range(8))
+        assert numbers(listener) == list(range(8))
 
     run(main())
 
@@ -196,11 +196,11 @@ def test_another_topic_goes_on_meanwhile() -> None:
         packed = compress(pb.ZLIB, large(0))
         topic = f"{TOPIC}-partition-0"
         rig.store(packed, topic=topic, compression=pb.ZLIB, uncompressed_size=LARGE)
-        _, sink = await opened(rig)
-        assert numbers(sink) == [1]
+        _, listener = await opened(rig)
+        assert numbers(listener) == [1]
         codecs.go()
         await settle()
-        assert numbers(sink) == [1, 0]
+        assert numbers(listener) == [1, 0]
 
     run(main())
 
@@ -210,17 +210,17 @@ def test_permits_are_what_the_broker_counts_while_entries_wait() -> None:
         rig, codecs = held_rig()
         store_large(rig, *range(4))
         rig.store(b"   4", b"   5", b"   6", batch=True)
-        link, sink = await opened(rig, receiver_queue_size=20)
+        link, listener = await opened(rig, receiver_queue_size=20)
         source = link._sources[0]
         (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
         for _ in range(4):
             assert source.permits.open == consumer.permits
             assert source.permits.open + source.permits.held <= 20
             codecs.go()
-            link.consumed(0, len(sink.deliveries))
-            sink.deliveries.clear()
+            link.consumed(0, len(listener.deliveries))
+            listener.deliveries.clear()
             await settle()
-        await take(link, sink, 3)
+        await take(link, listener, 3)
         await settle()
         assert source.permits.held == 0
         assert source.permits.open == consumer.permits
@@ -249,7 +249,7 @@ def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, fini
         rig, codecs = held_rig()
         store_large(rig, 0, 1)
         rig.store(b"   2")
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         under_way = codecs.calls[:]
         seeking = void(rig, link)
         if seeking is not None:
@@ -260,12 +260,12 @@ def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, fini
         await settle(5)
         if seeking is not None:
             await seeking
-        sink.deliveries.clear()
+        listener.deliveries.clear()
         for _ in range(8):
             if codecs.calls:
                 codecs.go()
             await settle(1)
-        assert numbers(sink) == [0, 1, 2]
+        assert numbers(listener) == [0, 1, 2]
         assert len(under_way) == 1
         link.consumed(0, 3)
         await settle()
@@ -278,17 +278,17 @@ def test_a_rewind_during_a_decompression_drops_its_result() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         future, work = codecs.calls.pop()
         assert future.set_running_or_notify_cancel()
         link.redeliver_all()
         future.set_result(work())
         await settle()
-        assert not sink.deliveries
+        assert not listener.deliveries
         await settle(2)
         codecs.go()
         await settle()
-        assert numbers(sink) == [0]
+        assert numbers(listener) == [0]
 
     run(main())
 
@@ -298,7 +298,7 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0, 1, 2)
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         if how == "close":
             await link.close()
         else:
@@ -306,15 +306,15 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
         while codecs.calls:
             codecs.go()
         await settle()
-        assert not sink.deliveries
+        assert not listener.deliveries
         assert link._room.used == 0
         assert not link._sources[0]._line.waiting
         rig.dialer.drop()
-        _, sink = await opened(rig)
+        _, listener = await opened(rig)
         while codecs.calls:
             codecs.go()
             await settle()
-        assert numbers(sink) == [0, 1]
+        assert numbers(listener) == [0, 1]
 
     run(main())
 
@@ -329,17 +329,19 @@ def test_a_damaged_payload_is_asked_for_again_once_then_acked_and_costs_nothing_
         store_large(rig, 99, damaged=True)
         store_large(rig, 2)
         rig.store(b"   3")
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         seen: dict[int, None] = {}
         for _ in range(200):
-            for delivery in sink.deliveries:
+            for delivery in listener.deliveries:
                 seen.setdefault(int(delivery.messages[0].data()[:4]))
             if link.is_connected():
                 link.ack(
-                    AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+                    AckPlan(
+                        0, None, [(each.ledger, each.entry) for each in listener.deliveries], []
+                    )
                 )
-                link.consumed(0, len(sink.deliveries))
-                sink.deliveries.clear()
+                link.consumed(0, len(listener.deliveries))
+                listener.deliveries.clear()
             await settle(0.1)
         assert sorted(seen) == [0, 1, 2, 3]
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 0
@@ -358,17 +360,19 @@ def test_a_publisher_that_lies_about_the_size_costs_one_entry(
         store_large(rig, 0)
         store_large(rig, 99, claim=claim)
         store_large(rig, 1)
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         seen: dict[int, None] = {}
         for _ in range(100):
-            for delivery in sink.deliveries:
+            for delivery in listener.deliveries:
                 seen.setdefault(int(delivery.messages[0].data()[:4]))
             if link.is_connected():
                 link.ack(
-                    AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+                    AckPlan(
+                        0, None, [(each.ledger, each.entry) for each in listener.deliveries], []
+                    )
                 )
-                link.consumed(0, len(sink.deliveries))
-                sink.deliveries.clear()
+                link.consumed(0, len(listener.deliveries))
+                listener.deliveries.clear()
             await settle(0.1)
         assert list(seen) == [0, 1]
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 0
@@ -383,14 +387,14 @@ def test_an_error_of_the_client_during_decompression_never_acks_the_entry(
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
-        _, sink = await opened(rig)
+        _, listener = await opened(rig)
         future, _ = codecs.calls.pop()
         future.set_running_or_notify_cancel()
         future.set_exception(MemoryError())
         await settle(2)
         codecs.go()
         await settle()
-        assert numbers(sink) == [0]
+        assert numbers(listener) == [0]
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 1
 
     run(main())
@@ -403,8 +407,8 @@ def test_a_message_that_was_decompressed_does_not_keep_the_compressed_bytes() ->
         store_large(rig, 0)
         packed = compress(pb.LZ4, b"small" * 20)
         rig.store(packed, compression=pb.LZ4, uncompressed_size=100)
-        _, sink = await opened(rig)
-        for delivery in sink.deliveries:
+        _, listener = await opened(rig)
+        for delivery in listener.deliveries:
             message: Any = delivery.messages[0]
             assert message.body == b""
             assert message.length() == len(message.data())
@@ -429,23 +433,23 @@ def test_a_large_batch_waits_as_one_entry_and_is_delivered_without_acked_message
         state = rig.service.catalogue.topic(TOPIC, create=True)
         stored = encode_body(metadata, compress(pb.ZLIB, body))
         state.log.append(LogEntry(stored, batch=8, publish_ms=1_700_000_000_000))
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         codecs.go()
         await settle()
-        assert numbers(sink) == list(range(8))
-        (delivery,) = sink.deliveries
+        assert numbers(listener) == list(range(8))
+        (delivery,) = listener.deliveries
         assert delivery.batch_size == 8
         mask = 0b1010_1010
         link.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, 8, mask)]))
         link.consumed(0, 8)
         await settle()
         link.redeliver(0, [(delivery.ledger, [delivery.entry])])
-        sink.deliveries.clear()
+        listener.deliveries.clear()
         await settle()
         codecs.go()
         await settle()
-        assert [tuple(each.indexes) for each in sink.deliveries] == [(1, 3, 5, 7)]
-        assert numbers(sink) == [1, 3, 5, 7]
+        assert [tuple(each.indexes) for each in listener.deliveries] == [(1, 3, 5, 7)]
+        assert numbers(listener) == [1, 3, 5, 7]
 
     run(main())
 
@@ -475,15 +479,15 @@ def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
                 "start_message_id": MessageId.earliest,
                 "consumer_type": ConsumerType.Exclusive,
             }
-        _, sink = await opened(rig, **fields)
-        assert numbers(sink) == [5]
+        _, listener = await opened(rig, **fields)
+        assert numbers(listener) == [5]
         rig.dialer.drop()  # its first chunk is before the last message that a reader delivered
         await settle(1)
-        sink.deliveries.clear()
+        listener.deliveries.clear()
         while codecs.calls:
             codecs.go()
             await settle()
-        assert sink.payloads == [Random(1).randbytes(LARGE), b"   6"]
+        assert listener.payloads == [Random(1).randbytes(LARGE), b"   6"]
 
     run(main())
 
@@ -502,10 +506,10 @@ def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
                     num_chunks_from_msg=10,
                     total_chunk_msg_size=2_500,
                 )
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         await settle(1)
-        assert len(sink.deliveries) == ROOM // 2_500
-        assert await take(link, sink, 20) == list(range(20))
+        assert len(listener.deliveries) == ROOM // 2_500
+        assert await take(link, listener, 20) == list(range(20))
 
     run(main())
 
@@ -516,20 +520,20 @@ def test_a_reader_reconnects_after_its_last_delivery_also_with_queued_entries() 
         rig.store(b"   0")
         store_large(rig, 1)
         rig.store(b"   2")
-        link, sink = await opened(
+        link, listener = await opened(
             rig,
             durable=False,
             start_message_id=MessageId.earliest,
             consumer_type=ConsumerType.Exclusive,
         )
-        assert numbers(sink) == [0]
+        assert numbers(listener) == [0]
         assert await link.has_message_available()
         rig.dialer.drop()
         await settle(1)
         while codecs.calls:
             codecs.go()
             await settle()
-        assert numbers(sink) == [0, 1, 2]
+        assert numbers(listener) == [0, 1, 2]
         assert not await link.has_message_available()
 
     run(main())
@@ -541,7 +545,7 @@ def test_a_reader_passes_a_broken_entry_behind_one_that_waits_and_loses_nothing(
         store_large(rig, 0, 1, 2, 3)
         store_large(rig, 99, claim=200_000_000)
         store_large(rig, 4)
-        link, sink = await opened(
+        link, listener = await opened(
             rig,
             durable=False,
             start_message_id=MessageId.earliest,
@@ -549,9 +553,9 @@ def test_a_reader_passes_a_broken_entry_behind_one_that_waits_and_loses_nothing(
         )
         taken: list[int] = []
         for _ in range(200):
-            taken += numbers(sink)
-            link.consumed(0, len(sink.deliveries))
-            sink.deliveries.clear()
+            taken += numbers(listener)
+            link.consumed(0, len(listener.deliveries))
+            listener.deliveries.clear()
             await settle(0.1)
         assert taken == [0, 1, 2, 3, 4]
 
@@ -562,13 +566,13 @@ def test_without_a_queue_each_message_is_asked_for() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0, 1, 2)
-        link, sink = await opened(rig, receiver_queue_size=0)
+        link, listener = await opened(rig, receiver_queue_size=0)
         taken = []
         for _ in range(3):
             link.wanted(1)
             await settle()
-            taken += numbers(sink)
-            sink.deliveries.clear()
+            taken += numbers(listener)
+            listener.deliveries.clear()
             link.consumed(0, 1)
             link.wanted(0)
             await settle()
@@ -581,13 +585,13 @@ def test_the_end_of_a_topic_is_reported_after_the_queued_entries() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         link._sources[0].on_end_of_topic()
-        assert "end_of_topic" not in sink.names
+        assert "end_of_topic" not in listener.names
         codecs.go()
         await settle()
-        assert "end_of_topic" in sink.names
-        assert numbers(sink) == [0]
+        assert "end_of_topic" in listener.names
+        assert numbers(listener) == [0]
 
     run(main())
 
@@ -602,13 +606,13 @@ def test_a_read_that_would_decompress_much_leaves_the_rest_for_later(
         rig, codecs = held_rig()
         packed = compress(pb.ZLIB, bytes(1_000))
         rig.store(*[packed] * 10, compression=pb.ZLIB, uncompressed_size=1_000)
-        _, sink = await opened(rig)
-        at_once = len(sink.deliveries)
+        _, listener = await opened(rig)
+        at_once = len(listener.deliveries)
         assert at_once <= 3 + 1
         while codecs.calls:
             codecs.go()
             await settle()
-        assert at_once < len(sink.deliveries) <= 10
+        assert at_once < len(listener.deliveries) <= 10
 
     run(main())
 
@@ -626,7 +630,7 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
                 store_large(rig, number)
             else:
                 rig.store(b"%4d" % number)
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         done: list[int] = []
         for _ in range(3_000):
             if len(done) == total:
@@ -634,19 +638,19 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
             act = rng.random()
             if act < 0.03:
                 rig.dialer.drop()
-                sink.deliveries.clear()
+                listener.deliveries.clear()
                 await settle(2)
                 continue
             if act < 0.06 and link.is_connected():
                 link.redeliver_all()
-                count = sum(len(each.messages) for each in sink.deliveries)
-                sink.deliveries.clear()
+                count = sum(len(each.messages) for each in listener.deliveries)
+                listener.deliveries.clear()
                 link.consumed(0, count)
                 continue
             if act < 0.5 and codecs.calls:
                 codecs.go()
-            elif sink.deliveries and link.is_connected():
-                delivery = sink.deliveries.pop(0)
+            elif listener.deliveries and link.is_connected():
+                delivery = listener.deliveries.pop(0)
                 number = int(delivery.messages[0].data()[:4])
                 assert number <= len(done), "one was left out"
                 if number == len(done):
@@ -695,14 +699,14 @@ def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
         rig = Rig()
         rig.transport._make_codecs = CodecThread
         rig.store(b"   0")
-        link, sink = await opened(rig)
+        link, listener = await opened(rig)
         names = {each.name for each in threading.enumerate()}
         assert not any(name.startswith("pulsar-encore-codec") for name in names)
         store_large(rig, 1, 2)
         async with asyncio.timeout(30):
-            while len(sink.deliveries) < 3:
+            while len(listener.deliveries) < 3:
                 await settle()
-        assert numbers(sink) == [0, 1, 2]
+        assert numbers(listener) == [0, 1, 2]
         await link.close()
         await rig.transport.close()
 

@@ -65,8 +65,8 @@ def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_ref
         rounds: list[WhenTold] = []
         transport = quiet(rig, rounds)
         link = await transport.subscribe(subscription(topics=(PARTS,)))
-        sink = Collector()
-        link.start(sink)
+        listener = Collector()
+        link.start(listener)
         rig.service.catalogue.create_partitioned(PARTS, 2)
         await asyncio.sleep(3600)
         assert len(link.sources()) == 1
@@ -148,12 +148,12 @@ def test_whose_turn_it_is_is_told_after_that_it_is_connected() -> None:
     async def main() -> None:
         rig = Rig()
         link = await rig.transport.subscribe(subscription(consumer_type=ConsumerType.Failover))
-        sink = Collector()
-        link.start(sink)
+        listener = Collector()
+        link.start(listener)
         await settle()
         rig.dialer.drop()
         await settle(1)
-        assert sink.names == ["active_changed", "disconnected", "connected", "active_changed"]
+        assert listener.names == ["active_changed", "disconnected", "connected", "active_changed"]
         await link.close()
 
     run(main())
@@ -197,13 +197,13 @@ def test_who_waits_on_a_transport_that_is_shut_down_is_told() -> None:
         links = [await rig.transport.subscribe(subscription()) for _ in range(2)]
         assert rig.transport.consumers == links
         sinks = [Collector(), Collector()]
-        for link, sink in zip(links, sinks, strict=True):
-            link.start(sink)
+        for link, listener in zip(links, sinks, strict=True):
+            link.start(listener)
         await links[0].close()
         assert rig.transport.consumers == links[1:]
         rig.transport.shutdown()
         rig.transport.shutdown()
-        assert [sink.names for sink in sinks] == [[], ["failed"]]
+        assert [listener.names for listener in sinks] == [[], ["failed"]]
         assert isinstance(sinks[1].told[0][1], encore.ClosedError)
 
     run(main())

@@ -69,7 +69,7 @@ class Both:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.sink = Collector()
+        self.listener = Collector()
         self.listening = Listening()
         self.link: Any = None
         self.producer: Any = None
@@ -77,7 +77,7 @@ class Both:
 
     async def open(self, **fields: Any) -> Both:
         self.link = await self.rig.transport.subscribe(subscription(**fields))
-        self.link.start(self.sink)
+        self.link.start(self.listener)
         options = ProducerOptions(topic=TOPIC, batching_enabled=False)
         self.producer = await self.rig.transport.create_producer(options, self.listening)
         return self
@@ -89,7 +89,7 @@ class Both:
         ids = await outcomes(self.producer.publish(message(each)) for each in numbers)
         assert all(isinstance(each, MessageId) for each in ids), ids
         await asyncio.sleep(2)
-        assert {b"%d" % each for each in numbers} <= set(self.sink.payloads)
+        assert {b"%d" % each for each in numbers} <= set(self.listener.payloads)
         assert self.link.is_connected() and self.producer.is_connected()
 
     def exists(self) -> bool:
@@ -120,10 +120,10 @@ def test_a_refusal_at_any_step_after_the_first_success_is_retried_until_it_stops
         )
         rig.dialer.drop()
         await asyncio.sleep(100)
-        assert "failed" not in (*pair.sink.names, *pair.listening.told)
+        assert "failed" not in (*pair.listener.names, *pair.listening.told)
         if step not in ("PRODUCER", "PARTITIONED_METADATA"):
             assert not pair.link.is_connected()
-            assert "retrying" in pair.sink.names
+            assert "retrying" in pair.listener.names
         if step != "SUBSCRIBE":
             assert not pair.producer.is_connected()
             assert "retrying" in pair.listening.told
@@ -159,7 +159,7 @@ def test_a_terminated_topic_a_fenced_producer_and_an_invalid_name_are_final(
             with pytest.raises(error):
                 await pair.producer.publish(message(1))
         if step != "PRODUCER":
-            assert pair.sink.names.count("failed") == 1
+            assert pair.listener.names.count("failed") == 1
 
     run(main())
 
@@ -183,7 +183,7 @@ def test_retries_are_reported_at_growing_intervals_with_the_reason() -> None:
         assert times[0] <= 0.2 and max(gaps) <= 300 + 61
         assert len(notices) < 30
         assert [each.attempts for each in notices] == sorted(each.attempts for each in notices)
-        told = [each[2] for each in pair.sink.told if each[0] == "retrying"]
+        told = [each[2] for each in pair.listener.told if each[0] == "retrying"]
         assert told and all(isinstance(each, RetryNotice) for each in told)
 
     run(main())
@@ -223,11 +223,11 @@ def test_reattach_timeout_ends_the_retrying_with_the_last_refusal() -> None:
         )
         began = loop.time()
         rig.dialer.drop()
-        while "failed" not in pair.sink.names or "failed" not in pair.listening.told:
+        while "failed" not in pair.listener.names or "failed" not in pair.listening.told:
             await asyncio.sleep(0.1)
         assert 20 <= loop.time() - began <= 21
         assert isinstance(pair.listening.errors[0], AuthenticationError)
-        assert isinstance(pair.sink.told[-1][1], AuthenticationError)
+        assert isinstance(pair.listener.told[-1][1], AuthenticationError)
 
     run(main())
 
@@ -239,8 +239,8 @@ def test_reattach_timeout_ends_an_attempt_that_hangs() -> None:
         rig.service.faults = FaultPlan([Fault(kind="drop", command="SUBSCRIBE", times=999)])
         rig.dialer.drop()
         await asyncio.sleep(11)
-        assert pair.sink.names[-1] == "failed"
-        assert isinstance(pair.sink.told[-1][1], TransportTimeout)
+        assert pair.listener.names[-1] == "failed"
+        assert isinstance(pair.listener.told[-1][1], TransportTimeout)
 
     run(main())
 
@@ -326,10 +326,10 @@ def test_a_topic_that_is_created_again_with_any_number_of_partitions_works(
         stored = await outcomes(waiting)
         assert all(isinstance(each, MessageId) for each in stored), stored
         assert flush.done() and flush.exception() is None
-        assert {b"%d" % each for each in range(100, 120)} <= set(pair.sink.payloads)
+        assert {b"%d" % each for each in range(100, 120)} <= set(pair.listener.payloads)
         await pair.works()
         assert len(pair.producer.parts) == max(1, after)
-        assert "failed" not in (*pair.sink.names, *pair.listening.told)
+        assert "failed" not in (*pair.listener.names, *pair.listening.told)
         parts = {
             int(stored[each].partition())
             for each in range(20)
@@ -359,7 +359,7 @@ def test_messages_of_a_topic_created_again_are_received_from_the_first_one(
         create(rig, after)
         rig.store(b"first", topic=f"{TOPIC}-partition-3" if after else TOPIC)
         await asyncio.sleep(8)
-        assert b"first" in pair.sink.payloads
+        assert b"first" in pair.listener.payloads
         await pair.works()
 
     run(main())
@@ -379,7 +379,7 @@ def test_a_reader_goes_on_in_a_topic_that_is_created_again(before: int, after: i
         create(rig, after)
         await asyncio.sleep(8)
         await pair.works()
-        assert len(pair.sink.payloads) == 16, "nothing twice"
+        assert len(pair.listener.payloads) == 16, "nothing twice"
 
     run(main())
 
@@ -426,7 +426,7 @@ def test_a_topic_stays_deleted_on_a_broker_without_creation_and_is_waited_for() 
         rig.service.delete(TOPIC)
         await asyncio.sleep(1000)
         assert not pair.exists()
-        assert "failed" not in (*pair.sink.names, *pair.listening.told)
+        assert "failed" not in (*pair.listener.names, *pair.listening.told)
         create(rig, 2)
         await asyncio.sleep(61)
         await pair.works()
@@ -487,9 +487,9 @@ def test_chunks_and_batches_and_keys_move_to_the_new_partitions_whole() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(max_message_size=15_000))
         create(rig, 0)
-        sink = Collector()
+        listener = Collector()
         link = await rig.transport.subscribe(subscription())
-        link.start(sink)
+        link.start(listener)
         batched = await rig.transport.create_producer(ProducerOptions(topic=TOPIC))
         chunked = await rig.transport.create_producer(
             ProducerOptions(topic=TOPIC, chunking_enabled=True, batching_enabled=False)
@@ -508,8 +508,8 @@ def test_chunks_and_batches_and_keys_move_to_the_new_partitions_whole() -> None:
         await asyncio.sleep(8)
         stored = await outcomes(waiting)
         assert all(isinstance(each, MessageId) for each in stored), stored[-2:]
-        assert large.payload in sink.payloads
-        assert {b"%d" % each for each in range(9)} <= set(sink.payloads)
+        assert large.payload in listener.payloads
+        assert {b"%d" % each for each in range(9)} <= set(listener.payloads)
 
     run(main())
 

@@ -26,10 +26,10 @@ def lines(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> lis
 
 async def both(rig: Rig, **fields: Any) -> tuple[Any, Collector, Any]:
     link = await rig.transport.subscribe(subscription(**fields))
-    sink = Collector()
-    link.start(sink)
+    listener = Collector()
+    link.start(listener)
     producer = await rig.transport.create_producer(ProducerOptions(topic=TOPIC))
-    return link, sink, producer
+    return link, listener, producer
 
 
 # The class alone
@@ -156,7 +156,7 @@ def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(reattach_timeout_s=20.0))
-        _, sink, producer = await both(rig)
+        _, listener, producer = await both(rig)
         rig.service.faults = FaultPlan(
             [
                 Fault(kind="refuse", command=each, error="AuthorizationError", times=999)
@@ -165,7 +165,7 @@ def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
         )
         rig.dialer.drop()
         await asyncio.sleep(22)
-        for error in (sink.told[-1][1], producer.parts[0].error):
+        for error in (listener.told[-1][1], producer.parts[0].error):
             assert isinstance(error, AuthorizationError)
             assert isinstance(error.__cause__, AuthorizationError)
             assert str(error.__cause__) in str(error)

@@ -144,15 +144,15 @@ def test_an_ack_of_a_part_of_a_batch_that_waits_is_not_delivered(cumulative: boo
         kind = ConsumerType.Exclusive if cumulative else ConsumerType.Shared
         store_large(rig, 0)
         store_large_batch(rig, 1, 2, 3, 4)
-        link, sink = await opened(rig, consumer_type=kind)
+        link, listener = await opened(rig, consumer_type=kind)
         place = link._sources[0]._line.waiting[1]
         part = (place.ledger, place.entry, 4, 0b1100)
         link.ack(AckPlan(0, part, [], []) if cumulative else AckPlan(0, None, [], [part]))
         await settle(LATER_S)
         await decompress_all(codecs)
-        assert numbers(sink) == ([3, 4] if cumulative else [0, 3, 4])
+        assert numbers(listener) == ([3, 4] if cumulative else [0, 3, 4])
         check_permits(rig, link)
-        link.consumed(0, len(numbers(sink)))
+        link.consumed(0, len(numbers(listener)))
         assert link._room.used == 0
         assert link._sources[0].permits.held == 0
 
@@ -172,12 +172,12 @@ def test_a_chunked_message_whose_chunks_wait_is_covered_by_a_cumulative_ack() ->
                     num_chunks_from_msg=2,
                     total_chunk_msg_size=8,
                 )
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         last = link._sources[0]._line.waiting[2]
         link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
         await settle(LATER_S)
         await decompress_all(codecs)
-        assert numbers(sink) == [2]
+        assert numbers(listener) == [2]
         assert link._sources[0]._chunked.pending == 0
         check_permits(rig, link)
 
@@ -188,13 +188,13 @@ def test_the_end_of_the_topic_is_reported_when_all_that_waited_was_acked() -> No
     async def main() -> None:
         rig, _ = held_rig()
         store_large(rig, 0, 1)
-        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         link._sources[0].on_end_of_topic()
         last = link._sources[0]._line.waiting[1]
         link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
         await settle()
-        assert "end_of_topic" in sink.names
-        assert not sink.deliveries
+        assert "end_of_topic" in listener.names
+        assert not listener.deliveries
 
     run(main())
 

@@ -31,17 +31,17 @@ class Following:
     def __init__(self, rig: Rig, **chosen: Any) -> None:
         self.rig = rig
         self.chosen = {"topics": (), "pattern": PATTERN, **chosen}
-        self.sink = Collector()
+        self.listener = Collector()
 
     async def start(self) -> Following:
         self.link: Any = await self.rig.transport.subscribe(subscription(**self.chosen))
-        self.link.start(self.sink)
+        self.link.start(self.listener)
         await settle()
         return self
 
     def topics(self) -> set[str]:
         """Of the messages."""
-        return {self.link.topic_of(each.source)[0] for each in self.sink.deliveries}
+        return {self.link.topic_of(each.source)[0] for each in self.listener.deliveries}
 
 
 def commands_in(rig: Rig, name: str) -> list[Any]:
@@ -70,8 +70,8 @@ def test_a_new_topic_is_subscribed_to_as_soon_as_it_is_there() -> None:
         rig.store(b"2", topic=topic("a2"))
         rig.store(b"no", topic=topic("c"))
         await settle(0.1)
-        assert following.sink.payloads == [b"1", b"2"]
-        assert ("new_source", 1) in following.sink.told
+        assert following.listener.payloads == [b"1", b"2"]
+        assert ("new_source", 1) in following.listener.told
         assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
         await following.link.close()
         await settle()
@@ -110,7 +110,7 @@ def test_a_topic_that_is_deleted_ends_alone_and_may_come_back() -> None:
         rig.service.delete(topic("a1"))
         await asyncio.sleep(5)
         assert topic("a1") not in rig.service.catalogue.in_namespace("public/default")
-        assert "failed" not in following.sink.names
+        assert "failed" not in following.listener.names
         assert following.link.is_connected()
         subscribes = len(commands_in(rig, "SUBSCRIBE"))
         await asyncio.sleep(300)
@@ -118,7 +118,7 @@ def test_a_topic_that_is_deleted_ends_alone_and_may_come_back() -> None:
         rig.store(b"again", topic=topic("a1"))
         rig.store(b"other", topic=topic("a2"))
         await asyncio.sleep(1)
-        assert sorted(following.sink.payloads) == [b"1", b"1", b"again", b"other"]
+        assert sorted(following.listener.payloads) == [b"1", b"1", b"again", b"other"]
         rig.service.delete(topic("a2"))
         await asyncio.sleep(5)
         await following.link.seek(0)
@@ -158,10 +158,10 @@ def test_an_update_that_was_lost_is_noticed_by_the_next_one() -> None:
         )
         rig.store(b"1", topic=topic("a1"))
         await settle(0.1)
-        assert following.sink.payloads == []
+        assert following.listener.payloads == []
         rig.store(b"2", topic=topic("a2"))
         await settle(0.1)
-        assert sorted(following.sink.payloads) == [b"1", b"2"]
+        assert sorted(following.listener.payloads) == [b"1", b"2"]
         assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
 
     run(main())
@@ -208,7 +208,7 @@ def test_a_watch_that_is_refused_is_not_asked_for_again_and_again() -> None:
         await asyncio.sleep(10)
         rig.store(b"1", topic=topic("a1"))
         await settle(0.1)
-        assert following.sink.payloads == [b"1"]
+        assert following.listener.payloads == [b"1"]
 
     run(main())
 
@@ -283,7 +283,7 @@ def test_many_topics_at_once_are_one_question_each() -> None:
         for each in range(150):
             rig.store(b"x", topic=topic(f"a{each}"))
         await asyncio.sleep(5)
-        assert len(following.sink.deliveries) == 150
+        assert len(following.listener.deliveries) == 150
         assert len(commands_in(rig, "PARTITIONED_METADATA")) == 150
         assert len({base_name(each) for each in following.topics()}) == 150
 

@@ -39,7 +39,7 @@ class Rig:
     def __init__(
         self, *, durable: bool = True, answer: SchemaDefinition | Exception = WRITTEN
     ) -> None:
-        self.sink: Any = Collector()
+        self.listener: Any = Collector()
         self.credits: list[tuple[int, int]] = []
         self.answered = asyncio.Event()
         self._answer = answer
@@ -48,7 +48,7 @@ class Rig:
             consumed=lambda source, messages: self.credits.append((source, messages)),
         )
         versions = SchemaVersions(AvroSchema(None, SCHEMA), WriterSchemas(self._fetch))
-        self.gate = SchemaGate(link, versions, self.sink, durable=durable)
+        self.gate = SchemaGate(link, versions, self.listener, durable=durable)
 
     async def _fetch(self, topic: str, version: int) -> SchemaDefinition:
         await self.answered.wait()
@@ -76,34 +76,34 @@ class Rig:
         self.answered.set()
         for _ in range(10):
             await asyncio.sleep(0)
-        return [m.value()["n"] for each in self.sink.deliveries for m in each.messages]
+        return [m.value()["n"] for each in self.listener.deliveries for m in each.messages]
 
 
 async def test_in_order_once_the_version_is_here() -> None:
     rig = Rig()
     rig.arrive(0, 1, 2)
     await asyncio.sleep(0)
-    assert rig.gate.holds and not rig.sink.deliveries
+    assert rig.gate.holds and not rig.listener.deliveries
     assert await rig.values() == [0, 1, 2]
     assert not rig.credits
     rig.arrive(3)
-    assert [each.source for each in rig.sink.deliveries] == [0, 1, 2, 3]
+    assert [each.source for each in rig.listener.deliveries] == [0, 1, 2, 3]
 
 
 async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
     rig = Rig()
     rig.arrive_null(0)
     assert not rig.gate.holds
-    [delivery] = rig.sink.deliveries
+    [delivery] = rig.listener.deliveries
     message = encore.Message.of_reader(delivery.messages[0], AvroSchema(None, SCHEMA), ANY_ID)
     assert message.value() is None
     rig.arrive(1)
     rig.arrive_null(2)  # behind a message that waits, it keeps the order
-    assert [each.source for each in rig.sink.deliveries] == [0]
+    assert [each.source for each in rig.listener.deliveries] == [0]
     rig.answered.set()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert [each.source for each in rig.sink.deliveries] == [0, 1, 2]
+    assert [each.source for each in rig.listener.deliveries] == [0, 1, 2]
 
 
 async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
@@ -111,7 +111,7 @@ async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
     rig.arrive(0, 1, 2, 1)
     rig.gate.on_disconnected((1,))
     assert rig.credits == [(1, 1), (1, 1)]
-    assert rig.sink.names == ["disconnected"]
+    assert rig.listener.names == ["disconnected"]
     assert await rig.values() == [0, 2]
 
 
@@ -126,7 +126,7 @@ async def test_of_a_reader_nothing_comes_again_and_all_stays() -> None:
 async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
     rig = Rig(durable=False)
     rig.arrive(0, 1)
-    rig.gate.on_sought((0,))
+    rig.gate.on_seek((0,))
     assert await rig.values() == [1]
 
 
@@ -141,7 +141,7 @@ async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_e
     rig.arrive(7)
     with pytest.raises(SchemaVersionError, match=why):
         await rig.values()
-    assert rig.sink.payloads == [b"\x0e"]
+    assert rig.listener.payloads == [b"\x0e"]
     assert not rig.gate.holds
 
 
@@ -162,7 +162,7 @@ async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> Non
     )
     gone = RetryNotice("t-partition-1", TopicNotFound("deleted"), 1, 0.1)
     rig.gate.on_retrying(1, gone)
-    assert rig.sink.told == [("retrying", 1, gone)]
+    assert rig.listener.told == [("retrying", 1, gone)]
     metadata = pb.MessageMetadata(schema_version=bytes(8))
     message = PlainMessage(SimpleNamespace(topic="t-partition-1"), b"", metadata, bytes([2, 14]))
     rig.gate.on_deliveries([Delivery(1, 2, 0, 0, 0, (0,), (message,))])

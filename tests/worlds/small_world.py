@@ -541,7 +541,7 @@ class World:
         app.link.up.clear()
         app.link.down.clear()
         self.broker.seek()
-        app.link.sink.on_sought()
+        app.link.sink.on_seek()
         app.acked.clear()
         app.seen.clear()
         for look in app.looks:

@@ -78,8 +78,8 @@ class ConsumerParts:
 
     link: TransportConsumer
     options: ConsumerOptions
-    life: ConsumerStatus
-    turn: FairYield
+    status: ConsumerStatus
+    fair_yield: FairYield
     sources: TopicStates
     queue: ReceiveQueue
     batches: BatchReceiver
@@ -90,12 +90,12 @@ class ConsumerParts:
     forwarder: Forwarder | None
     arrivals: ArrivalFilter | None
     window: UnackedWindowMonitor
-    announcer: EventPublisher
-    intake: DeliveryHandler
+    event_publisher: EventPublisher
+    delivery_handler: DeliveryHandler
     leases: LeaseTable
     inheritance: RestoredLeases | None
     popping: PopQueue
-    durability: StateWriter | None = None
+    state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
 
 
@@ -114,13 +114,13 @@ class Consumer:
         self._link = parts.link
         self._options = parts.options
         self._on_closed = on_closed
-        self.place: LoopAffinity = LoopAffinity("consumer")
-        self._loop = self.place.loop
-        self._life = parts.life
-        self._turn = parts.turn
+        self.affinity: LoopAffinity = LoopAffinity("consumer")
+        self._loop = self.affinity.loop
+        self._status = parts.status
+        self._fair_yield = parts.fair_yield
         receipts = parts.acks.receipts if parts.options.ack_receipt_enabled else None
         self._calls = calls = SettlementCalls(
-            self.place, parts.turn, parts.life, parts.settlement, receipts
+            self.affinity, parts.fair_yield, parts.status, parts.settlement, receipts
         )
         self._acted, self._acted_last = calls.acted, calls.acted_last  # for each message
         self._sources = parts.sources
@@ -138,12 +138,14 @@ class Consumer:
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._cut_off = False  # nothing can be sent any more, and need not be waited for
-        parts.link.start(parts.intake)
+        parts.link.start(parts.delivery_handler)
         if parts.options.message_listener is not None:
-            self._listener = Listener(self, parts.queue, parts.options.message_listener, parts.turn)
-            parts.life.on_failure(self._listener.failed)
-            if parts.life.refusal is not None:  # the link failed before the listener was there
-                self._listener.failed(parts.life.refusal)
+            self._listener = Listener(
+                self, parts.queue, parts.options.message_listener, parts.fair_yield
+            )
+            parts.status.on_failure(self._listener.failed)
+            if parts.status.refusal is not None:  # the link failed before the listener was there
+                self._listener.failed(parts.status.refusal)
 
     def __repr__(self) -> str:
         return (
@@ -152,9 +154,9 @@ class Consumer:
         )
 
     def _state(self) -> str:
-        if self._closing is not None or isinstance(self._life.refusal, ClosedError):
+        if self._closing is not None or isinstance(self._status.refusal, ClosedError):
             return "closed"
-        if self._life.refusal is not None:
+        if self._status.refusal is not None:
             return "failed"
         return "connected" if self.is_connected() else "not connected"
 
@@ -174,16 +176,16 @@ class Consumer:
             ClosedError: The consumer was closed.
             ConfigurationError: With a `message_listener`, which does the receiving.
         """
-        if self.place.runner._thread_id != get_ident():
-            self.place.check()
+        if self.affinity.runner._thread_id != get_ident():
+            self.affinity.check()
         if self._no_receiving:
             self._check_receiver()
             self._check_unordered()
         if timeout_millis is None and timeout is None:
-            turn = self._turn
-            if turn.clock() >= turn.ends:
-                await turn.end()
-            turn.checked = True
+            fair_yield = self._fair_yield
+            if fair_yield.clock() >= fair_yield.ends:
+                await fair_yield.end()
+            fair_yield.checked = True
             return self._queue.take() or await self._queue.get(None)
         if timeout is None:
             wait_ms = integer(timeout_millis, "timeout_millis", low=0, unit="ms")
@@ -199,7 +201,7 @@ class Consumer:
         Returns:
             At least one message, or none when the policy's time ran out.
         """
-        self.place.check()
+        self.affinity.check()
         self._check_receiver()
         self._check_unordered()
         return await self._parts.batches.receive()
@@ -264,7 +266,7 @@ class Consumer:
                 raise ConfigurationError("max_per_key needs subscribe(..., ordered_leases=True)")
         only = self._choices.of(topic)
         grants = await popping.pop(most, length, longest_ms, only, max_per_key)
-        return [Lease(grant, self._leases, self._turn, self._loop) for grant in grants]
+        return [Lease(grant, self._leases, self._fair_yield, self._loop) for grant in grants]
 
     async def lease(self, handle: str) -> Lease:
         """The lease that a handle names, to settle it from elsewhere in the program.
@@ -282,8 +284,8 @@ class Consumer:
         named, leases, inheritance = handles.read(handle), self._leases, self._parts.inheritance
         if inheritance is not None and leases.granted_elsewhere(named):
             found = await inheritance.find(named, handle)
-            return Lease(found, inheritance, self._turn, self._loop)
-        return Lease(leases.find(handle), leases, self._turn, self._loop)
+            return Lease(found, inheritance, self._fair_yield, self._loop)
+        return Lease(leases.find(handle), leases, self._fair_yield, self._loop)
 
     def _check_receiver(self) -> None:
         if self._listener is not None:
@@ -327,10 +329,10 @@ class Consumer:
             ClosedError: The consumer is closed; or was before the broker confirmed, and the message
                 may come again.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.affinity.runner._thread_id != get_ident():
             whole = tuple(message) if isinstance(message, list) else message
             return self._calls.elsewhere(self.acknowledge, whole)
-        if type(message) is Message and self._life.refusal is None:
+        if type(message) is Message and self._status.refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
             if (
@@ -341,11 +343,11 @@ class Consumer:
                 unsent = state.ack(entry, message._index)
                 if unsent:
                     self._acks.added(state, unsent)
-                turn: FairYield = self._turn
+                fair_yield: FairYield = self._fair_yield
                 done: Coroutine[Any, Any, None] = self._acted
-                if turn.checked:
-                    turn.checked = False
-                elif turn.clock() >= turn.ends:
+                if fair_yield.checked:
+                    fair_yield.checked = False
+                elif fair_yield.clock() >= fair_yield.ends:
                     done = self._acted_last
                 return done
         if isinstance(message, (list, tuple)) and len(message) > LONG:
@@ -366,7 +368,7 @@ class Consumer:
         Raises:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.affinity.runner._thread_id != get_ident():
             return self._calls.elsewhere(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
@@ -407,7 +409,7 @@ class Consumer:
             ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.affinity.runner._thread_id != get_ident():
             return self._calls.elsewhere(
                 partial(self.negative_acknowledge, error=error), message, delay
             )
@@ -556,8 +558,8 @@ class Consumer:
         self._cut_off = True
         try:
             self._leases.forget()
-            if self._parts.durability is not None:
-                self._parts.durability.forget()
+            if self._parts.state_writer is not None:
+                self._parts.state_writer.forget()
         finally:  # there is nothing left to go on with
             await self.close()
 
@@ -584,21 +586,21 @@ class Consumer:
         return self._link.consumer_name
 
     def is_connected(self) -> bool:
-        return self._life.refusal is None and self._link.is_connected()
+        return self._status.refusal is None and self._link.is_connected()
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
-        parts, durability = self._parts, self._parts.durability
+        parts, state_writer = self._parts, self._parts.state_writer
         return snapshot(
             self._sources,
             parts.window,
-            parts.announcer,
+            parts.event_publisher,
             self.is_connected(),
             parts.link.capabilities.name,
             len(parts.leases),
-            None if durability is None else durability.trouble,
+            None if state_writer is None else state_writer.trouble,
             None if parts.spilling is None else parts.spilling.statistics(),
-            None if durability is None else durability.statistics(),
+            None if state_writer is None else state_writer.statistics(),
         )
 
     def metrics(self) -> list[MetricSample]:
@@ -617,7 +619,7 @@ class Consumer:
 
         False on the stock transport, which is not told.
         """
-        return self._parts.announcer.all_ended
+        return self._parts.event_publisher.all_ended
 
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent.
@@ -625,17 +627,17 @@ class Consumer:
         A `message_listener` that is under way may end first and settle its message; after 5 s it is
         cancelled, and the message comes again.
         """
-        if self.place.runner._thread_id != get_ident():
-            if self.place.over:  # and with it all that could be sent or waited for
+        if self.affinity.runner._thread_id != get_ident():
+            if self.affinity.over:  # and with it all that could be sent or waited for
                 self.abandon()
                 return
-            self.place.check()
+            self.affinity.check()
         if self._closing is None:
             self._calls.take_handed()
             self._leases.close(_closed())
             if self._listener is None:
-                self._life.refusal = _closed()
-            self._life.closing = True
+                self._status.refusal = _closed()
+            self._status.closing = True
             self._closing = seen(self._loop.create_task(self._close()))
         await asyncio.shield(self._closing)
 
@@ -645,7 +647,7 @@ class Consumer:
             if self._listener is not None:
                 await self._listener.close()
                 await self._calls.settle()  # what its last callback has called for
-                self._life.refusal = _closed()
+                self._status.refusal = _closed()
             if self._parts.arrivals is not None:
                 self._parts.arrivals.close()
             if self._parts.forwarder is not None:
@@ -658,8 +660,8 @@ class Consumer:
                 ending.callback(self._forget)
                 if self._parts.spilling is not None:
                     ending.push_async_callback(self._parts.spilling.close)
-                if self._parts.durability is not None:
-                    ending.push_async_callback(self._parts.durability.close)
+                if self._parts.state_writer is not None:
+                    ending.push_async_callback(self._parts.state_writer.close)
                 ending.push_async_callback(self._link.close)
                 ending.callback(self._queue.drop)
                 why = ClosedError("the consumer was closed before the broker confirmed")
@@ -668,11 +670,11 @@ class Consumer:
                 await self._send_acks()
 
     def _end_receiving(self, why: ClosedError) -> None:
-        self._life.refusal = why
+        self._status.refusal = why
         end_all(
-            self.place.loop,
+            self.affinity.loop,
             lambda: self._leases.close(why),
-            self._parts.announcer.close,
+            self._parts.event_publisher.close,
             self._parts.redelivery.close,
             self._link.stop_flow,
             self._queue.drop,
@@ -680,8 +682,8 @@ class Consumer:
         )
 
     def _end_acks(self, why: ClosedError) -> None:
-        if self._parts.durability is not None:
-            self._parts.durability.end_acks()
+        if self._parts.state_writer is not None:
+            self._parts.state_writer.end_acks()
         self._acks.close(why)
 
     async def _send_acks(self) -> None:
@@ -691,14 +693,14 @@ class Consumer:
         if not self._cut_off:
             await self._acks.flush_in_turns()
         while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
-            if self._life.dead or self._loop.time() >= deadline:
+            if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
                 logger.warning(
                     "%s/%s was closed %s: acks of %d entries were not sent, those of %d may be "
                     "lost with the connection, and their messages come again",
                     self.topic(),
                     self.subscription_name(),
-                    ended if self._life.dead else "while disconnected",
+                    ended if self._status.dead else "while disconnected",
                     self._sources.unsent_acks,
                     self._sources.lost_acks,
                 )
@@ -716,11 +718,11 @@ class Consumer:
             lambda: self._end_acks(shut_down),
             self._leases.finish,
         ]
-        if self._parts.durability is not None:
-            ending.append(self._parts.durability.abandon)
+        if self._parts.state_writer is not None:
+            ending.append(self._parts.state_writer.abandon)
         if self._parts.spilling is not None:
             ending.append(self._parts.spilling.abandon)
-        end_all(self.place.loop, *ending, self._forget)
+        end_all(self.affinity.loop, *ending, self._forget)
 
     def _forget(self) -> None:
         on_closed, self._on_closed = self._on_closed, None
@@ -734,9 +736,9 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if self.place.runner._thread_id != get_ident():
-            self.place.check()
-        self._life.check()
+        if self.affinity.runner._thread_id != get_ident():
+            self.affinity.check()
+        self._status.check()
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await `work`, which goes on to its end even when the caller is cancelled."""

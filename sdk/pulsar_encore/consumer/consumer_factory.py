@@ -148,14 +148,14 @@ def make_consumer(
     link: TransportConsumer,
     options: ConsumerOptions,
     on_closed: Callable[[Consumer], None],
-    durability: StateWriter | None = None,
+    state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> Consumer:
     """The consumer over an open link, with its letter topics, its state and its nacks on disk."""
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
-    parts = assemble(link, options, topics, durability=durability, spilling=spilling)
+    parts = assemble(link, options, topics, state_writer=state_writer, spilling=spilling)
     return Consumer(parts, on_closed=on_closed)
 
 
@@ -164,7 +164,7 @@ def assemble(
     options: ConsumerOptions,
     topics: LetterTopics | None = None,
     new_index: Callable[[], DueIndex] = TimeBucketIndex,
-    durability: StateWriter | None = None,
+    state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> ConsumerParts:
     """The parts of a consumer, each built of those below it, on the running event loop.
@@ -174,19 +174,19 @@ def assemble(
         options: Of it.
         topics: Its letter topics, if it has any.
         new_index: Makes what keeps due times.
-        durability: What of it outlives the process; None when nothing does.
+        state_writer: What of it outlives the process; None when nothing does.
         spilling: Makes the indexes of waiting nacks; None for those of `new_index`.
     """
     loop = asyncio.get_running_loop()
     rng = Random()
-    life, turn, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
+    status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
     begins: list[_HandedOver] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
-    if durability is not None and durability.before:
-        begins.append(durability.begin)
-        one_write = durability.one_write
-    elif durability is not None:
-        begins.append(durability.begin_unwritten)
+    if state_writer is not None and state_writer.before:
+        begins.append(state_writer.begin)
+        one_write = state_writer.one_write
+    elif state_writer is not None:
+        begins.append(state_writer.begin_unwritten)
     if options.unacked_messages_timeout_ms is not None:
         begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted
@@ -194,20 +194,20 @@ def assemble(
     queue = ReceiveQueue(
         options.schema,
         link.consumed,
-        turn,
-        life.failed,
+        fair_yield,
+        status.failed,
         _all_of(begins),
         wanted,
         one_write,
         disposal.add,
     )
     queue.room_by_source = link.capabilities.room_by_source
-    durable_of = None if durability is None else durability.of
+    durable_of = None if state_writer is None else state_writer.of
     new_nacks = None if spilling is None else spilling.new
     sources = TopicStates(link, options, loop, new_index, durable_of, disposal.add, new_nacks)
-    if durability is not None:
-        durability.start(sources)
-        for topic in durability.topics():
+    if state_writer is not None:
+        state_writer.start(sources)
+        for topic in state_writer.topics():
             # What another consumer settles of it concerns this one before its first message came.
             sources.expect(topic)
     acks = AckSender(link, sources, options, loop, queue)
@@ -225,45 +225,54 @@ def assemble(
     router = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None
     writer = inheritance = None
-    if durability is not None:
-        durability.rearm = redelivery.waits
-        durability.revive_delay_of = verdicts.revive_delay_of
-        durability.ack = settlement.ack
-        writer = LeaseWriter(durability, loop)
+    if state_writer is not None:
+        state_writer.rearm = redelivery.waits
+        state_writer.revive_delay_of = verdicts.revive_delay_of
+        state_writer.ack = settlement.ack
+        writer = LeaseWriter(state_writer, loop)
         inheritance = RestoredLeases(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
         )
     leases = LeaseTable(settlement, router, receipts, loop, options.max_leases, writer)
-    lanes, admission = None, arrivals
+    key_queues, admission = None, arrivals
     if options.ordered_leases:
         # A message that had its attempts is buried when its turn comes, not when it arrives.
         bury = spent = None
         if arrivals is not None:
             bury, spent = arrivals.bury, arrivals.spent
-        lanes = KeyQueues(queue, loop, options.max_leases, bury, spent)
+        key_queues = KeyQueues(queue, loop, options.max_leases, bury, spent)
         admission = None
-        settlement.decided = lanes.decided
-        redelivery.offered = lanes.hurry
-    life.on_failure(leases.close)
+        settlement.decided = key_queues.decided
+        redelivery.offered = key_queues.hurry
+    status.on_failure(leases.close)
     if options.pattern is not None:
         named: tuple[str, ...] = (options.pattern,)
     else:
         named = tuple(full_name(each) for each in options.topics)
-    announcer = EventPublisher(link, options.event_listener, loop, named=named)
+    event_publisher = EventPublisher(link, options.event_listener, loop, named=named)
     if topics is not None:
-        topics.new_announcer = announcer.letter_announcer
-    intake = DeliveryHandler(
-        link, sources, queue, acks, window, redelivery, announcer, loop, admission, durability
+        topics.new_announcer = event_publisher.letter_announcer
+    delivery_handler = DeliveryHandler(
+        link,
+        sources,
+        queue,
+        acks,
+        window,
+        redelivery,
+        event_publisher,
+        loop,
+        admission,
+        state_writer,
     )
-    if durability is not None:
-        durability.fail = intake.fail_foreign
+    if state_writer is not None:
+        state_writer.fail = delivery_handler.fail_foreign
     policy = options.batch_receive_policy or BatchReceivePolicy()
-    batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)
+    batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), fair_yield)
     return ConsumerParts(
         link=link,
         options=options,
-        life=life,
-        turn=turn,
+        status=status,
+        fair_yield=fair_yield,
         sources=sources,
         queue=queue,
         batches=batches,
@@ -274,12 +283,12 @@ def assemble(
         forwarder=forwarder,
         arrivals=arrivals,
         window=window,
-        announcer=announcer,
-        intake=intake,
+        event_publisher=event_publisher,
+        delivery_handler=delivery_handler,
         leases=leases,
         inheritance=inheritance,
-        popping=PopQueue(queue, leases, turn, loop, lanes),
-        durability=durability,
+        popping=PopQueue(queue, leases, fair_yield, loop, key_queues),
+        state_writer=state_writer,
         spilling=spilling,
     )
 

@@ -47,11 +47,11 @@ class DeliveryHandler:
         acks: Told when something acked has to be acked again.
         window: Watched while it fills.
         redelivery: Rewinds again when a delivery shows that something is missing.
-        announcer: Told of all that is no message.
+        event_publisher: Told of all that is no message.
         loop: The consumer's event loop.
         arrivals: Holds back what is no message for the application; None without letter topics, and
             where that is asked when the turn of a message comes.
-        durability: Keeps what outlives the process; None when nothing does.
+        state_writer: Keeps what outlives the process; None when nothing does.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class DeliveryHandler:
         acks: AckSender,
         window: UnackedWindowMonitor,
         redelivery: Redelivery,
-        announcer: EventPublisher,
+        event_publisher: EventPublisher,
         loop: asyncio.AbstractEventLoop,
         arrivals: ArrivalFilter | None = None,
-        durability: StateWriter | None = None,
+        state_writer: StateWriter | None = None,
     ) -> None:
         self._link = link
         self._sources = sources
@@ -73,10 +73,10 @@ class DeliveryHandler:
         self._acks = acks
         self._window = window
         self._redelivery = redelivery
-        self._announcer = announcer
+        self._event_publisher = event_publisher
         self._loop = loop
         self._arrivals = arrivals
-        self._durability = durability
+        self._state_writer = state_writer
         self._foreign: StateMismatchError | None = None
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
@@ -96,8 +96,8 @@ class DeliveryHandler:
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
-        if self._durability is not None:
-            self._durability.watch()
+        if self._state_writer is not None:
+            self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
         """End the consumer after the message that arrives: the state is of another cluster."""
@@ -180,7 +180,7 @@ class DeliveryHandler:
         states = self._sources.heard("connected", only)
         self._acks.connected(states)
         self._redelivery.connected(states)
-        self._announcer.connected(only)
+        self._event_publisher.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("disconnected", only)
@@ -188,16 +188,18 @@ class DeliveryHandler:
         for state in states:
             state.disconnected()
         self._queue.drop(states)
-        self._announcer.disconnected(only)
+        self._event_publisher.disconnected(only)
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("doubtful", only)
         self._acks.doubtful(states)
         for state in states:  # a copy may be the reconnect's, which the broker does not count
             state.duplicates.asked_all = False
-        self._announcer.doubtful(only)
+        self._event_publisher.doubtful(only)
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
         for state in self._sources.of(only):
             if state.shared:
                 state.duplicates.asked_all = True
@@ -208,31 +210,31 @@ class DeliveryHandler:
             else:
                 state.overlook(key, 1)
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("sought", only)
         for state in states:
             state.reset()
         self._acks.receipts.sought(states)
-        self._announcer.sought(only)
+        self._event_publisher.sought(only)
         self._queue.drop(states)
 
     def on_end_of_topic(self, source: int) -> None:
-        self._announcer.end_of_topic(source)
+        self._event_publisher.end_of_topic(source)
 
     def on_active_changed(self, source: int, active: bool) -> None:
-        self._announcer.active_changed(source, active)
+        self._event_publisher.active_changed(source, active)
 
     def on_new_source(self, source: int) -> None:
-        self._announcer.new_source(source)
+        self._event_publisher.new_source(source)
 
     def on_removed(self, source: int) -> None:
-        self._announcer.removed(source)
+        self._event_publisher.removed(source)
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
         """Told of subscriptions that are not durable."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self._announcer.retrying(source, notice)
+        self._event_publisher.retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
         if isinstance(error, ShutDownError) and self._sources.unsent_acks:
@@ -246,4 +248,4 @@ class DeliveryHandler:
             )
         self._queue.fail(error)
         self._acks.receipts.fail(error)
-        self._announcer.failed(error, source)
+        self._event_publisher.failed(error, source)

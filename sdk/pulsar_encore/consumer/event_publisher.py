@@ -235,9 +235,9 @@ class EventPublisher:
 
     def letter_announcer(self) -> ProducerEventPublisher:
         """An announcer for another letter producer of this consumer."""
-        announcer = ProducerEventPublisher(self._events, "letter producer")
-        self._letters.append(announcer)
-        return announcer
+        event_publisher = ProducerEventPublisher(self._events, "letter producer")
+        self._letters.append(event_publisher)
+        return event_publisher
 
     def active_changed(self, source: int, active: bool) -> None:
         """Failover: whose turn it is; brokers repeat it."""

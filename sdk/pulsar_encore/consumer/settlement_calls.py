@@ -67,29 +67,29 @@ class SettlementCalls:
         acted_last: The same when it was the last of its turn of the loop.
 
     Args:
-        place: The consumer's loop and process.
-        turn: When a call lets the loop run.
-        life: Whether the consumer can still be used.
+        affinity: The consumer's loop and process.
+        fair_yield: When a call lets the loop run.
+        status: Whether the consumer can still be used.
         settlement: Acks the messages of lists.
         receipts: What acks wait for; None when they do not.
     """
 
     def __init__(
         self,
-        place: LoopAffinity,
-        turn: FairYield,
-        life: ConsumerStatus,
+        affinity: LoopAffinity,
+        fair_yield: FairYield,
+        status: ConsumerStatus,
         settlement: Settlement,
         receipts: AckReceipts | None,
     ) -> None:
-        self._place = place
-        self._loop = loop = place.loop
-        self._turn = turn
-        self._life = life
+        self._affinity = affinity
+        self._loop = loop = affinity.loop
+        self._fair_yield = fair_yield
+        self._status = status
         self._settlement = settlement
         self._receipts = receipts
         self.acted: Done = Done(loop)
-        self.acted_last: DoneByLast = DoneByLast(turn)
+        self.acted_last: DoneByLast = DoneByLast(fair_yield)
         self._handed = Mailbox(loop)  # calls of other threads
         self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
         self._settles = 0  # calls of `settle` that run
@@ -105,7 +105,7 @@ class SettlementCalls:
             args: What it is called with.
         """
         try:
-            self._life.check()
+            self._status.check()
             acked = step(*args)
         except EncoreError as error:
             if in_callback():
@@ -119,8 +119,8 @@ class SettlementCalls:
 
     def _end_turn(self) -> Call:
         """What a call that has acted returns: for the loop to run, when the turn is over."""
-        turn = self._turn
-        over = turn.clock() >= turn.ends
+        fair_yield = self._fair_yield
+        over = fair_yield.clock() >= fair_yield.ends
         return self.acted_last if over else self.acted
 
     def elsewhere(self, call: Callable[..., Call], *args: Any) -> Call:
@@ -130,12 +130,12 @@ class SettlementCalls:
             WrongLoopError: In a running loop, or the consumer's is closed.
             ForkedError: In a child of its process.
         """
-        self._place.check_process()
-        if running_loop() is not None or self._place.over:
-            self._place.check()
+        self._affinity.check_process()
+        if running_loop() is not None or self._affinity.over:
+            self._affinity.check()
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
         if not self._handed.post(_make, outcome, call, *args):
-            self._place.check()
+            self._affinity.check()
         return HandedToLoop(outcome)
 
     def ack_list(self, messages: Sequence[Settleable]) -> Call:
@@ -155,8 +155,8 @@ class SettlementCalls:
 
     async def _ack_all(self, listed: _Listed) -> None:
         while listed.is_left:
-            if not (self._settles or self._life.closing):  # then `settle` finishes the list
-                self._life.check()
+            if not (self._settles or self._status.closing):  # then `settle` finishes the list
+                self._status.check()
             listed.ack_next()
             await self._end_turn()
         if self._receipts is not None:

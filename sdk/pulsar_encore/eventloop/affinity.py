@@ -196,8 +196,8 @@ _loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 def _in_child() -> None:
     # A fork in a running loop leaves the child with a loop that looks as if it ran.
-    for place in list(_places):
-        place.runner = _NoLoop
+    for affinity in list(_places):
+        affinity.runner = _NoLoop
     for each in list(_loop_ends):
         each.cancel()  # the child's exit would try to run it on the parent's loop
 

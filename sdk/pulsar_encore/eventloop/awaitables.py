@@ -61,13 +61,13 @@ Coroutine.register(Done)
 class DoneByLast(Coroutine[Any, Any, None]):
     """The call has acted, and its turn is over: awaited, it lets the event loop run."""
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_fair_yield",)
 
-    def __init__(self, turn: FairYield) -> None:
-        self._turn = turn
+    def __init__(self, fair_yield: FairYield) -> None:
+        self._fair_yield = fair_yield
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return self._turn.end().__await__()
+        return self._fair_yield.end().__await__()
 
     def send(self, value: Any) -> Any:
         raise StopIteration

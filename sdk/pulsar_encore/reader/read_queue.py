@@ -35,12 +35,12 @@ class ReadQueue:
 
     Args:
         link: The subscription.
-        announcer: Reports connections and failures to the application.
+        event_publisher: Reports connections and failures to the application.
     """
 
-    def __init__(self, link: TransportConsumer, announcer: EventPublisher) -> None:
+    def __init__(self, link: TransportConsumer, event_publisher: EventPublisher) -> None:
         self._link = link
-        self._announcer = announcer
+        self._event_publisher = event_publisher
         self._deliveries: deque[Delivery] = deque()
         self._at = 0  # messages of the first delivery that were taken
         self._line: deque[_Waiter] = deque()
@@ -122,19 +122,21 @@ class ReadQueue:
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         """The link goes on from its position."""
-        self._announcer.connected(only)
+        self._event_publisher.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         """The queue keeps its messages: they are not delivered again."""
-        self._announcer.disconnected(only)
+        self._event_publisher.disconnected(only)
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
         """There are no acks to be lost."""
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
         """Nothing is asked for again, of a subscription without acks."""
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, only: Container[int] | None = None) -> None:
         void: dict[int, int] = {}  # messages that will not be read, by source
         kept: deque[Delivery] = deque()
         at = self._at
@@ -148,7 +150,7 @@ class ReadQueue:
         if not (kept and kept[0] is self._deliveries[0]):
             self._at = 0
         self._deliveries = kept
-        self._announcer.sought(only)
+        self._event_publisher.sought(only)
         for source, messages in void.items():
             self._link.consumed(source, messages)
 
@@ -159,20 +161,20 @@ class ReadQueue:
         """Nobody takes turns with a reader."""
 
     def on_new_source(self, source: int) -> None:
-        self._announcer.new_source(source)
+        self._event_publisher.new_source(source)
 
     def on_removed(self, source: int) -> None:
-        self._announcer.removed(source)
+        self._event_publisher.removed(source)
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self._announcer.retrying(source, notice)
+        self._event_publisher.retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
         self.end(error)
-        self._announcer.failed(error, source)
+        self._event_publisher.failed(error, source)
 
     def end(self, error: Exception) -> None:
         """Reads get `error` once nothing is here; the first one that ended it stays."""

@@ -65,16 +65,16 @@ class Reader:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
-        self.place: LoopAffinity = LoopAffinity("reader")
-        self._turn = FairYield(self.place.loop)
-        self._announcer = EventPublisher(
+        self.affinity: LoopAffinity = LoopAffinity("reader")
+        self._fair_yield = FairYield(self.affinity.loop)
+        self._event_publisher = EventPublisher(
             link,
             options.event_listener,
-            self.place.loop,
+            self.affinity.loop,
             "reader",
             named=(full_name(options.topic),),
         )
-        self._queue = ReadQueue(link, self._announcer)
+        self._queue = ReadQueue(link, self._event_publisher)
         self._closed = False
         self._close_once = CloseOnce(self._close)
         link.start(self._queue)
@@ -133,8 +133,8 @@ class Reader:
             timeout_millis = to_ms(timeout, "timeout")
         elif timeout_millis is not None:
             integer(timeout_millis, "timeout_millis", low=0, unit="ms")
-        if self._turn.clock() >= self._turn.ends:
-            await self._turn.end()
+        if self._fair_yield.clock() >= self._fair_yield.ends:
+            await self._fair_yield.end()
         timeout_s = None if timeout_millis is None else timeout_millis / 1000
         part = await self._queue.get(take, timeout_s)
         if part is None:
@@ -149,20 +149,20 @@ class Reader:
         size = delivery.batch_size
         return [
             Message.of_reader(
-                delivery.messages[place],
+                delivery.messages[affinity],
                 self._schema,
                 MessageId(
                     partition,
                     delivery.ledger,
                     delivery.entry,
-                    delivery.indexes[place] if size else -1,
+                    delivery.indexes[affinity] if size else -1,
                     batch_size=size,
                     topic=topic,
                     first_chunk=first,
                 ),
                 delivery.redelivery_count,
             )
-            for place in range(at, at + count)
+            for affinity in range(at, at + count)
         ]
 
     async def has_message_available(self) -> bool:
@@ -211,19 +211,19 @@ class Reader:
                     "messageid must be a MessageId, or a publish time in ms since the epoch as an "
                     f"int, got {type(messageid).__name__}"
                 ) from error
-        seeking = self.place.loop.create_task(self._link.seek(position))
+        seeking = self.affinity.loop.create_task(self._link.seek(position))
         seeking.add_done_callback(_retrieve)
         await asyncio.shield(seeking)  # cancelled half-way it would meet the next one
 
     async def close(self) -> None:
         """Close the reader; reads under way fail with `ClosedError`. Again does nothing."""
-        if not self.place.over:  # else there is nobody who waits, and it is closed from here
-            self.place.check()
+        if not self.affinity.over:  # else there is nobody who waits, and it is closed from here
+            self.affinity.check()
         await self._close_once()
 
     async def _close(self) -> None:
         try:
-            end_all(self.place.loop, lambda: self._end(ClosedError("the reader was closed")))
+            end_all(self.affinity.loop, lambda: self._end(ClosedError("the reader was closed")))
             await self._link.close()
         finally:
             self._forget()
@@ -231,11 +231,11 @@ class Reader:
     def abandon(self) -> None:
         """Every call fails from now on; for the client, which was shut down."""
         shut_down = ClosedError("the client was shut down")
-        end_all(self.place.loop, lambda: self._end(shut_down), self._forget)
+        end_all(self.affinity.loop, lambda: self._end(shut_down), self._forget)
 
     def _end(self, error: Exception) -> None:
         self._closed = True
-        self._announcer.close()
+        self._event_publisher.close()
         self._queue.end(error)
 
     def _forget(self) -> None:
@@ -274,8 +274,8 @@ class Reader:
         await self.close()
 
     def _check_open(self) -> None:
-        if self.place.runner._thread_id != get_ident():
-            self.place.check()
+        if self.affinity.runner._thread_id != get_ident():
+            self.affinity.check()
         if self._closed:
             raise ClosedError("the reader is closed: create another")
 

@@ -267,14 +267,16 @@ class DeliveryListener(Protocol):
         moments may not have arrived, nor those whose receipt is still to come.
         """
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
         """One of these sources lost its connection, and it cannot be told which.
 
         Acks go on, for those that are connected; which of them arrived is known from the next
         `on_connected` on.
         """
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
         """Shared and Key_Shared: everything unacked is asked for, and the broker counts that.
 
         Called by a link that has something to say beyond its `redeliver_all`.
@@ -284,7 +286,7 @@ class DeliveryListener(Protocol):
             only: The sources concerned; None for all.
         """
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, only: Container[int] | None = None) -> None:
         """A seek took effect: all deliveries before this call are from before it, none after."""
 
     def on_end_of_topic(self, source: int) -> None:
@@ -302,7 +304,7 @@ class DeliveryListener(Protocol):
     def on_removed(self, source: int) -> None:
         """The topic of a source was deleted, or has other partitions now: it is read no more."""
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
         """Entries that are no deliveries; all before them was delivered.
 
         Of a subscription that is not durable, by engines that see entries: so a reader of a range
@@ -352,7 +354,7 @@ class TransportConsumer(Protocol):
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         """The source that an id of `topic` ("" when unknown), `partition` and `ledger` is of."""
 
-    def start(self, sink: DeliveryListener) -> None:
+    def start(self, listener: DeliveryListener) -> None:
         """Begin delivering; called once, on the loop that later receives.
 
         Nothing from before the start, or a position that was sought, is delivered, be it of the
@@ -411,7 +413,7 @@ class TransportConsumer(Protocol):
     async def seek(self, position: MessageId | int) -> None:
         """To after a message id (or to it, as the options say), or to a publish time in ms.
 
-        Calls `DeliveryListener.on_sought` when it took effect.
+        Calls `DeliveryListener.on_seek` when it took effect.
         """
 
     async def last_message_id(self) -> MessageId: ...

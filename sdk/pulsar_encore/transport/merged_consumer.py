@@ -42,13 +42,13 @@ class _Sources:
         return self._only is None or source // self._parts in self._only
 
 
-class _PartSink:
+class _PartListener:
     """What one part reports, renumbered; which ledgers it delivered is noted on the way."""
 
     def __init__(
-        self, sink: DeliveryListener, part: int, parts: int, ledgers: dict[int, int]
+        self, listener: DeliveryListener, part: int, parts: int, ledgers: dict[int, int]
     ) -> None:
-        self._sink = sink
+        self._listener = listener
         self._part = part
         self._parts = parts
         self._ledgers = ledgers
@@ -62,7 +62,7 @@ class _PartSink:
                     self._note(ledger, delivery.source)
             else:
                 self._note(delivery.ledger, delivery.source)
-        self._sink.on_deliveries(deliveries)
+        self._listener.on_deliveries(deliveries)
 
     def _note(self, ledger: int, source: int) -> None:
         if ledger != self._last:
@@ -73,42 +73,44 @@ class _PartSink:
                 del self._ledgers[next(iter(self._ledgers))]
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        self._sink.on_connected(_Sources(self._part, self._parts, only))
+        self._listener.on_connected(_Sources(self._part, self._parts, only))
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        self._sink.on_disconnected(_Sources(self._part, self._parts, only))
+        self._listener.on_disconnected(_Sources(self._part, self._parts, only))
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
-        self._sink.on_doubtful(_Sources(self._part, self._parts, only))
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
+        self._listener.on_uncertain(_Sources(self._part, self._parts, only))
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
         for delivery in unseen:
             delivery.source = delivery.source * self._parts + self._part
-        self._sink.on_asked_all(unseen, _Sources(self._part, self._parts, only))
+        self._listener.on_all_requested(unseen, _Sources(self._part, self._parts, only))
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
-        self._sink.on_sought(_Sources(self._part, self._parts, only))
+    def on_seek(self, only: Container[int] | None = None) -> None:
+        self._listener.on_seek(_Sources(self._part, self._parts, only))
 
     def on_end_of_topic(self, source: int) -> None:
-        self._sink.on_end_of_topic(source * self._parts + self._part)
+        self._listener.on_end_of_topic(source * self._parts + self._part)
 
     def on_active_changed(self, source: int, active: bool) -> None:
-        self._sink.on_active_changed(source * self._parts + self._part, active)
+        self._listener.on_active_changed(source * self._parts + self._part, active)
 
     def on_new_source(self, source: int) -> None:
-        self._sink.on_new_source(source * self._parts + self._part)
+        self._listener.on_new_source(source * self._parts + self._part)
 
     def on_removed(self, source: int) -> None:
-        self._sink.on_removed(source * self._parts + self._part)
+        self._listener.on_removed(source * self._parts + self._part)
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
-        self._sink.on_unread(source * self._parts + self._part, entries)
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+        self._listener.on_skipped(source * self._parts + self._part, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        self._sink.on_retrying(self._merged(source), notice)
+        self._listener.on_retrying(self._merged(source), notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
-        self._sink.on_failed(error, self._merged(source))
+        self._listener.on_failed(error, self._merged(source))
 
     def _merged(self, source: int | None) -> int | None:
         return None if source is None else source * self._parts + self._part
@@ -162,9 +164,9 @@ class MergedConsumer:
                 return source * len(self._parts) + at
         return None
 
-    def start(self, sink: DeliveryListener) -> None:
+    def start(self, listener: DeliveryListener) -> None:
         for at, part in enumerate(self._parts):
-            part.start(_PartSink(sink, at, len(self._parts), self._ledgers))
+            part.start(_PartListener(listener, at, len(self._parts), self._ledgers))
 
     def consumed(self, source: int, messages: int) -> None:
         part, number = self._part(source)

@@ -26,26 +26,26 @@ class BatchReceiver:
         queue: Where messages wait.
         policy: Limits.
         most: Messages in a result at most: the receiver queue's size, as in stock.
-        turn: When a call that need not wait lets the loop run.
+        fair_yield: When a call that need not wait lets the loop run.
     """
 
     def __init__(
-        self, queue: ReceiveQueue, policy: BatchReceivePolicy, most: int, turn: FairYield
+        self, queue: ReceiveQueue, policy: BatchReceivePolicy, most: int, fair_yield: FairYield
     ) -> None:
         self._queue = queue
         wanted = policy.max_num_message
         self._most = min(wanted, most) if wanted > 0 else most
         self._bytes = policy.max_num_bytes
         self._timeout_s = policy.timeout_ms / 1000
-        self._turn = turn
+        self._fair_yield = fair_yield
 
     async def receive(self) -> list[Message]:
         """At least one message, or none when the policy's time ran out."""
         deadline = None
         if self._timeout_s > 0:
             deadline = asyncio.get_running_loop().time() + self._timeout_s
-        if self._turn.clock() >= self._turn.ends:
-            await self._turn.end()
+        if self._fair_yield.clock() >= self._fair_yield.ends:
+            await self._fair_yield.end()
         ticket = self._queue.ticket()
         while True:
             in_time = self._queue.has(self._most, self._bytes) or await self._fill(deadline, ticket)
@@ -59,10 +59,10 @@ class BatchReceiver:
 
     async def _prepare(self) -> None:
         """Have the messages made that the call is about to take, and let the loop run meanwhile."""
-        turn = self._turn
+        fair_yield = self._fair_yield
         for _ in self._queue.prepare(self._most, self._bytes):
-            if turn.clock() >= turn.ends:
-                await turn.end()
+            if fair_yield.clock() >= fair_yield.ends:
+                await fair_yield.end()
 
     async def _fill(self, deadline: float | None, ticket: int) -> bool:
         """Wait for enough; False when the time ran out, or nothing more will come."""

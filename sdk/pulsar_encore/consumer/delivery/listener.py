@@ -50,12 +50,12 @@ class Listener:
         consumer: _Consumer,
         queue: ReceiveQueue,
         callback: Callable[..., Any],
-        turn: FairYield,
+        fair_yield: FairYield,
     ) -> None:
         self._consumer = consumer
         self._queue = queue
         self._callback = callback
-        self._turn = turn
+        self._fair_yield = fair_yield
         self._stopped = False
         self._current: Message | None = None  # its callback is under way
         self._running = asyncio.Event()
@@ -69,14 +69,14 @@ class Listener:
         self._running.set()
 
     async def _run(self) -> None:
-        queue, turn, running = self._queue, self._turn, self._running
+        queue, fair_yield, running = self._queue, self._fair_yield, self._running
         ticket = queue.ticket()
         try:
             while not self._stopped:
                 if not running.is_set():
                     await running.wait()
-                elif turn.clock() >= turn.ends:
-                    await turn.end()
+                elif fair_yield.clock() >= fair_yield.ends:
+                    await fair_yield.end()
                 elif (message := queue.take()) is not None:
                     await self._call(message)
                 else:

@@ -153,7 +153,7 @@ class ReceiveQueue:
     Args:
         schema: Decodes `Message.value`.
         consumed: Called with (source, messages) when there is room for that many more.
-        turn: When a receive that need not wait lets the loop run.
+        fair_yield: When a receive that need not wait lets the loop run.
         failed: Called with the error when nothing will ever arrive any more.
         handed_over: Called with (entry, indexes) at each hand-over.
         one_write: What is handed over inside is written at once, where it is written.
@@ -166,7 +166,7 @@ class ReceiveQueue:
         self,
         schema: Any,
         consumed: Callable[[int, int], None],
-        turn: FairYield,
+        fair_yield: FairYield,
         failed: Callable[[Exception], None],
         handed_over: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
@@ -179,7 +179,7 @@ class ReceiveQueue:
         self._handed_over = handed_over
         self._one_write = one_write
         self._wanted = wanted
-        self._turn = turn
+        self._fair_yield = fair_yield
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
         self._again: deque[_Cursor] = deque()  # of them, those of messages that failed before
@@ -705,9 +705,9 @@ class ReceiveQueue:
             ReceiveTimeout: Nothing came in time.
         """
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-        turn = self._turn
-        if turn.clock() >= turn.ends:
-            await turn.end()
+        fair_yield = self._fair_yield
+        if fair_yield.clock() >= fair_yield.ends:
+            await fair_yield.end()
         ticket = self.ticket()
         while True:
             message = self.take()
@@ -767,7 +767,7 @@ class ReceiveQueue:
             if timer is not None:
                 timer.cancel()
             if waiter.woken:
-                self._turn.release()
+                self._fair_yield.release()
             else:
                 self._leave(waiter)
 
@@ -818,7 +818,7 @@ class ReceiveQueue:
                 waiter.woken = True
                 waiter.source = source
                 waiter.future.set_result(True)
-                self._turn.hold()
+                self._fair_yield.hold()
                 waiters -= waiter.takes
         self._waiters[:looked] = left
 

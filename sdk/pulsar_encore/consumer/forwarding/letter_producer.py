@@ -53,18 +53,18 @@ class LetterProducer:
     Args:
         topic: Full name.
         create: Makes a producer; every call makes a new one.
-        announcer: Reports producers that cannot be made to the application.
+        event_publisher: Reports producers that cannot be made to the application.
     """
 
     def __init__(
         self,
         topic: str,
         create: Callable[[], Awaitable[TransportProducer]],
-        announcer: ProducerEventPublisher,
+        event_publisher: ProducerEventPublisher,
     ) -> None:
         self._topic = topic
         self._create = create
-        self._announcer = announcer
+        self._event_publisher = event_publisher
         self._loop = asyncio.get_running_loop()
         self._link: TransportProducer | None = None
         self._creating: asyncio.Task[None] | None = None
@@ -163,10 +163,10 @@ class LetterProducer:
             self._unmade = FailureReports()
         due = self._unmade.failed(now)
         if isinstance(error, _FINAL):
-            self._announcer.on_failed(self._topic, error)
+            self._event_publisher.on_failed(self._topic, error)
         elif due:
             elapsed_s = self._unmade.elapsed_s(now)
-            self._announcer.on_retrying(
+            self._event_publisher.on_retrying(
                 RetryNotice(self._topic, error, self._unmade.attempts, elapsed_s)
             )
 
@@ -179,7 +179,7 @@ class LetterProducer:
                 unmade.attempts,
                 unmade.elapsed_s(self._loop.time()),
             )
-        self._announcer.made_anew()
+        self._event_publisher.made_anew()
 
     def _failed(self, error: Exception, link: TransportProducer | None) -> None:
         if getattr(error, "result", "") in _OF_THE_MESSAGE or not isinstance(error, EncoreError):

@@ -87,9 +87,11 @@ class LetterTopics:
         producer = self._producers.get((topic, form))
         if producer is None:
             assert self.new_announcer is not None  # `opening.assemble` has set it
-            announcer = self.new_announcer()
+            event_publisher = self.new_announcer()
             producer = LetterProducer(
-                full_name(topic), lambda: self._create(topic, form, announcer), announcer
+                full_name(topic),
+                lambda: self._create(topic, form, event_publisher),
+                event_publisher,
             )
             self._producers[topic, form] = producer
             if self._closed:
@@ -97,7 +99,7 @@ class LetterTopics:
         return producer
 
     async def _create(
-        self, topic: str, form: LetterForm, announcer: ProducerEventPublisher
+        self, topic: str, form: LetterForm, event_publisher: ProducerEventPublisher
     ) -> TransportProducer:
         name = first_subscription = None
         if topic != self._retry:
@@ -122,7 +124,7 @@ class LetterTopics:
                 max_pending_messages=_MOST_UNDER_WAY,
                 block_if_queue_full=True,
             ),
-            announcer,
+            event_publisher,
         )
 
     async def _schema(self, topic: str, version: int) -> Any:

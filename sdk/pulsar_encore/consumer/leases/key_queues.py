@@ -94,7 +94,7 @@ class KeyQueues:
         self._most_bytes = _MOST_BYTES
         self._bury = bury
         self._spent = spent
-        self._lanes: dict[_Key, KeyQueue] = {}
+        self._key_queues: dict[_Key, KeyQueue] = {}
         self._alone: set[KeyQueue] = set()  # of messages without a key
         self._ready: deque[KeyQueue] = deque()
         self._later: list[tuple[int, int, KeyQueue]] = []  # when, number of the look, lane: a heap
@@ -119,7 +119,7 @@ class KeyQueues:
         """
         if only is None:
             return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
-        if any(lane.items and _number(lane) in only for lane in self._ready):
+        if any(key_queue.items and _number(key_queue) in only for key_queue in self._ready):
             return True
         return self._queue.has_of(only) and not self._is_full
 
@@ -145,54 +145,60 @@ class KeyQueues:
             The messages with their lanes. Messages of a lane are in order, side by side.
         """
         self._file(min(_SIFT, self._most - self._count), only)
-        lanes: list[KeyQueue] = []
+        key_queues: list[KeyQueue] = []
         passed: list[KeyQueue] = []  # of other sources; they keep their place
         now = now_ms(self._loop)
         looks = max(most, _STEP)
         for _ in range(len(self._ready)):
-            if len(lanes) >= most or looks <= 0:
+            if len(key_queues) >= most or looks <= 0:
                 break
-            lane = self._ready.popleft()
-            if only is not None and lane.items and _number(lane) not in only:
-                passed.append(lane)
+            key_queue = self._ready.popleft()
+            if only is not None and key_queue.items and _number(key_queue) not in only:
+                passed.append(key_queue)
                 continue
             looks -= 1
-            if self._judge(lane, now):
-                lanes.append(lane)
+            if self._judge(key_queue, now):
+                key_queues.append(key_queue)
         self._ready.extendleft(reversed(passed))
-        if not lanes:
+        if not key_queues:
             self._complain()
             return []
-        for lane in lanes:
-            entry, index, _ = lane.items[0]
+        for key_queue in key_queues:
+            entry, index, _ = key_queue.items[0]
             state: TopicState = entry.source
             state.comes_due(entry, index)
-            self._go_out(lane)
+            self._go_out(key_queue)
         if per_key != 1:
-            self._fill(lanes, most - len(lanes), min(per_key or most, _MOST_OUT), now)
-        taken = [(lane, item) for lane in lanes for item in islice(lane.items, lane.out)]
+            self._fill(key_queues, most - len(key_queues), min(per_key or most, _MOST_OUT), now)
+        taken = [
+            (key_queue, item)
+            for key_queue in key_queues
+            for item in islice(key_queue.items, key_queue.out)
+        ]
         messages = self._queue.hand_over([item for _, item in taken])
-        return [(lane, message) for (lane, _), message in zip(taken, messages, strict=True)]
+        return [
+            (key_queue, message) for (key_queue, _), message in zip(taken, messages, strict=True)
+        ]
 
-    def _fill(self, lanes: list[KeyQueue], room: int, per_key: int, now: int) -> None:
+    def _fill(self, key_queues: list[KeyQueue], room: int, per_key: int, now: int) -> None:
         """More messages of lanes whose first goes out, one of each lane in turn."""
-        while room > 0 and lanes:
+        while room > 0 and key_queues:
             growing = []
-            for lane in lanes:
-                if room > 0 and lane.out < per_key and self._may_follow(lane, now):
-                    entry, index, _ = lane.items[lane.out]
+            for key_queue in key_queues:
+                if room > 0 and key_queue.out < per_key and self._may_follow(key_queue, now):
+                    entry, index, _ = key_queue.items[key_queue.out]
                     state: TopicState = entry.source
                     state.comes_due(entry, index)
-                    self._go_out(lane)
+                    self._go_out(key_queue)
                     room -= 1
-                    growing.append(lane)
-            lanes = growing
+                    growing.append(key_queue)
+            key_queues = growing
 
-    def _may_follow(self, lane: KeyQueue, now: int) -> bool:
+    def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
         """Whether the first message of a lane that is not out may go out behind the others."""
-        items = lane.items
-        while lane.out < len(items):
-            item = items[lane.out]
+        items = key_queue.items
+        while key_queue.out < len(items):
+            item = items[key_queue.out]
             entry, index, _ = item
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
@@ -202,12 +208,12 @@ class KeyQueues:
                 return self._spent is None or not self._spent(entry, index)
             if what == LEAVING:
                 return False
-            del items[lane.out]
+            del items[key_queue.out]
             self._count -= 1
             self._bytes -= _size(item)
         return False
 
-    def back(self, lane: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
+    def back(self, key_queue: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
         """The lease on a message of a lane is over.
 
         If the message failed, the messages behind it that are out are given back: they did not
@@ -216,31 +222,31 @@ class KeyQueues:
         Returns:
             Those messages, as entry and index. Their leases are to be ended.
         """
-        at = _position(lane, entry, index)
+        at = _position(key_queue, entry, index)
         if at is None:
             return []
         what = entry.state[index] if entry.live else None
         kept = what in (QUEUED, LEAVING)
         given: list[tuple[Entry, int]] = []
         if kept or what == AWAY:
-            for each in islice(lane.items, at + 1, lane.out):
+            for each in islice(key_queue.items, at + 1, key_queue.out):
                 self._bytes += _size(each)
                 other, place, _ = each
                 state: TopicState = other.source
                 if state.returns(other, place):
                     given.append((other, place))
-            lane.out = at + 1
+            key_queue.out = at + 1
         if kept:
-            self._bytes += _size(lane.items[at])
+            self._bytes += _size(key_queue.items[at])
         else:
-            del lane.items[at]
+            del key_queue.items[at]
             self._count -= 1
-        lane.out -= 1
-        if not lane.out:
-            self._offer(lane, now_ms(self._loop))
+        key_queue.out -= 1
+        if not key_queue.out:
+            self._offer(key_queue, now_ms(self._loop))
         return given
 
-    def give_back_early(self, lane: KeyQueue, entry: Entry, index: int) -> bool:
+    def give_back_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
         """Give a message back whose lease ended while one before it in its lane is still out.
 
         Work on it cannot have begun, because messages of a key are worked on in order. So the lease
@@ -249,10 +255,10 @@ class KeyQueues:
         Returns:
             False, and nothing was done, if none is out before it.
         """
-        at = _position(lane, entry, index)
+        at = _position(key_queue, entry, index)
         if at is None:
             return False
-        before = islice(lane.items, at)
+        before = islice(key_queue.items, at)
         if not any(each.live and each.state[place] == HELD for each, place, _ in before):
             return False
         state: TopicState = entry.source
@@ -260,27 +266,29 @@ class KeyQueues:
 
     def decided(self, entry: Entry, index: int) -> None:
         """The copy of a message was stored, or failed and the message is queued again."""
-        lane = self._leaving.pop((entry, index), None)
-        if lane is not None:
-            self._come_back(lane)
-            self._look_later(lane, now_ms(self._loop))  # by `_ring`: many may come at once
+        key_queue = self._leaving.pop((entry, index), None)
+        if key_queue is not None:
+            self._come_back(key_queue)
+            self._look_later(key_queue, now_ms(self._loop))  # by `_ring`: many may come at once
 
     def hurry(self) -> None:
         """What waits need wait no longer: all lanes are looked at."""
         now = now_ms(self._loop)
-        self._later = [(now, look, lane) for _, look, lane in self._later if lane.looked == look]
+        self._later = [
+            (now, look, key_queue) for _, look, key_queue in self._later if key_queue.looked == look
+        ]
         heapify(self._later)
         if self._later:
             self._alarm.at(now)
 
-    def _go_out(self, lane: KeyQueue) -> None:
-        self._bytes -= _size(lane.items[lane.out])
-        lane.out += 1
+    def _go_out(self, key_queue: KeyQueue) -> None:
+        self._bytes -= _size(key_queue.items[key_queue.out])
+        key_queue.out += 1
 
-    def _come_back(self, lane: KeyQueue) -> None:
+    def _come_back(self, key_queue: KeyQueue) -> None:
         """The copy of the first message is stored or has failed."""
-        lane.out = 0
-        self._bytes += _size(lane.items[0])
+        key_queue.out = 0
+        self._bytes += _size(key_queue.items[0])
 
     # In
 
@@ -295,41 +303,41 @@ class KeyQueues:
             self._count += 1
             self._bytes += _size(item)
             key = _key_of(item)
-            lane = None if key is None else self._lanes.get(key)
-            if lane is None:
-                lane = KeyQueue(key)
+            key_queue = None if key is None else self._key_queues.get(key)
+            if key_queue is None:
+                key_queue = KeyQueue(key)
                 if key is None:
-                    self._alone.add(lane)
+                    self._alone.add(key_queue)
                 else:
-                    self._lanes[key] = lane
-                self._ready.append(lane)
-            items = lane.items
-            if len(items) > lane.out and _place(item) < _place(items[-1]):
+                    self._key_queues[key] = key_queue
+                self._ready.append(key_queue)
+            items = key_queue.items
+            if len(items) > key_queue.out and _place(item) < _place(items[-1]):
                 # What another consumer had came behind newer ones. The first ones may be out.
-                at = bisect_right(items, _place(item), lo=lane.out, key=_place)
+                at = bisect_right(items, _place(item), lo=key_queue.out, key=_place)
                 items.insert(at, item)
-                if at == 0 and lane.looked:  # what waits is not the first any more
-                    lane.looked = 0
-                    self._ready.append(lane)
+                if at == 0 and key_queue.looked:  # what waits is not the first any more
+                    key_queue.looked = 0
+                    self._ready.append(key_queue)
             else:
                 items.append(item)
 
     # Whose turn it is
 
-    def _offer(self, lane: KeyQueue, now: int) -> None:
+    def _offer(self, key_queue: KeyQueue, now: int) -> None:
         """A lane that is nowhere is ready, out, or looked at later, or forgotten."""
-        if self._judge(lane, now):
-            self._ready.append(lane)
-            self._queue.wake(1, _number(lane))
+        if self._judge(key_queue, now):
+            self._ready.append(key_queue)
+            self._queue.wake(1, _number(key_queue))
         elif len(self._queue) and not self._is_full:
             self._queue.wake(1)  # a pop may have found the lanes full
 
-    def _judge(self, lane: KeyQueue, now: int) -> bool:
+    def _judge(self, key_queue: KeyQueue, now: int) -> bool:
         """Whether the first of a lane may go out to a lease.
 
         If not, it leaves as a letter, or is looked at later, or the lane is forgotten.
         """
-        items = lane.items
+        items = key_queue.items
         while items:
             entry, index, raw = items[0]
             what = entry.state[index] if entry.live else None
@@ -337,41 +345,41 @@ class KeyQueues:
                 state: TopicState = entry.source
                 due_ms = state.not_before(entry, index)
                 if due_ms > now:
-                    self._look_later(lane, min(due_ms, now + _WAITING_MS))
+                    self._look_later(key_queue, min(due_ms, now + _WAITING_MS))
                     return False
                 if self._bury is None or not self._bury(entry, index, raw):
                     return True
                 # A letter that failed at once has its message wait again.
             elif what == LEAVING:
-                self._go_out(lane)
-                self._leaving[entry, index] = lane
+                self._go_out(key_queue)
+                self._leaving[entry, index] = key_queue
                 return False
             else:
                 self._bytes -= _size(items.popleft())
                 self._count -= 1
-        self._forget(lane)
+        self._forget(key_queue)
         return False
 
-    def _forget(self, lane: KeyQueue) -> None:
-        if lane.key is None:
-            self._alone.discard(lane)
-        elif self._lanes.get(lane.key) is lane:
-            del self._lanes[lane.key]
+    def _forget(self, key_queue: KeyQueue) -> None:
+        if key_queue.key is None:
+            self._alone.discard(key_queue)
+        elif self._key_queues.get(key_queue.key) is key_queue:
+            del self._key_queues[key_queue.key]
 
-    def _look_later(self, lane: KeyQueue, when_ms: int) -> None:
+    def _look_later(self, key_queue: KeyQueue, when_ms: int) -> None:
         self._looks += 1
-        lane.looked = self._looks
-        heappush(self._later, (when_ms, lane.looked, lane))
+        key_queue.looked = self._looks
+        heappush(self._later, (when_ms, key_queue.looked, key_queue))
         self._alarm.at(when_ms)
 
     def _ring(self, now: int) -> int | None:
         for _ in range(_STEP):
             if not (self._later and self._later[0][0] <= now):
                 break
-            _, number, lane = heappop(self._later)
-            if lane.looked == number:
-                lane.looked = 0
-                self._offer(lane, now)
+            _, number, key_queue = heappop(self._later)
+            if key_queue.looked == number:
+                key_queue.looked = 0
+                self._offer(key_queue, now)
         return self._later[0][0] if self._later else None
 
     # Given back
@@ -384,31 +392,31 @@ class KeyQueues:
             self._later.clear()
             self._ready.clear()
             self._leaving.clear()
-            for lane in self._lanes.values():
-                self._queue.dispose(lane.items)
-            self._queue.dispose(self._lanes)
+            for key_queue in self._key_queues.values():
+                self._queue.dispose(key_queue.items)
+            self._queue.dispose(self._key_queues)
             self._queue.dispose(list(self._alone))
-            self._lanes = {}
+            self._key_queues = {}
             self._alone = set()
             self._count = self._bytes = 0
             return
-        for lane in [*self._lanes.values(), *self._alone]:
-            first = lane.items[0]
+        for key_queue in [*self._key_queues.values(), *self._alone]:
+            first = key_queue.items[0]
             entry, index, _ = first
             if entry.source not in states:
                 continue
             if not entry.live and self._leaving.pop((entry, index), None) is not None:
-                self._come_back(lane)  # sought over: its letter concerns nobody any more
-            rest = list(islice(lane.items, lane.out, None))
+                self._come_back(key_queue)  # sought over: its letter concerns nobody any more
+            rest = list(islice(key_queue.items, key_queue.out, None))
             # A message that is being copied is not at the broker.
             leaving = [each for each in rest if each[0].live and each[0].state[each[1]] == LEAVING]
             self._count -= len(rest) - len(leaving)
             self._bytes -= sum(map(_size, rest)) - sum(map(_size, leaving))
-            lane.items = deque([*islice(lane.items, lane.out), *leaving])
-            if not lane.items:
+            key_queue.items = deque([*islice(key_queue.items, key_queue.out), *leaving])
+            if not key_queue.items:
                 # What waited need not come again here: then its key is not to wait for it.
-                lane.looked = 0
-                self._forget(lane)
+                key_queue.looked = 0
+                self._forget(key_queue)
 
     def _complain(self) -> None:
         if not self._is_full:
@@ -421,23 +429,23 @@ class KeyQueues:
                 "message is out or failed; the bounds are %d messages (max_leases) and %d bytes",
                 self._count,
                 self._bytes,
-                len(self._lanes),
+                len(self._key_queues),
                 self._most,
                 self._most_bytes,
             )
 
 
-def _position(lane: KeyQueue, entry: Entry, index: int) -> int | None:
+def _position(key_queue: KeyQueue, entry: Entry, index: int) -> int | None:
     """Where a message is among those of a lane that are out."""
-    for at, (each, place, _) in enumerate(islice(lane.items, lane.out)):
+    for at, (each, place, _) in enumerate(islice(key_queue.items, key_queue.out)):
         if each is entry and place == index:
             return at
     return None
 
 
-def _number(lane: KeyQueue) -> int:
+def _number(key_queue: KeyQueue) -> int:
     """The source of a lane that is not empty."""
-    entry: Entry = lane.items[0][0]
+    entry: Entry = key_queue.items[0][0]
     number: int = entry.source.number
     return number
 

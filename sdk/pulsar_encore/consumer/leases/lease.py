@@ -32,22 +32,22 @@ class Lease:
     consumer's event loop.
     """
 
-    __slots__ = ("_grant", "_leases", "_loop", "_turn")
+    __slots__ = ("_fair_yield", "_leases", "_loop", "_record")
 
     def __init__(
         self,
-        grant: LeasedMessage,
+        record: LeasedMessage,
         leases: LeaseGranter[Any],
-        turn: FairYield,
+        fair_yield: FairYield,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._grant = grant
+        self._record = record
         self._leases = leases
-        self._turn = turn
+        self._fair_yield = fair_yield
         self._loop = loop
 
     def __repr__(self) -> str:
-        over = self._grant.over
+        over = self._record.over
         state = f"until {self.expires_at}" if over is None else f"over: {over}"
         return f"<Lease on {self.message_id!r}, {state}>"
 
@@ -59,12 +59,12 @@ class Lease:
             MessageNotHeldError: The lease was granted before a restart, and the message is not here
                 until it comes again; `message_id` is.
         """
-        return self._grant.message
+        return self._record.message
 
     @property
     def message_id(self) -> MessageId:
         """Of what it is on."""
-        return self._grant.message_id
+        return self._record.message_id
 
     @property
     def handle(self) -> str:
@@ -73,17 +73,17 @@ class Lease:
         With a `state=` also after a restart: asking for it writes that the message is leased, which
         then waits until the lease ends. One whose handle nobody asked for comes at once then.
         """
-        return self._leases.handle(self._grant)
+        return self._leases.handle(self._record)
 
     @property
     def attempt(self) -> int:
         """Times the message was handed out, this one included."""
-        return self._grant.attempt
+        return self._record.attempt
 
     @property
     def expires_at(self) -> datetime:
         """When it ends, in UTC; unless the wall clock is set meanwhile."""
-        left_ms = self._grant.due_ms - now_ms(self._loop)
+        left_ms = self._record.due_ms - now_ms(self._loop)
         return datetime.fromtimestamp((wall_now_ms(self._loop) + left_ms) / 1000, UTC)
 
     async def ack(self) -> None:
@@ -96,7 +96,7 @@ class Lease:
             LeaseLostError: The lease is over; the message comes again, or did.
             ClosedError: The consumer was closed before the broker confirmed.
         """
-        unconfirmed = self._leases.ack(self._grant)
+        unconfirmed = self._leases.ack(self._record)
         if unconfirmed:
             await AwaitingReceipt(unconfirmed)
         await self._end_turn()
@@ -118,7 +118,7 @@ class Lease:
             LeaseLostError: The lease is over.
         """
         check_error(error)
-        self._leases.nack(self._grant, delay, error)
+        self._leases.nack(self._record, delay, error)
         await self._end_turn()
 
     async def extend(self, seconds: float | timedelta) -> None:
@@ -128,7 +128,7 @@ class Lease:
             ConfigurationError: Not above 0, or more than 30 days.
             LeaseLostError: The lease is over.
         """
-        self._leases.extend(self._grant, length_ms(seconds, "seconds"))
+        self._leases.extend(self._record, length_ms(seconds, "seconds"))
         await self._end_turn()
 
     def kept(self, *, limit: float | timedelta = _LIMIT) -> RenewedLease:
@@ -143,11 +143,11 @@ class Lease:
         Raises:
             ConfigurationError: A bad limit; or, on entering, another block keeps it.
         """
-        return RenewedLease(self._grant, self._leases, length_ms(limit, "limit"), self._loop)
+        return RenewedLease(self._record, self._leases, length_ms(limit, "limit"), self._loop)
 
     async def _end_turn(self) -> None:
-        if self._turn.clock() >= self._turn.ends:
-            await self._turn.end()
+        if self._fair_yield.clock() >= self._fair_yield.ends:
+            await self._fair_yield.end()
 
 
 class RenewedLease:
@@ -155,12 +155,12 @@ class RenewedLease:
 
     def __init__(
         self,
-        grant: LeasedMessage,
+        record: LeasedMessage,
         leases: LeaseGranter[Any],
         limit_ms: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._grant = grant
+        self._record = record
         self._leases = leases
         self._limit_ms = limit_ms
         self._loop = loop
@@ -172,28 +172,28 @@ class RenewedLease:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
-        self._leases.check(self._grant)
-        if self._grant.keeper is not None or self._lost:
+        self._leases.check(self._record)
+        if self._record.keeper is not None or self._lost:
             raise ConfigurationError("a lease is kept by one block at a time; one is enough")
         self._task = asyncio.current_task()
         assert self._task is not None
         self._cancels = self._task.cancelling()
         self._until_ms = due_in_ms(self._loop, self._limit_ms)
-        self._grant.keeper = self
+        self._record.keeper = self
         self._renew()
 
     def _renew(self) -> None:
         """Until the limit, the lease ends no sooner than its length from now."""
-        grant = self._grant
-        if grant.over is not None:
+        record = self._record
+        if record.over is not None:
             return
-        length = min(grant.length_ms, self._until_ms - now_ms(self._loop))
+        length = min(record.length_ms, self._until_ms - now_ms(self._loop))
         self._stop_timer()
         try:
-            if length > 0 and due_in_ms(self._loop, length) > grant.due_ms:
-                self._leases.extend(grant, length)
+            if length > 0 and due_in_ms(self._loop, length) > record.due_ms:
+                self._leases.extend(record, length)
             else:
-                self._leases.check(grant)
+                self._leases.check(record)
                 self.moved()
         except LeaseLostError:
             return  # `lost` was called
@@ -201,10 +201,10 @@ class RenewedLease:
     def moved(self) -> None:
         """The lease ends at another time, perhaps sooner: it is renewed in time for that."""
         self._stop_timer()
-        grant = self._grant
-        left = grant.due_ms - now_ms(self._loop)
+        record = self._record
+        left = record.due_ms - now_ms(self._loop)
         if now_ms(self._loop) < self._until_ms:
-            wait = min(grant.length_ms, left) / 1000 / _SHARE
+            wait = min(record.length_ms, left) / 1000 / _SHARE
         else:  # its end is looked for
             wait = (left + _LATE_MS) / 1000
         self._timer = self._loop.call_later(max(wait, 0), self._renew)
@@ -229,12 +229,12 @@ class RenewedLease:
     ) -> None:
         task, self._task = self._task, None
         self._stop_timer()
-        if self._grant.keeper is self:
-            self._grant.keeper = None
+        if self._record.keeper is self:
+            self._record.keeper = None
         ours = False  # the cancellation, and nobody else's besides
         if self._cancelled and task is not None:
             ours = task.uncancel() <= self._cancels
         if not self._lost:
             return
         if kind is None or (ours and issubclass(kind, asyncio.CancelledError)):
-            raise lost(self._grant) from error
+            raise lost(self._record) from error

@@ -18,7 +18,7 @@ class LeaseHandle(NamedTuple):
     Attributes:
         topic: Of the message.
         message_id: Its serialized id.
-        granter: Names the consumer that granted the lease.
+        record_granter: Names the consumer that granted the lease.
         number: Of the lease, there: of two leases of one message each has its own.
         attempt: Times the message was handed out then, that one included.
         first_ms: When a message of its entry was handed over first, as far as is known on disk, in
@@ -27,16 +27,18 @@ class LeaseHandle(NamedTuple):
 
     topic: str
     message_id: bytes
-    granter: str
+    record_granter: str
     number: int
     attempt: int
     first_ms: int
 
 
-def write(message_id: MessageId, granter: str, number: int, attempt: int, first_ms: int) -> str:
+def write(
+    message_id: MessageId, record_granter: str, number: int, attempt: int, first_ms: int
+) -> str:
     """A handle: letters, digits, `-`, `_` and five dots."""
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
-    return f"{topic}.{place}.{granter}.{number:x}.{attempt:x}.{first_ms:x}"
+    return f"{topic}.{place}.{record_granter}.{number:x}.{attempt:x}.{first_ms:x}"
 
 
 def read(text: str) -> LeaseHandle:
@@ -50,10 +52,12 @@ def read(text: str) -> LeaseHandle:
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
         )
     try:
-        topic, message_id, granter, *numbers = text.split(".")
+        topic, message_id, record_granter, *numbers = text.split(".")
         number, attempt, first_ms = (int(each, 16) for each in numbers)
         place = _unpack(message_id)
-        return LeaseHandle(_unpack(topic).decode(), place, granter, number, attempt, first_ms)
+        return LeaseHandle(
+            _unpack(topic).decode(), place, record_granter, number, attempt, first_ms
+        )
     except ValueError as error:
         raise _no_handle(text) from error
 

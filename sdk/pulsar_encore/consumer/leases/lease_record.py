@@ -113,22 +113,22 @@ _G = TypeVar("_G", contravariant=True)
 class LeaseGranter(Protocol[_G]):
     """And of who keeps it; see `LeaseTable`."""
 
-    def handle(self, grant: _G) -> str: ...
-    def check(self, grant: _G) -> None: ...
-    def extend(self, grant: _G, length_ms: int) -> None: ...
-    def ack(self, grant: _G) -> Sequence[asyncio.Future[None]]: ...
+    def handle(self, record: _G) -> str: ...
+    def check(self, record: _G) -> None: ...
+    def extend(self, record: _G, length_ms: int) -> None: ...
+    def ack(self, record: _G) -> Sequence[asyncio.Future[None]]: ...
     def nack(
         self,
-        grant: _G,
+        record: _G,
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None: ...
 
 
-def lost(grant: LeasedMessage) -> LeaseLostError:
+def lost(record: LeasedMessage) -> LeaseLostError:
     """The error of a lease that is over."""
     return LeaseLostError(
-        f"the lease on {grant.message_id!r} is over: {grant.over}; stop work on it"
+        f"the lease on {record.message_id!r} is over: {record.over}; stop work on it"
     )
 
 

@@ -80,10 +80,10 @@ class LeaseTable:
         self._router = router
         self._receipts = receipts
         self._loop = loop
-        self._place = LoopAffinity("lease")
+        self._affinity = LoopAffinity("lease")
         self._writer = writer
-        self._granter = secrets.token_hex(8)
-        _all[self._granter] = self
+        self._record_granter = secrets.token_hex(8)
+        _all[self._record_granter] = self
         self._granted = 0
         self._out: dict[int, LeaseRecord] = {}
         self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied one
@@ -113,7 +113,7 @@ class LeaseTable:
     @property
     def going(self) -> bool:
         """The consumer is open, and so is its event loop."""
-        return self._refusal is None and not self._place.over
+        return self._refusal is None and not self._affinity.over
 
     # Out
 
@@ -125,7 +125,7 @@ class LeaseTable:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
-    def grant(self, message: Message, length_ms: int) -> LeaseRecord:
+    def record(self, message: Message, length_ms: int) -> LeaseRecord:
         """A message that was just handed over is somebody's until its lease ends.
 
         No ack timeout runs beside that.
@@ -135,25 +135,25 @@ class LeaseTable:
         state: TopicState = held.entry.source
         state.untime(held.entry, held.batch_index)
         self._granted = number = self._granted + 1
-        grant = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
-        self._out[number] = grant
-        self._arm(grant)
-        return grant
+        record = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
+        self._out[number] = record
+        self._arm(record)
+        return record
 
-    def handle(self, grant: LeaseRecord) -> str:
+    def handle(self, record: LeaseRecord) -> str:
         """The text that names a lease."""
-        if grant.handle is None:
-            first_ms = 0 if self._writer is None else self._writer.named(grant)
-            grant.handle = handles.write(
-                grant.message_id, self._granter, grant.number, grant.attempt, first_ms
+        if record.handle is None:
+            first_ms = 0 if self._writer is None else self._writer.named(record)
+            record.handle = handles.write(
+                record.message_id, self._record_granter, record.number, record.attempt, first_ms
             )
-        return grant.handle
+        return record.handle
 
     def granted_elsewhere(self, named: handles.LeaseHandle) -> bool:
         """Whether a handle is of a lease that no consumer of this process has: it was granted
         before a restart, or by one that was closed, or somewhere else."""
-        granter = _all.get(named.granter)
-        return granter is None or not granter.going
+        record_granter = _all.get(named.record_granter)
+        return record_granter is None or not record_granter.going
 
     def find(self, text: str) -> LeaseRecord:
         """The lease that a handle names.
@@ -163,73 +163,73 @@ class LeaseTable:
             LeaseLostError: The lease is not out here.
         """
         named = handles.read(text)
-        if named.granter != self._granter:
+        if named.record_granter != self._record_granter:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} was granted by another consumer, or by "
                 "this one before a restart, without a state: use it there; the message comes again "
                 "by itself"
             )
-        grant = self._out.get(named.number)
-        if grant is None:
+        record = self._out.get(named.number)
+        if record is None:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} is over: it was settled, or was lost "
                 "and the message comes again"
             )
-        if self.handle(grant) != text:
+        if self.handle(record) != text:
             raise ConfigurationError("not a lease's handle: it was changed; pass it as it was")
-        self.check(grant)
-        return grant
+        self.check(record)
+        return record
 
-    def check(self, grant: LeaseRecord) -> None:
+    def check(self, record: LeaseRecord) -> None:
         """
         Raises:
             LeaseLostError: The lease is over.
             WrongLoopError: On another event loop than the consumer's.
         """
-        self._place.check()
-        if grant.over is None and self._refusal is not None:
-            self._lose(grant, str(self._refusal))  # before `close` came to it
-        elif grant.over is None and not grant.holds:
-            self._lose(grant, _BESIDE)
-        if grant.over is not None:
-            raise lost(grant)
+        self._affinity.check()
+        if record.over is None and self._refusal is not None:
+            self._lose(record, str(self._refusal))  # before `close` came to it
+        elif record.over is None and not record.holds:
+            self._lose(record, _BESIDE)
+        if record.over is not None:
+            raise lost(record)
 
-    def extend(self, grant: LeaseRecord, length_ms: int) -> None:
+    def extend(self, record: LeaseRecord, length_ms: int) -> None:
         """A lease ends so long from now.
 
         Raises:
             LeaseLostError: It is over.
         """
-        self.check(grant)
-        grant.due_ms = due_in_ms(self._loop, length_ms)
-        if grant.due_ms <= grant.armed - (1 << BITS):
-            self._disarm(grant)
-            self._arm(grant)
-        if grant.keeper is not None:
-            grant.keeper.moved()
+        self.check(record)
+        record.due_ms = due_in_ms(self._loop, length_ms)
+        if record.due_ms <= record.armed - (1 << BITS):
+            self._disarm(record)
+            self._arm(record)
+        if record.keeper is not None:
+            record.keeper.moved()
         if self._writer is not None:
-            self._writer.extended(grant)
+            self._writer.extended(record)
 
     # Over
 
-    def ack(self, grant: LeaseRecord) -> Sequence[asyncio.Future[None]]:
+    def ack(self, record: LeaseRecord) -> Sequence[asyncio.Future[None]]:
         """The message is done; returns what there is to wait for until that is confirmed.
 
         Raises:
             LeaseLostError: The lease is over, but by its own ack.
         """
-        if grant.acked:
-            self._place.check()
+        if record.acked:
+            self._affinity.check()
             return ()
-        self.check(grant)
-        source = self._settlement.ack(grant.message)
-        grant.acked = True
-        self._end(grant, "it was acked")
+        self.check(record)
+        source = self._settlement.ack(record.message)
+        record.acked = True
+        self._end(record, "it was acked")
         return () if self._receipts is None else self._receipts.of((source,))
 
     def nack(
         self,
-        grant: LeaseRecord,
+        record: LeaseRecord,
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
@@ -239,9 +239,9 @@ class LeaseTable:
             ConfigurationError: A bad delay; nothing was done.
             LeaseLostError: The lease is over.
         """
-        self.check(grant)
-        self._router.nack(grant.message, delay, error)
-        self._end(grant, "it was nacked")
+        self.check(record)
+        self._router.nack(record.message, delay, error)
+        self._end(record, "it was nacked")
 
     def sweep(self) -> None:
         """Much was given back at once: the leases on that are lost, in some steps of the loop.
@@ -252,10 +252,10 @@ class LeaseTable:
 
     def _walk(self, grants: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False) -> None:
         """Lose leases whose messages are not held any more, or all; some of them now."""
-        for at, grant in enumerate(grants, 1):
-            if grant.over is None and (all_of_them or not grant.holds):
-                self._lose(grant, why)
-            if at >= _LOST and not self._place.over:
+        for at, record in enumerate(grants, 1):
+            if record.over is None and (all_of_them or not record.holds):
+                self._lose(record, why)
+            if at >= _LOST and not self._affinity.over:
                 walk = partial(self._walk, grants, why, all_of_them=all_of_them)
                 self._loop.call_soon(walk)
                 return
@@ -288,24 +288,24 @@ class LeaseTable:
         self._walk(iter(list(self._out.values())), str(why), all_of_them=True)
         self._wake()  # to find out
 
-    def lose(self, grant: LeaseRecord, why: str) -> None:
+    def lose(self, record: LeaseRecord, why: str) -> None:
         """A lease is over for another reason than its end or its holder's call."""
-        if grant.over is None:
-            self._lose(grant, why)
+        if record.over is None:
+            self._lose(record, why)
 
-    def _lose(self, grant: LeaseRecord, why: str) -> None:
-        self._end(grant, why)
-        if grant.keeper is not None and not self._place.over:
-            grant.keeper.lost()
+    def _lose(self, record: LeaseRecord, why: str) -> None:
+        self._end(record, why)
+        if record.keeper is not None and not self._affinity.over:
+            record.keeper.lost()
 
-    def _end(self, grant: LeaseRecord, why: str) -> None:
-        grant.over = why
-        del self._out[grant.number]
+    def _end(self, record: LeaseRecord, why: str) -> None:
+        record.over = why
+        del self._out[record.number]
         if self._writer is not None:
-            self._writer.ended(grant)
-        self._disarm(grant)
+            self._writer.ended(record)
+        self._disarm(record)
         if self._refusal is None:
-            self.ended(grant)
+            self.ended(record)
         self._wake()
 
     # Room
@@ -333,7 +333,7 @@ class LeaseTable:
             self.wake()  # it may be cancelled, and a pop behind it waits for it only
 
     def _wake(self) -> None:
-        if self._rooms and not self._place.over:
+        if self._rooms and not self._affinity.over:
             for _, room in self._rooms:
                 if not room.done():
                     room.set_result(True)
@@ -345,8 +345,8 @@ class LeaseTable:
 
     # Time
 
-    def _arm(self, grant: LeaseRecord) -> None:
-        edge = grant.armed = bucket_edge(grant.due_ms, BITS)
+    def _arm(self, record: LeaseRecord) -> None:
+        edge = record.armed = bucket_edge(record.due_ms, BITS)
         bucket = self._buckets.get(edge)
         if bucket is None:
             if edge not in self._buckets:
@@ -354,13 +354,13 @@ class LeaseTable:
             else:
                 self._emptied -= 1
             bucket = self._buckets[edge] = {}
-        bucket[grant.number] = grant
+        bucket[record.number] = record
         self._alarm.at(edge)
 
-    def _disarm(self, grant: LeaseRecord) -> None:
-        bucket = self._buckets.get(grant.armed)
-        if bucket is not None and bucket.pop(grant.number, None) is not None and not bucket:
-            self._buckets[grant.armed] = None  # a dict that was large once stays so
+    def _disarm(self, record: LeaseRecord) -> None:
+        bucket = self._buckets.get(record.armed)
+        if bucket is not None and bucket.pop(record.number, None) is not None and not bucket:
+            self._buckets[record.armed] = None  # a dict that was large once stays so
             self._emptied += 1
             if self._emptied > _SPARE + len(self._edges) // 2:
                 self._sweep_edges()
@@ -377,10 +377,10 @@ class LeaseTable:
         expired: dict[TopicState, list[LeaseRecord]] = {}
         next_ms: int | None = 0  # at once, but not in this turn
         while left > 0:
-            for grant in islice(self._ending, left):
+            for record in islice(self._ending, left):
                 left -= 1
-                if grant.over is None:
-                    self._look(grant, now, expired)
+                if record.over is None:
+                    self._look(record, now, expired)
             if left <= 0:
                 break
             if not (self._edges and self._edges[0] <= now):
@@ -398,38 +398,38 @@ class LeaseTable:
         return next_ms
 
     def _look(
-        self, grant: LeaseRecord, now: int, expired: dict[TopicState, list[LeaseRecord]]
+        self, record: LeaseRecord, now: int, expired: dict[TopicState, list[LeaseRecord]]
     ) -> None:
-        if not grant.holds:
-            self._lose(grant, _BESIDE)
-        elif grant.due_ms > now:
-            self._arm(grant)
+        if not record.holds:
+            self._lose(record, _BESIDE)
+        elif record.due_ms > now:
+            self._arm(record)
         else:
-            expired.setdefault(grant.held.entry.source, []).append(grant)
+            expired.setdefault(record.held.entry.source, []).append(record)
 
     def _expire(self, state: TopicState, grants: list[LeaseRecord]) -> None:
         """The messages of these leases failed: they wait for the backoff of their attempt, if the
         consumer has one."""
-        if not self._router.expire(state, [grant.held for grant in grants]):
-            for grant in grants:
-                if grant.over is None:  # it may be lost with one before it
-                    self._expire_one(grant)
+        if not self._router.expire(state, [record.held for record in grants]):
+            for record in grants:
+                if record.over is None:  # it may be lost with one before it
+                    self._expire_one(record)
             return
-        for grant in grants:
-            self._lose(grant, "it expired")
+        for record in grants:
+            self._lose(record, "it expired")
 
-    def _expire_one(self, grant: LeaseRecord) -> None:
-        if self.given_back_early(grant):
-            self._lose(grant, "it expired")
+    def _expire_one(self, record: LeaseRecord) -> None:
+        if self.given_back_early(record):
+            self._lose(record, "it expired")
             return
         try:
-            self._router.expired(grant.message)
+            self._router.expired(record.message)
         except Exception:  # of this one only; it is leased still, and tried again
             logger.exception("an expired lease could not be nacked, again in a second")
-            grant.due_ms = now_ms(self._loop) + _AGAIN_MS
-            self._arm(grant)
+            record.due_ms = now_ms(self._loop) + _AGAIN_MS
+            self._arm(record)
         else:
-            self._lose(grant, "it expired")
+            self._lose(record, "it expired")
 
 
 #: Every one that is not garbage, by what its handles say.
@@ -439,16 +439,16 @@ _all: Final[WeakValueDictionary[str, LeaseTable]] = WeakValueDictionary()
 def _drained(bucket: _Bucket) -> Iterator[LeaseRecord]:
     """Each grant of a bucket, which lets go of it: freeing a million at once takes 0.1 s."""
     for number in bucket:
-        grant, bucket[number] = bucket[number], None
-        if grant is not None:
-            yield grant
+        record, bucket[number] = bucket[number], None
+        if record is not None:
+            yield record
 
 
-def _nobody(grant: LeaseRecord) -> None:
+def _nobody(record: LeaseRecord) -> None:
     """Nobody waits for the end of a lease."""
 
 
-def _never(grant: LeaseRecord) -> bool:
+def _never(record: LeaseRecord) -> bool:
     return False
 
 

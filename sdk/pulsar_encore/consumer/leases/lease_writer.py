@@ -25,12 +25,12 @@ class LeaseWriter:
     """The leases of one consumer, in its state.
 
     Args:
-        durability: The state.
+        state_writer: The state.
         loop: The consumer's event loop.
     """
 
-    def __init__(self, durability: StateWriter, loop: asyncio.AbstractEventLoop) -> None:
-        self._durability = durability
+    def __init__(self, state_writer: StateWriter, loop: asyncio.AbstractEventLoop) -> None:
+        self._state_writer = state_writer
         self._loop = loop
         self._extended: dict[int, LeaseRecord] = {}  # written, with another end
         self._timer: asyncio.Handle | None = None
@@ -38,31 +38,31 @@ class LeaseWriter:
 
     def one_write(self) -> AbstractContextManager[object]:
         """What ends inside is one write."""
-        return self._durability.one_write()
+        return self._state_writer.one_write()
 
-    def named(self, grant: LeaseRecord) -> int:
+    def named(self, record: LeaseRecord) -> int:
         """Somebody is about to have the handle of a lease.
 
         Returns:
             `Handle.first_ms`.
         """
-        if grant.over is None and grant.holds:
-            _write(grant)
-        entry = grant.held.entry
+        if record.over is None and record.holds:
+            _write(record)
+        entry = record.held.entry
         durable = entry.source.durable
         return (None if durable is None else durable.first_ms(entry.key)) or 0
 
-    def extended(self, grant: LeaseRecord) -> None:
+    def extended(self, record: LeaseRecord) -> None:
         """The end of one was moved."""
-        if grant.handle is not None and not self._closed:
-            self._extended[grant.number] = grant
+        if record.handle is not None and not self._closed:
+            self._extended[record.number] = record
             if self._timer is None:
                 self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def ended(self, grant: LeaseRecord) -> None:
+    def ended(self, record: LeaseRecord) -> None:
         """It is over: what is on disk of it is the matter of what ended it."""
         if self._extended and not self._closed:
-            self._extended.pop(grant.number, None)
+            self._extended.pop(record.number, None)
 
     # Endings
 
@@ -98,12 +98,12 @@ class LeaseWriter:
     def _write_burst(self) -> None:
         if self._extended:
             with self.one_write():
-                for grant in list(islice(self._extended.values(), _BURST)):
-                    del self._extended[grant.number]
-                    if grant.holds:
-                        _write(grant)
+                for record in list(islice(self._extended.values(), _BURST)):
+                    del self._extended[record.number]
+                    if record.holds:
+                        _write(record)
 
 
-def _write(grant: LeaseRecord) -> None:
-    entry, index, failed, _ = grant.held
-    entry.source.lease(entry, index, grant.due_ms, BITS, failed + 1)
+def _write(record: LeaseRecord) -> None:
+    entry, index, failed, _ = record.held
+    entry.source.lease(entry, index, record.due_ms, BITS, failed + 1)

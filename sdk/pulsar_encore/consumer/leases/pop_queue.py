@@ -41,28 +41,28 @@ class PopQueue:
     Args:
         queue: Where messages are.
         leases: Where they go.
-        turn: When a pop that need not wait lets the loop run.
+        fair_yield: When a pop that need not wait lets the loop run.
         loop: The consumer's event loop.
-        lanes: Keep each key in order; None where nobody asked for that.
+        key_queues: Keep each key in order; None where nobody asked for that.
     """
 
     def __init__(
         self,
         queue: ReceiveQueue,
         leases: LeaseTable,
-        turn: FairYield,
+        fair_yield: FairYield,
         loop: asyncio.AbstractEventLoop,
-        lanes: KeyQueues | None = None,
+        key_queues: KeyQueues | None = None,
     ) -> None:
         self._queue = queue
         self._leases = leases
-        self._turn = turn
+        self._fair_yield = fair_yield
         self._loop = loop
         # A topic whose pops wait must not hold up those of another one, so each has its line.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
-        self._lanes = lanes
+        self._key_queues = key_queues
         self._lane_of: dict[int, KeyQueue] = {}  # by number of the lease that is out of it
-        if lanes is not None:
+        if key_queues is not None:
             leases.ended = self._ended
             leases.given_back_early = self._given_back_early
 
@@ -84,8 +84,8 @@ class PopQueue:
             per_key: With lanes, leases of one key at most; None for no bound.
         """
         deadline = self._loop.time() + wait_ms / 1000
-        if self._turn.clock() >= self._turn.ends:
-            await self._turn.end()
+        if self._fair_yield.clock() >= self._fair_yield.ends:
+            await self._fair_yield.end()
         ticket = self._queue.ticket()
         line = self._lines[only]
         try:
@@ -101,17 +101,17 @@ class PopQueue:
                     if not await self._leases.room(deadline, ticket):
                         return []
                     continue
-                if self._lanes is None:
+                if self._key_queues is None:
                     grants = self._take(line, free, length_ms, only)
                 else:
-                    taken = self._lanes.take(free, only, per_key)
+                    taken = self._key_queues.take(free, only, per_key)
                     grants = self._granted(taken, length_ms)
                 self._leases.wake()
                 if grants:
                     if len(self._lines) > 1:
                         self._queue.wake(1)  # a pop in another line may find more
                     return grants
-                if self._lanes is not None and self._lanes.unseen(only):
+                if self._key_queues is not None and self._key_queues.unseen(only):
                     await asyncio.sleep(0)
                     continue
                 if not await self._queue.wait(deadline, ticket, only=only):
@@ -132,34 +132,36 @@ class PopQueue:
             if len(taken) < most:
                 taken += self._queue.take_many(most - len(taken), 0)
         line.pops += bool(taken)
-        return [self._leases.grant(message, length_ms) for message in taken]
+        return [self._leases.record(message, length_ms) for message in taken]
 
     def _granted(self, taken: list[tuple[KeyQueue, Message]], length_ms: int) -> list[LeaseRecord]:
         grants = []
-        for lane, message in taken:
-            grant = self._leases.grant(message, length_ms)
-            self._lane_of[grant.number] = lane
-            lane.grants[_place(grant)] = grant
-            grants.append(grant)
+        for key_queue, message in taken:
+            record = self._leases.record(message, length_ms)
+            self._lane_of[record.number] = key_queue
+            key_queue.grants[_place(record)] = record
+            grants.append(record)
         return grants
 
-    def _ended(self, grant: LeaseRecord) -> None:
-        assert self._lanes is not None
-        lane, place = self._lane_of.pop(grant.number, None), _place(grant)
-        if lane is None or lane.grants.get(place) is not grant:
+    def _ended(self, record: LeaseRecord) -> None:
+        assert self._key_queues is not None
+        key_queue, place = self._lane_of.pop(record.number, None), _place(record)
+        if key_queue is None or key_queue.grants.get(place) is not record:
             return
-        del lane.grants[place]
-        for given in self._lanes.back(lane, *place):
-            behind = lane.grants.pop(given, None)
+        del key_queue.grants[place]
+        for given in self._key_queues.back(key_queue, *place):
+            behind = key_queue.grants.pop(given, None)
             if behind is not None:
                 del self._lane_of[behind.number]
                 self._leases.lose(behind, "the lease on a message before it in its key is over")
 
-    def _given_back_early(self, grant: LeaseRecord) -> bool:
-        assert self._lanes is not None
-        lane = self._lane_of.get(grant.number)
-        return lane is not None and self._lanes.give_back_early(lane, *_place(grant))
+    def _given_back_early(self, record: LeaseRecord) -> bool:
+        assert self._key_queues is not None
+        key_queue = self._lane_of.get(record.number)
+        return key_queue is not None and self._key_queues.give_back_early(
+            key_queue, *_place(record)
+        )
 
 
-def _place(grant: LeaseRecord) -> tuple[Entry, int]:
-    return grant.held.entry, grant.held.batch_index
+def _place(record: LeaseRecord) -> tuple[Entry, int]:
+    return record.held.entry, record.held.batch_index

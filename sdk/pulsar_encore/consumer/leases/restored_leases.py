@@ -114,7 +114,7 @@ class RestoredLeases:
         self._receipts = receipts
         self._precision = precision
         self._loop = loop
-        self._place = LoopAffinity("lease")
+        self._affinity = LoopAffinity("lease")
 
     async def find(self, named: handles.LeaseHandle, text: str) -> RestoredLease:
         """The lease that a handle names.
@@ -188,7 +188,7 @@ class RestoredLeases:
             LeaseLostError: The lease is over.
             WrongLoopError: On another event loop than the consumer's.
         """
-        self._place.check()
+        self._affinity.check()
         if lease.over is None and self._until(lease) is None:
             lease.over = "it ended, or was settled elsewhere"
             if lease.keeper is not None:
@@ -218,7 +218,7 @@ class RestoredLeases:
                 a part of it before; the lease is out still.
         """
         if lease.acked:
-            self._place.check()
+            self._affinity.check()
             return ()
         self.check(lease)
         acked = self._settlement.ack(lease.message_id)

@@ -140,7 +140,7 @@ class FetchBuffer:
         self._deliveries.extend(singly(deliveries))
         self._publish_soon()
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
         self._unread.extend(entries)
         self._publish_soon()
 
@@ -183,13 +183,15 @@ class FetchBuffer:
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         """What lies here does not come again."""
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
         """There are no acks to be lost."""
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
         """Nothing is asked for again."""
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, only: Container[int] | None = None) -> None:
         """Nothing is sought."""
 
     def on_end_of_topic(self, source: int) -> None:

@@ -41,7 +41,7 @@ from .producer.native_producer import NativeProducer, open_producer
 _NAME_DIGITS: Final = 5  # as many as Java's
 
 
-class _Place:
+class _LoopScope:
     """What a client has on one event loop."""
 
     def __init__(self, lookup: Lookup) -> None:
@@ -93,65 +93,65 @@ class NativeTransport:
         self._make_codecs: Callable[[], Codecs] = getattr(dialer, "make_codecs", CodecThread)
         self._consumer_ids = count(1)
         self._producer_ids = count(1)
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = WeakKeyDictionary()
+        self._scopes: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopScope] = WeakKeyDictionary()
         self._writers = WriterSchemas(self._definition)
         self._closed = False
         self._is_down = False
 
-    def _place(self) -> _Place:
+    def _scope(self) -> _LoopScope:
         """What there is on the running loop."""
         if self._closed:
             raise ClosedError("the client is closed: create another")
         self._end_closed()
         loop = asyncio.get_running_loop()
-        place = self._places.get(loop)
-        if place is None:
+        scope = self._scopes.get(loop)
+        if scope is None:
             pool = ConnectionPool(
                 self._clusters.now(), self._settings, self._rng, self._make_codecs()
             )
             self._clusters.guide(pool)
-            place = self._places[loop] = _Place(Lookup(pool, self._make_round))
-            place.end = LoopEnd(partial(self._loop_ends, place))
-        return place
+            scope = self._scopes[loop] = _LoopScope(Lookup(pool, self._make_round))
+            scope.end = LoopEnd(partial(self._loop_ends, scope))
+        return scope
 
     def _end_closed(self) -> None:
         """End what was left on loops that were closed without notice.
 
         Until its connections end, the broker keeps what it has dispatched to them.
         """
-        for loop, place in list(self._places.items()):
+        for loop, scope in list(self._scopes.items()):
             if loop.is_closed():
-                self._leave(place)
+                self._leave(scope)
 
-    async def _loop_ends(self, place: _Place) -> None:
+    async def _loop_ends(self, scope: _LoopScope) -> None:
         """The loop of a place is about to be closed."""
-        self._leave(place)
-        await place.lookup.pool.gone()
+        self._leave(scope)
+        await scope.lookup.pool.gone()
 
-    def _leave(self, place: _Place) -> None:
+    def _leave(self, scope: _LoopScope) -> None:
         """End the connections of a place and its subscriptions. Producers go on, on the next loop
         that uses them."""
-        pool = place.lookup.pool
-        if self._places.get(pool.loop) is place:
-            del self._places[pool.loop]
-        links = [each for each in place.links if not isinstance(each, NativeProducer)]
+        pool = scope.lookup.pool
+        if self._scopes.get(pool.loop) is scope:
+            del self._scopes[pool.loop]
+        links = [each for each in scope.links if not isinstance(each, NativeProducer)]
         end_all(pool.loop, *(link.abandon for link in links), pool.shutdown)
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
-        place = self._place()
+        scope = self._scope()
         name = subscription.consumer_name or uuid.uuid4().hex[:_NAME_DIGITS]
         consumer = NativeConsumer(
-            place.lookup,
+            scope.lookup,
             subscription,
             name,
             self._consumer_ids,
-            lambda _: place.links.pop(link, None),
+            lambda _: scope.links.pop(link, None),
         )
         link: NativeConsumer | VersionedConsumer = consumer
         if has_versions(subscription.schema):
             versions = SchemaVersions(subscription.schema, self._writers)
             link = VersionedConsumer(consumer, subscription, versions)
-        place.links[link] = None
+        scope.links[link] = None
         await consumer.open()
         return link
 
@@ -162,33 +162,33 @@ class NativeTransport:
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
         """Where topics are, on the running loop; the producer is closed with the client."""
-        place = self._place()
-        place.links[producer] = None
-        return place.lookup
+        scope = self._scope()
+        scope.links[producer] = None
+        return scope.lookup
 
     def ended(self, producer: NativeProducer) -> None:
         """It was closed."""
-        for place in self._places.values():
-            place.links.pop(producer, None)
+        for scope in self._scopes.values():
+            scope.links.pop(producer, None)
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         name = full_name(topic)
-        partitions = await self._place().lookup.partitions(name, create=create)
+        partitions = await self._scope().lookup.partitions(name, create=create)
         return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
 
     async def topics_matching(self, pattern: str) -> list[str]:
         wanted = NamePattern(pattern)
-        lookup = self._place().lookup
+        lookup = self._scope().lookup
         listing = await lookup.topics(wanted.namespace, RegexSubscriptionMode.PersistentOnly)
         return sorted(each for each in listing.topics or () if wanted.matches(each))
 
     async def schema_of(self, topic: str, version: int) -> KnownSchema:
-        schema = await self._place().lookup.schema(full_name(topic), version)
+        schema = await self._scope().lookup.schema(full_name(topic), version)
         return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
 
     async def latest_schema(self, topic: str) -> KnownSchema | None:
         try:
-            schema = await self._place().lookup.schema(full_name(topic), None)
+            schema = await self._scope().lookup.schema(full_name(topic), None)
         except TopicNotFound:
             return None
         return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
@@ -198,25 +198,25 @@ class NativeTransport:
         """The subscriptions that are open, in the order they were made."""
         return [
             link
-            for place in self._places.values()
-            for link in place.links
+            for scope in self._scopes.values()
+            for link in scope.links
             if not isinstance(link, NativeProducer)
         ]
 
     def hurry(self) -> None:
         """What could not be reached may be there again: no attempt waits any longer."""
-        for place in list(self._places.values()):
-            place.lookup.pool.hurry()
+        for scope in list(self._scopes.values()):
+            scope.lookup.pool.hurry()
 
     async def _definition(self, topic: str, version: int) -> SchemaDefinition:
-        schema = await self._place().lookup.schema(full_name(topic), version)
+        schema = await self._scope().lookup.schema(full_name(topic), version)
         kind = pb.Schema.Type.Name(schema.type)
         return SchemaDefinition(kind, schema.schema_data.decode(errors="replace"))
 
     def shutdown(self) -> None:
         self._closed = True
         ending: list[Callable[[], object]] = [
-            partial(_end_at_home, place) for place in list(self._places.values())
+            partial(_end_at_home, scope) for scope in list(self._scopes.values())
         ]
         if not self._is_down:
             self._is_down = True
@@ -224,32 +224,32 @@ class NativeTransport:
         end_all(None, *ending)
 
     async def close(self) -> None:
-        place = self._places.get(asyncio.get_running_loop())
-        if place is not None and not self._closed:
+        scope = self._scopes.get(asyncio.get_running_loop())
+        if scope is not None and not self._closed:
             self._closed = True
             await asyncio.gather(
-                *(link.close() for link in list(place.links)), return_exceptions=True
+                *(link.close() for link in list(scope.links)), return_exceptions=True
             )
         self.shutdown()
-        if place is not None:
-            await place.lookup.pool.gone()
+        if scope is not None:
+            await scope.lookup.pool.gone()
 
 
-def _end_at_home(place: _Place) -> None:
+def _end_at_home(scope: _LoopScope) -> None:
     """End a place on its own loop, if that runs in another thread, else here."""
-    loop = place.lookup.pool.loop
+    loop = scope.lookup.pool.loop
     if loop.is_running() and loop is not running_loop():
         try:
-            loop.call_soon_threadsafe(_end, place)
+            loop.call_soon_threadsafe(_end, scope)
         except RuntimeError:
             pass  # it has just been closed
         else:
             return
-    _end(place)
+    _end(scope)
 
 
-def _end(place: _Place) -> None:
-    if place.end is not None:
-        place.end.cancel()
-    pool = place.lookup.pool
-    end_all(pool.loop, *(link.abandon for link in list(place.links)), pool.shutdown)
+def _end(scope: _LoopScope) -> None:
+    if scope.end is not None:
+        scope.end.cancel()
+    pool = scope.lookup.pool
+    end_all(pool.loop, *(link.abandon for link in list(scope.links)), pool.shutdown)

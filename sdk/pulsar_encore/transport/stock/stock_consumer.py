@@ -108,7 +108,7 @@ class StockConsumer:
         self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
-        self._sink: DeliveryListener | None = None
+        self._listener: DeliveryListener | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -155,8 +155,8 @@ class StockConsumer:
 
     # Deliveries
 
-    def start(self, sink: DeliveryListener) -> None:
-        self._sink = sink
+    def start(self, listener: DeliveryListener) -> None:
+        self._listener = listener
         self._pump.start()
 
     def consumed(self, source: int, messages: int) -> None:
@@ -170,11 +170,11 @@ class StockConsumer:
         self._pump.pause(True)
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
-        if self._sink is None or self._closed:
+        if self._listener is None or self._closed:
             return
         if self._draining:  # on Shared: it comes again, here or elsewhere
             self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
-            self._sink.on_asked_all(deliveries)
+            self._listener.on_all_requested(deliveries)
             return
         self._came += 1
         now = self._loop.time()
@@ -184,7 +184,7 @@ class StockConsumer:
             self._chunked = self._chunked or delivery.first_chunk is not None
             dress(delivery)
         self._keep_tidy()
-        self._sink.on_deliveries(deliveries)
+        self._listener.on_deliveries(deliveries)
 
     def _keep_tidy(self) -> None:
         if self._tidy_timer is None:
@@ -207,7 +207,7 @@ class StockConsumer:
 
     def _tell_connection(self) -> None:
         # A seek closes and reopens the subscription; what was acked before must not be acked again.
-        if self._sink is None or self._closed or self._seeking:
+        if self._listener is None or self._closed or self._seeking:
             return
         if self._connected == self._told_connected:
             return
@@ -215,30 +215,30 @@ class StockConsumer:
         if self._connected:
             if not self._several:
                 self._asked_all()  # by the reconnect
-            self._sink.on_connected()
+            self._listener.on_connected()
             if self._chunked and self._subscription.shared:
                 self._loop.call_later(_CHUNKS_AGAIN_S, self._ask_for_all)
         elif self._several:
-            self._sink.on_doubtful()
+            self._listener.on_uncertain()
         else:
             self._originals.lose_payloads()
-            self._sink.on_disconnected()
+            self._listener.on_disconnected()
 
     def _pump_ended(self, error: Exception | None) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
-        if self._closed or self._leaving or self._sink is None:
+        if self._closed or self._leaving or self._listener is None:
             return
         cause = f": {error!r}" if error is not None else ""
         failed = UnknownError(f"the native consumer stopped delivering{cause}")
         failed.__cause__ = error
-        self._sink.on_failed(failed)
+        self._listener.on_failed(failed)
 
     # Acks
 
     def can_ack(self, source: int) -> bool:
         """Not while the only topic is away. Of several, the library cannot tell which is away: then
-        all are sent, and sent again once all are connected (`DeliveryListener.on_doubtful`)."""
+        all are sent, and sent again once all are connected (`DeliveryListener.on_uncertain`)."""
         if self._closed or self._seeking:
             return False
         return self._several or bool(self._native.is_connected())
@@ -329,19 +329,19 @@ class StockConsumer:
 
     def _ask_for_all(self) -> None:
         """Everything this consumer has at the broker; what is held here is filtered."""
-        if not self._closed and self._sink is not None:
+        if not self._closed and self._listener is not None:
             self._asked_all()
-            self._sink.on_asked_all(())
+            self._listener.on_all_requested(())
             self._pump.call(self._pump.ask_for_all)
 
     def _bring_again(self, kept: CppOriginal, delivery: Delivery) -> None:
-        if kept.chunked is not delivery or self._closed or self._sink is None:
+        if kept.chunked is not delivery or self._closed or self._listener is None:
             return  # acked meanwhile, or it came again by a reconnect or a rewind
         delivery.redelivery_count += 1
         self._pump.taken(-1)  # it takes room again
         again = copy(delivery)
         dress(again)
-        self._sink.on_deliveries([again])
+        self._listener.on_deliveries([again])
 
     def _schedule_burst(self) -> None:
         if self._burst_timer is not None or not self._due:
@@ -397,8 +397,8 @@ class StockConsumer:
 
     def _drained(self, unseen: list[Delivery]) -> None:
         self._draining -= 1
-        if self._sink is not None and not self._closed:
-            self._sink.on_asked_all(unseen)
+        if self._listener is not None and not self._closed:
+            self._listener.on_all_requested(unseen)
 
     def _rewind_chunked(self, sought: int) -> None:
         if not (self._closed or self._seeking) and sought == self._sought:
@@ -451,8 +451,8 @@ class StockConsumer:
             self._sought += 1
             self._due.clear()
             self._originals.clear()
-            if self._sink is not None:
-                self._sink.on_sought()
+            if self._listener is not None:
+                self._listener.on_seek()
         finally:
             self._seeking = False
             self._pump.pause(self._flow_stopped)
@@ -491,7 +491,7 @@ class StockConsumer:
         self._stop()
         with contextlib.suppress(EncoreError):
             await self._calls.run(self._native.close_async, "close")
-        if self._sink is not None and self._loop is asyncio.get_running_loop():
+        if self._listener is not None and self._loop is asyncio.get_running_loop():
             await asyncio.wait((self._ended,), timeout=_CLOSE_S)
         self._calls.abandon()
 

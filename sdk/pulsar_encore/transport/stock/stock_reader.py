@@ -120,7 +120,7 @@ class StockReader:
         self._seeking = False
         self._seeks = asyncio.Lock()  # the library refuses a second one
         self._asking = threading.Lock()  # as `Pump.asking`
-        self._sink: DeliveryListener | None = None
+        self._listener: DeliveryListener | None = None
         self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -158,8 +158,8 @@ class StockReader:
 
     # Reading
 
-    def start(self, sink: DeliveryListener) -> None:
-        self._sink = sink
+    def start(self, listener: DeliveryListener) -> None:
+        self._listener = listener
         self.read_on()
 
     def consumed(self, source: int, messages: int) -> None:
@@ -196,7 +196,7 @@ class StockReader:
             or self._closed
             or self._seeking
             or self._flow_stopped
-            or self._sink is None
+            or self._listener is None
         )
 
     def read_ended(self, epoch: int, result: Any, native: Any) -> None:
@@ -209,7 +209,7 @@ class StockReader:
             self._fail(failure(result, f"read from {self._topic}"))
 
     def _hand_over(self) -> None:
-        if self._seeking or self._sink is None or not self._kept:
+        if self._seeking or self._listener is None or not self._kept:
             return
         kept, self._kept = self._kept, []
         came = self._grouper.group([native for _, native in kept])
@@ -217,7 +217,7 @@ class StockReader:
         for each in fresh:
             dress(each)
         if fresh:
-            self._sink.on_deliveries(fresh)
+            self._listener.on_deliveries(fresh)
         else:  # nobody gives the room back
             self.read_on()
 
@@ -236,8 +236,8 @@ class StockReader:
 
     def _fail(self, error: Exception) -> None:
         self._flow_stopped = True
-        if not self._closed and self._sink is not None:
-            self._sink.on_failed(error)
+        if not self._closed and self._listener is not None:
+            self._listener.on_failed(error)
 
     async def acked_position(self) -> MessageId | None:
         return None
@@ -274,8 +274,8 @@ class StockReader:
                 self._kept = self._kept[len(void) :]
                 self._ahead -= len(void)
                 self._last.clear()
-                if self._sink is not None:
-                    self._sink.on_sought()
+                if self._listener is not None:
+                    self._listener.on_seek()
             finally:
                 self._seeking = False
                 self.read_on()

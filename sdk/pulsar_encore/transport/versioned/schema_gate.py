@@ -33,7 +33,7 @@ class SchemaGate:
     Args:
         link: Whose deliveries these are.
         versions: Of its subscription.
-        sink: The consumer's, or the reader's.
+        listener: The consumer's, or the reader's.
         durable: What is lost with a connection comes again; of a reader it does not, and stays.
     """
 
@@ -41,13 +41,13 @@ class SchemaGate:
         self,
         link: TransportConsumer,
         versions: SchemaVersions,
-        sink: DeliveryListener,
+        listener: DeliveryListener,
         *,
         durable: bool,
     ) -> None:
         self._link = link
         self._versions = versions
-        self._sink = sink
+        self._listener = listener
         self._durable = durable
         self._held: deque[tuple[Version | None, Delivery]] = deque()
         self._fetching: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class SchemaGate:
         if version is not None:
             self._fetching = asyncio.create_task(self._fetch(version))
         if ready:
-            self._sink.on_deliveries(ready)
+            self._listener.on_deliveries(ready)
 
     async def _fetch(self, version: Version) -> None:
         await self._versions.fetch(version)
@@ -102,42 +102,44 @@ class SchemaGate:
         self._held.clear()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        self._sink.on_connected(only)
+        self._listener.on_connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         if self._durable:
             self.drop(only)
-        self._sink.on_disconnected(only)
+        self._listener.on_disconnected(only)
 
-    def on_doubtful(self, only: Container[int] | None = None) -> None:
-        self._sink.on_doubtful(only)
+    def on_uncertain(self, only: Container[int] | None = None) -> None:
+        self._listener.on_uncertain(only)
 
-    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
-        self._sink.on_asked_all(unseen, only)
+    def on_all_requested(
+        self, unseen: Sequence[Delivery], only: Container[int] | None = None
+    ) -> None:
+        self._listener.on_all_requested(unseen, only)
 
-    def on_sought(self, only: Container[int] | None = None) -> None:
+    def on_seek(self, only: Container[int] | None = None) -> None:
         self.drop(only)
-        self._sink.on_sought(only)
+        self._listener.on_seek(only)
 
     def on_end_of_topic(self, source: int) -> None:
-        self._sink.on_end_of_topic(source)
+        self._listener.on_end_of_topic(source)
 
     def on_active_changed(self, source: int, active: bool) -> None:
-        self._sink.on_active_changed(source, active)
+        self._listener.on_active_changed(source, active)
 
     def on_new_source(self, source: int) -> None:
-        self._sink.on_new_source(source)
+        self._listener.on_new_source(source)
 
     def on_removed(self, source: int) -> None:
-        self._sink.on_removed(source)
+        self._listener.on_removed(source)
 
-    def on_unread(self, source: int, entries: Sequence[SkipReason]) -> None:
-        self._sink.on_unread(source, entries)
+    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+        self._listener.on_skipped(source, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         if isinstance(notice.error, TopicNotFound):
             self._versions.deleted(base_name(notice.topic))
-        self._sink.on_retrying(source, notice)
+        self._listener.on_retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
-        self._sink.on_failed(error, source)
+        self._listener.on_failed(error, source)

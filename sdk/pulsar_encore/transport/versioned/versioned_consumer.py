@@ -64,9 +64,9 @@ class VersionedConsumer:
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._link.source_of(topic, partition, ledger)
 
-    def start(self, sink: DeliveryListener) -> None:
+    def start(self, listener: DeliveryListener) -> None:
         durable = self._subscription.durable
-        self._gate = SchemaGate(self._link, self._versions, sink, durable=durable)
+        self._gate = SchemaGate(self._link, self._versions, listener, durable=durable)
         self._link.start(self._gate)
 
     def consumed(self, source: int, messages: int) -> None:
@@ -94,7 +94,7 @@ class VersionedConsumer:
         only = (source,) if source is not None and self.capabilities.rewind_one_source else None
         unseen = self._gate.drop(only)  # from before the rewind, which brings it again, in order
         if self._subscription.shared:
-            self._gate.on_asked_all(unseen, only)
+            self._gate.on_all_requested(unseen, only)
 
     async def seek(self, position: MessageId | int) -> None:
         await self._link.seek(position)

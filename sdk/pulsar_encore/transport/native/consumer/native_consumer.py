@@ -101,7 +101,7 @@ class NativeConsumer:
         self._changing = asyncio.Lock()  # which sources there are
         self._watched = self._watch(subscription)
         self._round = lookup.make_round()
-        self._sink: DeliveryListener | None = None
+        self._listener: DeliveryListener | None = None
         self._announced = 0  # sources that the sink has heard of
         self._early: list[tuple[int, bool | None]] = []  # notices from before it had
         self._flow_stopped = False
@@ -343,8 +343,8 @@ class NativeConsumer:
             self._sources.pop()
             return False
         self._refusals.pop(topic, None)
-        if self._sink is not None:
-            self._sink.on_new_source(source.number)
+        if self._listener is not None:
+            self._listener.on_new_source(source.number)
             self._announce()
             self._started(source)
         return True
@@ -363,9 +363,9 @@ class NativeConsumer:
         if not reports.failed(now_s):
             return
         log.warning("%s: not subscribed to, and retried: %s", topic, error)
-        if self._sink is not None:
+        if self._listener is not None:
             elapsed_s = reports.elapsed_s(now_s)
-            self._sink.on_retrying(None, RetryNotice(topic, error, reports.attempts, elapsed_s))
+            self._listener.on_retrying(None, RetryNotice(topic, error, reports.attempts, elapsed_s))
 
     def _look_again(self) -> None:
         """There is something that was not subscribed to."""
@@ -449,8 +449,8 @@ class NativeConsumer:
         if source.number < self._announced:
             if self._subscription.durable:
                 self.sought(source.number)  # there is nothing to ack, and nothing comes again
-            if self._sink is not None:
-                self._sink.on_removed(source.number)
+            if self._listener is not None:
+                self._listener.on_removed(source.number)
 
     def _drop(self, source: Source) -> None:
         self._deleted.add(source.number)
@@ -500,10 +500,10 @@ class NativeConsumer:
         fitting = [source.number for source in self._sources if partition in (-1, source.partition)]
         return fitting[0] if len(fitting) == 1 else None
 
-    def start(self, sink: DeliveryListener) -> None:
-        self._sink = sink
+    def start(self, listener: DeliveryListener) -> None:
+        self._listener = listener
         if self._failure is not None:
-            sink.on_failed(*self._failure)
+            listener.on_failed(*self._failure)
             return
         self._announce()
         for source in list(self._sources):
@@ -609,8 +609,8 @@ class NativeConsumer:
             ending.append(self._watched.abandon)
         end_all(loop, *ending)
         elsewhere = loop.is_running() and loop is not running_loop()
-        if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
-            self._sink.on_failed(
+        if self._listener is not None and not (was_closed or elsewhere or loop.is_closed()):
+            self._listener.on_failed(
                 ShutDownError(
                     "the client was shut down, or its event loop ends: close the consumer before, "
                     "and subscribe again"
@@ -629,24 +629,24 @@ class NativeConsumer:
     # What the sources tell (`Outlet`)
 
     def deliver(self, deliveries: Deliveries) -> None:
-        if self._sink is not None:
-            self._sink.on_deliveries(deliveries)
+        if self._listener is not None:
+            self._listener.on_deliveries(deliveries)
 
     def connected(self, source: int) -> None:
-        if self._sink is not None:
-            self._sink.on_connected((source,))
+        if self._listener is not None:
+            self._listener.on_connected((source,))
 
     def disconnected(self, source: int) -> None:
-        if self._sink is not None:
-            self._sink.on_disconnected((source,))
+        if self._listener is not None:
+            self._listener.on_disconnected((source,))
 
     def sought(self, source: int) -> None:
-        if self._sink is not None:
-            self._sink.on_sought((source,))
+        if self._listener is not None:
+            self._listener.on_seek((source,))
 
     def retrying(self, source: int, notice: RetryNotice) -> None:
-        if self._sink is not None and source < self._announced:
-            self._sink.on_retrying(source, notice)
+        if self._listener is not None and source < self._announced:
+            self._listener.on_retrying(source, notice)
 
     def failed(self, source: int, error: Exception) -> None:
         if self._failure is not None:
@@ -655,16 +655,16 @@ class NativeConsumer:
         self._end_tasks()
         text = "%s: the subscription %s has ended for good: %s"
         log.error(text, self._sources[source].topic, self.subscription_name, error)
-        if self._sink is not None:
-            self._sink.on_failed(error, source)
+        if self._listener is not None:
+            self._listener.on_failed(error, source)
 
     def unread(self, source: int, entries: Sequence[SkipReason]) -> None:
-        if self._sink is not None:
-            self._sink.on_unread(source, entries)
+        if self._listener is not None:
+            self._listener.on_skipped(source, entries)
 
     def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None:
-        if self._sink is not None:
-            self._sink.on_asked_all(unseen, (source,))
+        if self._listener is not None:
+            self._listener.on_all_requested(unseen, (source,))
 
     def ended(self, source: int) -> None:
         self._notice(source, None)
@@ -674,12 +674,12 @@ class NativeConsumer:
 
     def _notice(self, source: int, active: bool | None) -> None:
         """Whose turn it is, or the end of the topic (None); what the sink knows of only."""
-        if self._sink is None or source >= self._announced:
+        if self._listener is None or source >= self._announced:
             self._early.append((source, active))
         elif active is None:
-            self._sink.on_end_of_topic(source)
+            self._listener.on_end_of_topic(source)
         else:
-            self._sink.on_active_changed(source, active)
+            self._listener.on_active_changed(source, active)
 
     def _announce(self) -> None:
         """The sink knows of all sources now."""
