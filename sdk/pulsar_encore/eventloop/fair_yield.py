@@ -1,9 +1,9 @@
-"""Letting the event loop run: a call that need not suspend does so once a few ms are used up.
+"""Fairness between a busy receiver and the other tasks of its event loop.
 
-Owns `FairYield`. What is queued is handed out without suspending, which is fast and, with work of a
-few ms a message, would keep every other task, timer and socket waiting. So a turn of `TURN_S` is
-shared by all who take from one source; once it is over, the next call suspends for one pass of the
-loop.
+A call that takes queued messages never has to suspend. That is fast, but with a few milliseconds of
+work for each message it would starve every other task, timer and socket. All callers of one queue
+therefore share a time slice of `SLICE_S`. When it is over, the next call suspends for one pass of
+the loop.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Seconds. Long against a pass of the loop (20 us), short against what others can wait for.
-TURN_S: Final = 0.004
+#: Seconds. Long compared with a pass of the loop (20 us), short compared with what a task can wait.
+SLICE_S: Final = 0.004
 
 
 class FairYield:
-    """The time until the next suspension; check `turn.clock() >= turn.ends`, then `await end()`.
+    """The time slice that the callers of one queue share.
+
+    Check ``clock() >= ends`` for each message and then await `end`.
 
     Attributes:
-        ends: On `clock`.
-        checked: A receive has looked at the clock since the last settlement, which need not.
+        ends: The end of the slice, on `clock`.
+        checked: True if a receive has read the clock since the last ack or nack. That ack or nack
+            then need not read it again.
 
     Args:
-        loop: Whose clock counts, so that virtual time decides where time is virtual.
+        loop: The loop whose clock counts. Under virtual time that clock is virtual, too.
     """
 
     __slots__ = ("_ending", "_held", "_loop", "checked", "clock", "ends")
@@ -35,7 +38,7 @@ class FairYield:
         self._ending = False
         self._held = 0
         self.checked: bool = False
-        # Read for each message: what the common loops' clock reads, without the call around it.
+        # Read for each message: the clock of the common loops, without the call around it.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self.clock: Callable[[], float] = time.monotonic if common else loop.time
         self.ends: float = 0.0
@@ -44,13 +47,14 @@ class FairYield:
     def _begin(self) -> None:
         self._ending = False
         if not self._held:
-            self.ends = self.clock() + TURN_S
+            self.ends = self.clock() + SLICE_S
 
     async def end(self) -> None:
-        """Let the loop run once, and whoever was ready before the caller.
+        """Suspend for one pass of the loop.
 
-        Of several tasks only the first begins a new turn: each of the others gets to one message,
-        or a pass of the loop would take a turn for each.
+        Of several tasks that call this in one pass, only the first begins a new slice. The others
+        then take one message each. If each began a slice, a pass of the loop would take as long as
+        all these slices together.
         """
         if not self._ending:
             self._ending = True
@@ -58,12 +62,15 @@ class FairYield:
         await asyncio.sleep(0)
 
     def hold(self) -> None:
-        """Somebody was woken and goes first; no turn begins until as many `release` calls."""
+        """End the slice, and begin none until `release` was called as often as `hold`.
+
+        Called when a waiting task was woken: it runs before the caller takes another message.
+        """
         self._held += 1
         self.ends = 0.0
 
     def release(self) -> None:
-        """Who was woken has run."""
+        """Undo one `hold`: the task that was woken has run."""
         self._held -= 1
         if not self._ending:
             self._begin()
