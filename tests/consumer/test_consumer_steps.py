@@ -17,7 +17,7 @@ from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.leases import lease_table as leases_module
 from pulsar_encore.consumer.leases.lease_table import LeaseTable
 from pulsar_encore.consumer.settlement.settlement import ROW, Settlement
-from pulsar_encore.eventloop.fair_yield import TURN_S
+from pulsar_encore.eventloop.fair_yield import SLICE_S
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.testing import MemoryTransport, run
 
@@ -74,7 +74,7 @@ async def test_what_follows_an_ack_of_a_list_lets_it_finish_in_parts(
     ack_row, acked = Settlement.ack_row, Burst()
 
     def slow(self: Settlement, messages: Any, at: int) -> Any:
-        work(TURN_S)
+        work(SLICE_S)
         source, after = ack_row(self, messages, at)
         acked.done(after - at)
         return source, after
@@ -144,7 +144,7 @@ def slow_making(monkeypatch: pytest.MonkeyPatch) -> Burst:
 
     def slow(self: ReceiveQueue, most: int, most_bytes: int) -> Any:
         for _ in prepare(self, most, most_bytes):
-            work(TURN_S / 4)
+            work(SLICE_S / 4)
             made.done()
             yield
 
