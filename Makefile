@@ -44,6 +44,7 @@ bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.prose
 
 types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
