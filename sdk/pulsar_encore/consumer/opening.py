@@ -90,7 +90,7 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
     try:
         # Always Shared: the broker delays letters on Shared and Key_Shared only, and with another
         # type Java's consumers of the same subscription would receive a ConsumerBusy:
-        # `docs/notes/consumer-semantics.md#retry-topic-and-dead-letter-topic`.
+        # `docs/notes/consumer-semantics.md#letter-topics`.
         letters = await transport.subscribe(
             _subscription(options, name, (topic,), ConsumerType.Shared)
         )
