@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test worlds faults integration histories image bench lint types format clean
+.PHONY: demo test worlds faults integration histories image bench docs lint types format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $(DOCS_STAMP)
 
 demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the dev broker
 	$(BIN)/pulsar-encore demo $(DEMO_ARGS)
@@ -41,9 +46,14 @@ histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make hi
 bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 	$(BIN)/pulsar-encore bench $(BENCH_ARGS)
 
+docs: $(DOCS_STAMP)  ## the documentation, into docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --builder html \
+	    --doctree-dir docs/_build/doctrees docs docs/_build/html
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.prose
 
 types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
@@ -55,4 +65,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache docs/_build

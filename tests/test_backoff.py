@@ -21,7 +21,7 @@ RNG = Random(1)
 @pytest.mark.parametrize(
     ("low", "high", "multiplier", "expected"),
     [
-        # As measured on Java's client (consumer-semantics notes 4).
+        # Measured on Java's client: `docs/notes/consumer-semantics.md#redelivery-backoff`.
         (1, 600, 2, {-1: 1_000, 0: 1_000, 1: 2_000, 4: 16_000, 100: 600_000}),
         (2, 6_000, 5, {1: 10_000, 2: 50_000, 4: 1_250_000, 100: 6_000_000}),
         (0, 600, 2, {0: 0, 1: 0, 50: 0}),

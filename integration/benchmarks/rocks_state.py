@@ -1,11 +1,11 @@
 """State in RocksDB: what waits, what is moved, what is acked soon; beside RIP-73's way of doing it.
 
-Every case has a process and a directory of its own. "RIP-73" is RocketMQ's layout and its order of
-work on the same RocksDB with the same options, in Python, without its broker: keys of 8 bytes of
-time and the names as text, values of JSON (some 180 bytes), a new record and then the removal of
-the old one in a write each, removal of what is due one by one, a scan of 16,384 at a time to find
-it. It keeps nothing in memory, and answers no question about a key. Its broker fsyncs each write;
-here neither does.
+Every case has a process and a directory of its own. `docs/notes/delayed-delivery.md` describes
+RocketMQ's design. "RIP-73" is RocketMQ's layout and its order of work on the same RocksDB with the
+same options, in Python, without its broker: keys of 8 bytes of time and the names as text, values
+of JSON (some 180 bytes), a new record and then the removal of the old one in a write each, removal
+of what is due one by one, a scan of 16,384 at a time to find it. It keeps nothing in memory, and
+answers no question about a key. Its broker fsyncs each write; here neither does.
 
 - expiry: a million messages, entries of 20 ledgers in order, all due within a minute; their due
   times pass 500 at a time, as the consumer takes them from its index in memory, and they are acked.

@@ -38,8 +38,9 @@ async def _in_memory(seed: int) -> Verdict:
 async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
     """The case of a seed on a real broker.
 
-    Not Shared with messages in chunks: of those Pulsar itself stops to send when a consumer goes
-    away in the middle of one, to every client (wire-protocol notes 6.4); it gets plain ones.
+    Shared cases with chunked messages get plain messages instead: if a consumer leaves in the
+    middle of a chunked message, Pulsar itself stops delivery to every client
+    (`docs/notes/wire-protocol.md#chunked-messages`).
     """
     case = generate(seed)
     if case.kind == "Shared" and case.content == "chunks":

@@ -199,7 +199,10 @@ async def test_acks_made_while_disconnected_are_sent_after_the_reconnect(
 async def test_acked_indexes_are_remembered_across_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, keep_ack_sets: bool
 ) -> None:
-    """A broker that stops in order forgets partial acks (semantics notes 6.8); we do not."""
+    """A broker that stops in order forgets partial acks; the client does not.
+
+    `docs/notes/consumer-semantics.md#partial-acks`
+    """
     put_numbers(transport, 4, batch=4)
     consumer = await subscribe()
     messages = await receive_n(consumer, 4)

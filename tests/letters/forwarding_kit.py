@@ -87,7 +87,7 @@ def named(messages: list[encore.Message], name: str) -> list[str | None]:
 
 
 def pointers(message: encore.Message) -> tuple[str | None, ...]:
-    """The properties that point back, as section 20.1 orders them."""
+    """Return the properties that name the original message."""
     given = message.properties()
     return tuple(
         given.get(name)

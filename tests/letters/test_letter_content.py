@@ -1,4 +1,7 @@
-"""What a letter carries: properties by section 20.1 of the notes, copies, and evidence."""
+"""Properties, copied fields and evidence of letters.
+
+The properties: `docs/notes/consumer-semantics.md#properties-of-letters`.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,10 @@ async def test_members_of_a_batch(
 
 @pytest.mark.parametrize("act", [nack, reconsume])
 async def test_partitions(client: encore.Client, transport: MemoryTransport, act: Act) -> None:
-    """By nack the partition's name, by reconsume_later the topic's, as Java (notes 11)."""
+    """By nack the partition's name, by reconsume_later the topic's, as Java does.
+
+    `docs/notes/consumer-semantics.md#properties-of-letters`
+    """
     transport.catalogue.create_partitioned(PARTS, 2)
     ids = {
         b"%d" % number: transport.put(f"{PARTS}-partition-{number}", b"%d" % number)[0]

@@ -126,7 +126,10 @@ async def test_by_ack_timeout_with_a_backoff(
 async def test_a_retry_letter_dies_by_the_nack_path_too(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """Its looks are counted anew, its RECONSUMETIMES stays (notes 9)."""
+    """Its delivery attempts start at 1 and its RECONSUMETIMES stays, as with Java.
+
+    `docs/notes/consumer-semantics.md#retry-letters`
+    """
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=3) as consumer:
         for _ in range(2):
@@ -253,7 +256,10 @@ async def test_an_entry_is_acked_only_after_its_last_letter(
 async def test_attempts_survive_an_unload_and_a_siblings_ack(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    """Both set the broker's count to 0 (notes 3.8); ours goes on."""
+    """Both set the broker's count to 0; the client's count continues.
+
+    `docs/notes/consumer-semantics.md#redelivery-count`
+    """
     transport.put(TOPIC, b"poison", b"fine")
     transport.put(TOPIC, b"plain")
     looks: Counter[bytes] = Counter()

@@ -33,7 +33,10 @@ async def waited(consumer: encore.Consumer) -> tuple[encore.Message, float]:
 async def test_delays_are_kept_although_the_broker_rounds_them(
     client: encore.Client, transport: MemoryTransport, delay: float
 ) -> None:
-    """With a tick of 1 s brokers deliver up to a tick early, and 0.5 s at once (notes 9.1)."""
+    """With a tick of 1 s, brokers deliver up to a tick early, and a delay of 0.5 s at once.
+
+    `docs/notes/consumer-semantics.md#delayed-delivery`
+    """
     transport.put(TOPIC, b"a")
     async with await open_consumer(client) as consumer:
         await consumer.reconsume_later(await consumer.receive(timeout=5), delay)

@@ -195,7 +195,7 @@ def test_a_batch_has_the_key_of_its_first_message(
 
 
 def test_a_plain_batch_says_how_many_it_has_right_after_its_time() -> None:
-    """Where consumers that read fast look for it first (wire-protocol notes 9)."""
+    """Fast consumers look for it there first: `docs/notes/wire-protocol.md#cost-per-message`."""
     frame = encoder().batch(OutgoingMessage(payload=b"x"), [b"x"], 2, 0, 1, NOW_MS)
     assert b"\x18" + varint(NOW_MS) + b"\x58\x02" in frame
 

@@ -1,8 +1,8 @@
 """A broker in a few lines: a log, who holds what of it, and a pipe each way for each connection.
 
-It does what the wire notes say a broker may do, and leaves every choice to its caller: which
-consumer an entry goes to, when a pipe moves, what is forgotten. Pipes are first in, first out; a
-rewind does not empty them, a lost connection does.
+It does everything that a broker may do by `docs/notes/wire-protocol.md`, and leaves every choice to
+its caller: which consumer an entry goes to, when a pipe moves, what is forgotten. Pipes are first
+in, first out; a rewind does not empty them, a lost connection does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Line(Enum):
 
 
 class Race(Enum):
-    """Whether a read was under way when the last rewind came (wire notes 5.5)."""
+    """The state of the race between a rewind and a read of the broker.
+
+    `docs/notes/wire-protocol.md#rewind-during-a-read`
+    """
 
     NONE = 0
     ARMED = 1

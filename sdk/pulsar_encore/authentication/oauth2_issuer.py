@@ -33,7 +33,7 @@ class TokenGrant(NamedTuple):
 
 
 async def grant(parameters: Parameters) -> TokenGrant:
-    """Ask for a token by client credentials (wire-protocol notes 3.2).
+    """Ask for a token with client credentials: `docs/notes/wire-protocol.md#authentication`.
 
     Raises:
         AuthenticationError: There is none; the text says why.

@@ -88,8 +88,9 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
     if topic is None:
         return main
     try:
-        # Always Shared: the broker delays letters on no other type, and Java's consumers of the
-        # same subscription would find a ConsumerBusy (consumer-semantics notes 10.1).
+        # Always Shared: the broker delays letters on Shared and Key_Shared only, and with another
+        # type Java's consumers of the same subscription would receive a ConsumerBusy:
+        # `docs/notes/consumer-semantics.md#letter-topics`.
         letters = await transport.subscribe(
             _subscription(options, name, (topic,), ConsumerType.Shared)
         )

@@ -1,8 +1,8 @@
 """The broker's unacked window: how full it is, and one warning before it stalls the consumer.
 
 A broker stops delivering to a consumer with `maxUnackedMessagesPerConsumer` messages unacked,
-without a word; what is nacked and waits counts like what is held (consumer-semantics notes 6.8,
-wire notes 5.2).
+without any command. Nacked messages that wait for their redelivery count as unacked:
+`docs/notes/wire-protocol.md#flow-permits`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ on its way all the same:
 - REWOUND: all of the source was asked for, which overtakes the acks of the last moments;
 - UNKNOWN: it was acked while it was not here, by an old hand-over or by an id;
 - a lost connection: an ack sent in its last moments may not have arrived (a broker answers before
-  it persists, consumer-semantics notes 6.6), nor one that was not confirmed, where acks are; so
-  what it covers is in doubt until the ack was sent again and a while has passed.
+  it persists, `docs/notes/consumer-semantics.md#ack-receipts`), nor one that was not confirmed,
+  where acks are; so what it covers is in doubt until the ack was sent again and a while has passed.
 What was acked longer ago is no duplicate: when that comes again, somebody wanted it to (an
 operator's cursor reset), and swallowing it would lose it. All of it is bounded, the oldest is
 forgotten first; forgetting costs a duplicate at the application.

@@ -375,7 +375,10 @@ class Entry:
         return self.size
 
     def remaining(self) -> int:
-        """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""
+        """Return the ack set as a bit mask: bit i is 1 while index i is unacked.
+
+        On the wire: `docs/notes/wire-protocol.md#ack-sets`.
+        """
         return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
 
     def fingerprint(self) -> int:

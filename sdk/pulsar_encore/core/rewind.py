@@ -1,9 +1,9 @@
 """What a rewind owes: on Exclusive and Failover, nothing is handed out past a hole.
 
 Owns `Rewind`, one for each source of such a subscription. A broker that is asked to rewind while a
-read is under way lets that read move its position on, and skips a block (wire notes 5.5, "a rewind
-meets a read under way"); and what the client had queued before still comes first. So what was given
-back is remembered as owed, in order:
+read is running lets that read move its position on, and skips a block
+(`docs/notes/wire-protocol.md#rewind-during-a-read`); and what the client had queued before still
+comes first. So what was given back is remembered as owed, in order:
 - until a rewind is seen to begin (the stream goes back), what lies past the first owed entry is
   from before: it is dropped, and owed as well;
 - a delivery that comes while an earlier owed one is missing means rewind again;

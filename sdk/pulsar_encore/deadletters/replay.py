@@ -36,8 +36,9 @@ from .rate_limit import RateLimit
 from .replay_report import ReplayReport
 from .selection import Selection
 
-# What a kill can leave to be sent twice: the copies under way, and acks that had not left yet. The
-# stock library keeps those for up to 100 ms (stock-client notes 3), and no setting changes that.
+# A kill can leave these to be sent twice: the copies in flight, and acks that had not left yet. The
+# C++ client holds acks back for up to 100 ms, and no setting changes that:
+# `docs/notes/cpp-client.md#acks`.
 _UNDER_WAY: Final = 64
 _ACK_GROUP_MS: Final = 10
 _MOST_PRODUCERS: Final = 64

@@ -1,9 +1,11 @@
 """What letters count, whose counts are believed, and when they are used up.
 
-Java's rules, so that letters are understood both ways (consumer-semantics notes 8 to 11, 20). But
-for one: on an ordinary topic these properties are whatever its publisher wrote, often copied along
-from a message of elsewhere, and a replay acts on them with an operator's rights. There they are not
-believed.
+The rules are Java's, so that Java and this project understand each other's letters:
+`docs/notes/consumer-semantics.md#dead-letters-by-nack-or-ack-timeout`,
+`docs/notes/consumer-semantics.md#retry-letters` and
+`docs/notes/consumer-semantics.md#properties-of-letters`. There is one exception. On an ordinary
+topic these properties are whatever the publisher wrote, often copied from another message, and a
+replay acts on them with an operator's rights. There they are not trusted.
 """
 
 from __future__ import annotations

@@ -395,7 +395,7 @@ class TransportConsumer(Protocol):
         """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only.
 
         A chunked message is named by its last chunk, and all its chunks are asked for: the last one
-        alone may wedge the subscription (wire notes 6.4).
+        alone may stall the subscription: `docs/notes/wire-protocol.md#chunked-messages`.
 
         Raises:
             TransportError: Nothing was asked for; ask again.

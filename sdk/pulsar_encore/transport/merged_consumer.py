@@ -1,8 +1,9 @@
 """Several subscriptions as one: the input topics, and the retry-letter topic beside them.
 
 Owns `MergedConsumer`. The retry-letter topic is subscribed Shared whatever the consumer's type is
-(consumer semantics notes 10.1), so it is a subscription of its own; this class numbers the sources
-of all parts so that the consumer sees one link. The first part is the main one: positions are its.
+(`docs/notes/consumer-semantics.md#letter-topics`), so it is a subscription of its own; this class
+numbers the sources of all parts so that the consumer sees one link. The first part is the main one:
+positions are its.
 """
 
 from __future__ import annotations

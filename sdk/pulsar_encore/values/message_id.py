@@ -21,7 +21,7 @@ _MAX: Final = (1 << 63) - 1
 #: a batch takes memory for each. No client writes such batches: they would have 100 MB of headers.
 MOST_IN_BATCH: Final = 1 << 24
 
-# Field numbers of MessageIdData (wire-protocol notes 2.1).
+# Field numbers of MessageIdData: `docs/notes/wire-protocol.md#message-ids`.
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
 _LEDGER_TAG, _ENTRY_TAG, _PARTITION_TAG = b"\x08", b"\x10", b"\x18"
 _BATCH_INDEX_TAG, _BATCH_SIZE_TAG, _FIRST_CHUNK_TAG = b"\x20", b"\x30", b"\x3a"
@@ -180,7 +180,7 @@ class MessageId(stock.Twin):
         """The native id, where stock's own code takes this one: to seek and to compare.
 
         An ack by it is an ack by a stored id in stock: it lacks the batch's shared state, and the
-        library acks the whole entry (stock-client notes, section 3).
+        library acks the whole entry: `docs/notes/cpp-client.md#acks`.
         """
         theirs = stock.library().MessageId
         for name in ("earliest", "latest"):

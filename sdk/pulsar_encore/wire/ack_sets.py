@@ -3,7 +3,7 @@
 Bit i is set while index i is still unacked; word i // 64 holds it, as a signed 64-bit number.
 Trailing zero words are cut, but one word always stays: ``[0]`` says that all is acked, while no
 words at all say nothing of the kind. In ACK they mean the whole entry is acked, in MESSAGE that
-none of it is (wire-protocol notes 5.3, 5.4), so an empty list is refused here.
+none of it is (`docs/notes/wire-protocol.md#ack-sets`), so an empty list is refused here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a broker sends, one constructor a command; `commands` has what a client sends.
 
 Keyword arguments carry the protocol's meaning under this project's names; None leaves a field
-absent. Field semantics: wire-protocol notes, sections 2 to 7.
+absent. How clients treat the fields: `docs/notes/wire-protocol.md`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,6 @@ def topics_hash(topics: Iterable[str]) -> str:
     """The hash by which client and broker compare lists of topics, in any order.
 
     CRC-32C of the sorted full names with commas between, as 8 hex digits of its little-endian
-    bytes; ``00000000`` of no topics (wire-protocol notes, section 4).
+    bytes; ``00000000`` of no topics: `docs/notes/wire-protocol.md#topic-lists`.
     """
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()

@@ -5,7 +5,8 @@ topic or partition. Pure: it says what to ack, what to hand back and how many pe
 the caller does so. Chunks of a message come in order, those of several messages mixed.
 Invariant: a chunk's id is held here, or in exactly one answer: joined, or let go with its fate.
 What is held is bounded by number, bytes and age. Nothing is acked for its age that has not been
-handed back once before: brokers skip entries when a rewind meets a read (notes 5.5).
+handed back once before: brokers skip entries when a rewind comes during a read
+(`docs/notes/wire-protocol.md#rewind-during-a-read`).
 Refuses to join what does not add up.
 """
 

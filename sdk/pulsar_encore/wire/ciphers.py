@@ -3,7 +3,7 @@
 RSA: OAEP with SHA-1 and MGF1-SHA-1, empty label. EC: ECIES as Bouncy Castle's cipher of that name
 with a MAC key of 128 bits writes it, ``V C T``: an ephemeral public point (uncompressed), the data
 key XORed with KDF2-SHA-1 of (V, shared secret), HMAC-SHA-1 over C and eight zero bytes. The stock
-client knows RSA only, Java both (wire-protocol notes 6.5).
+client knows RSA only, Java both.
 Refuses: keys of any other kind, and private keys with a pass phrase.
 """
 

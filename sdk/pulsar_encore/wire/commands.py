@@ -1,8 +1,8 @@
 """What a client sends, one constructor a command, and what both sides send.
 
 Also gives everything of `answers`, so that a peer needs this one name. Keyword arguments carry
-the protocol's meaning under this project's names; None leaves a field absent. Field semantics:
-wire-protocol notes, sections 2 to 7.
+the protocol's meaning under this project's names; None leaves a field absent. How brokers treat the
+fields: `docs/notes/wire-protocol.md`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,10 @@ def subscribe(
     subscription_properties: Mapping[str, str] | None = None,
     consumer_epoch: int | None = None,
 ) -> pb.BaseCommand:
-    """SUBSCRIBE; nothing for this consumer may be sent before its SUCCESS (notes 0.2)."""
+    """Build SUBSCRIBE. The client must send nothing for this consumer before its SUCCESS.
+
+    The reason: `docs/notes/wire-protocol.md#order-after-a-reconnect`.
+    """
     return build(
         "SUBSCRIBE",
         topic=topic,
@@ -374,7 +377,10 @@ def get_topics_of_namespace(
     topics_pattern: str | None = None,
     topics_hash: str | None = None,
 ) -> pb.BaseCommand:
-    """GET_TOPICS_OF_NAMESPACE; the client filters the answer again (notes, section 4)."""
+    """Build GET_TOPICS_OF_NAMESPACE. The client must filter the answer again.
+
+    The reason: `docs/notes/wire-protocol.md#topic-lists`.
+    """
     return build(
         "GET_TOPICS_OF_NAMESPACE",
         request_id=request_id,

@@ -5,7 +5,7 @@ of a given size. The uncompressed size in the metadata is a claim of the publish
 come before the codec: the size must not exceed the caller's limit, and it must not exceed the
 largest ratio that the codec's format can express. A large buffer is anonymous mapped memory, whose
 pages exist only once the codec has written to them. An output of any other size than the metadata
-says is an error. Formats: wire-protocol notes 6.2.
+says is an error. Formats: `docs/notes/wire-protocol.md#compression`.
 """
 
 from __future__ import annotations

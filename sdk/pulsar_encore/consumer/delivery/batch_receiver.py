@@ -20,7 +20,9 @@ _AT_ONCE: Final = 1_000
 
 
 class BatchReceiver:
-    """Takes batches from `queue` as `policy` says (Java's rules, consumer-semantics notes 13.4).
+    """Take batches from `queue` within the limits of `policy`.
+
+    The rules are Java's: `docs/notes/consumer-semantics.md#batch-receive`.
 
     Args:
         queue: Where messages wait.

@@ -182,7 +182,10 @@ def _properties(raw: RawMessage) -> dict[str, str]:
 
 
 def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:
-    """How much too early a letter is; brokers round delays to a tick (notes 9.1)."""
+    """Return how many ms too early a letter has arrived, because brokers round delays to a tick.
+
+    Measured errors: `docs/notes/consumer-semantics.md#delayed-delivery`.
+    """
     text = properties.get(letters.DELAY_TIME, "")
     if (
         not (text.isascii() and text.isdigit() and len(text) < 16)

@@ -1,5 +1,7 @@
 """State in RocksDB: attempts and due times that survive a kill, after RocketMQ's RIP-73.
 
+RocketMQ's design: `docs/notes/delayed-delivery.md#rip-73-pop-consumption-on-a-key-value-store`.
+
 `RocksStore` is one directory for a whole process; a `TopicStore` of it, which stands for one topic
 and subscription, has `AttemptRecords` (how often messages were handed over, and until when they
 wait). Needs the extra `state`. What is here reads no clock and starts no timer; the one thread

@@ -1,7 +1,8 @@
 """What a spilling index tells of itself, under the names of Pulsar's own metrics where it has them.
 
 Owns the counting, and `samples`, which gives the figures the names and labels of PIP-195. The topic
-and subscription of an index are labels that its owner hands in.
+and subscription of an index are labels that its owner hands in. The broker's metrics:
+`docs/notes/delayed-delivery.md#metrics-of-pip-195`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ class ClientSettings:
             a consumer or producer with all its retries, in s.
         connection_timeout_s: Longest wait for a connection and its handshake, in s.
         keep_alive_s: How often a broker is asked whether it lives, in s; silent for two of these,
-            it is given up (wire-protocol notes 3.3). Infinite: never, and there is no timer.
+            it is given up (`docs/notes/wire-protocol.md#keep-alive`). Infinite: never, and there is
+            no timer.
         backoff_s: First delay before another attempt at what was lost, in s; it doubles.
         max_backoff_s: The longest, in s.
         idle_s: A connection that nobody uses is closed after one to two of these, in s; 0 keeps it.

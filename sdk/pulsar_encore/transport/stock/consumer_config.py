@@ -2,7 +2,7 @@
 
 Owns what the library is told, as against what the application asked for: negative acks, ack
 timeouts and dead letters are this package's, so the library's own stay out of the way
-(stock-client notes, section 13).
+(`docs/notes/cpp-client.md#rules-for-the-stock-transport`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ...errors import NotSupportedError
 from ...options import Subscription
 from .stock_schemas import schema_info
 
-#: The library's floor; what it is handed is due already (notes, 1.4).
+#: The C++ client raises it to its floor of 100 ms. Nacks handed over are due already:
+#: `docs/notes/cpp-client.md#negative-acks`.
 NACK_DELAY_MS: Final = 1
 #: How much one `batch_receive` of the pump takes at most, and how long it waits for more.
 PUMP_MAX_MESSAGES: Final = 1000

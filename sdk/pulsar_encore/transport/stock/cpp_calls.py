@@ -1,9 +1,9 @@
 """From native callbacks to awaitables: nothing thrown, nothing lost, nothing left hanging.
 
 Owns the only functions handed to the C++ library as callbacks. They run on its threads, where an
-exception ends the process (stock-client notes, section 6), so they swallow everything and never
-block. An object that arrives after its caller was cancelled is closed, not orphaned. The library
-forgets some callbacks when it closes; `CppCalls.abandon` settles those.
+exception ends the process (`docs/notes/cpp-client.md#callbacks`), so they swallow everything and
+never block. An object that arrives after its caller was cancelled is closed, not orphaned. The
+library forgets some callbacks when it closes; `CppCalls.abandon` settles those.
 """
 
 from __future__ import annotations

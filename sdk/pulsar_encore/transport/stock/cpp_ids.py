@@ -14,7 +14,7 @@ def to_native(message_id: MessageId) -> Any:
     """The `_pulsar.MessageId` of an id, for seeking and for a reader's start.
 
     Never hand the result to an ack: it lacks the batch's shared state, and the library would ack
-    the whole entry (stock-client notes, section 3).
+    the whole entry: `docs/notes/cpp-client.md#acks`.
     """
     return message_id._msg_id
 

@@ -2,9 +2,9 @@
 
 Owns `EngineLog` and the one of this process. The library has one log for a process, of its first
 client, for ever; handing it a `logging.Logger` costs a lock and a formatted line for every message
-(stock-client notes, section 7). So it writes into a `LogFile`, and a thread of this module reads
-that and calls the handlers: no native thread ever waits for Python. A forked child gets a file of
-its own.
+(`docs/notes/cpp-client.md#logging`). So it writes into a `LogFile`, and a thread of this module
+reads that and calls the handlers: no native thread ever waits for Python. A forked child gets a
+file of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Native messages and ids that the stock library needs back: to ack parts, and for chunked ones.
 
 Owns `CppOriginals`. The library acks part of a batch only through the ids it delivered, and all
-chunks of a message only through the id of the whole (stock-client notes, section 3). What is acked
-is let go at once; and so, in a while, is what was asked for again and did not come: another
+chunks of a message only through the id of the whole (`docs/notes/cpp-client.md#acks`). What is
+acked is let go at once; and so, in a while, is what was asked for again and did not come: another
 consumer has it. Should it come later, its new ids are kept. Invariant: a payload is kept for a
 second only, so that a long wait does not pin it, but for chunked messages: the library cannot ask
 for all their chunks again, so they come again from here. Their ids outlive them: an ack without, of

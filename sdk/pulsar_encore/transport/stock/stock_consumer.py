@@ -1,9 +1,9 @@
 """A subscription on the stock client: the nearest it allows to the seam.
 
-Owns `StockConsumer`. By stock-client notes section 13: acks go through the native ids of the last
-delivery (an id rebuilt from parts acks its whole batch), and are refused while disconnected, when
-the native client would lose them; redelivery goes through the native nack timer at its floor, fed
-in bursts that are far enough apart not to starve it.
+Owns `StockConsumer`. Acks go through the native ids of the last delivery, because an id rebuilt
+from parts acks its whole batch. They are refused while disconnected, when the C++ client would lose
+them. Redelivery goes through the C++ client's nack timer at its floor, fed in bursts that are far
+enough apart not to starve it. The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ _NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and ti
 _CHUNKS_AGAIN_S: Final = 1.0
 _TIDY_S: Final = 0.02  # at least so long between two looks at what is kept
 _CLOSE_S: Final = 5.0
-# With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
-# taken for so long, so that the permits are used up; 0 of 12 rewinds skipped then, 9 of 12 without.
+# A rewind during a read makes the broker skip a block. Nothing is received for this long before a
+# rewind, so that the permits are used up. After the pause 0 of 12 rewinds skipped messages, without
+# it 9 of 12: `docs/notes/wire-protocol.md#rewind-during-a-read`.
 _QUIET_S: Final = 0.300
 # After a seek; a broker needs one for the active consumer of a Failover subscription alone.
 _SILENCE_S: Final = 3.0

@@ -3,7 +3,8 @@
 Owns `Addresses`, and the rule for addresses in answers (`referred`, `redirected`): an answer from
 the network never leads a client whose service URL has TLS to an address without TLS. The addresses
 of a service URL are tried in turn from a random one on; one that failed is left alone for a
-while that doubles, unless all of them failed (as Java's; wire-protocol notes 3.5).
+while that doubles, unless all of them failed, as in Java's client
+(`docs/notes/wire-protocol.md#addresses-and-proxies`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """MESSAGE commands that differ from the one before in nothing but the entry id, told by comparing.
 
 Owns `MessageTemplate`. On a busy subscription nearly every command is like the last one, and
-comparing bytes costs a tenth of decoding them (wire-protocol notes, section 9). What is not equal
-byte for byte - a redelivery, an ack set, another consumer or ledger, broker entry metadata - does
-not match and takes the general way, so the result is the same.
+comparing bytes costs a tenth of decoding them (`docs/notes/wire-protocol.md#cost-per-message`).
+What is not equal byte for byte - a redelivery, an ack set, another consumer or ledger, broker entry
+metadata - does not match and takes the general way, so the result is the same.
 """
 
 from __future__ import annotations

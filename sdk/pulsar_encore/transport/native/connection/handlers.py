@@ -77,7 +77,10 @@ class ProducerHandler(Protocol):
     """A producer's end. Called on the event loop; may neither raise nor suspend."""
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
-        """SEND_RECEIPT (wire-protocol notes 7.2); returns how many messages it was for."""
+        """Handle SEND_RECEIPT; return the number of its messages.
+
+        The reactions: `docs/notes/wire-protocol.md#send-receipts`.
+        """
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """SEND_ERROR; the connection stays."""
@@ -97,7 +100,7 @@ class WatchHandler(Protocol):
     suspend."""
 
     def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
-        """WATCH_TOPIC_UPDATE (wire-protocol notes, section 4)."""
+        """Handle WATCH_TOPIC_UPDATE: `docs/notes/wire-protocol.md#topic-lists`."""
 
     def on_lost(self, error: Exception) -> None:
         """The connection has ended. Requests failed before this."""

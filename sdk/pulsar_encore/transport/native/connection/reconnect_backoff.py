@@ -2,8 +2,8 @@
 
 Owns `ReconnectBackoff`: they double, and up to a half is taken off at random, so that what was lost
 together does not come back together. Java takes off a tenth, and nothing of the first: a thousand
-clients of a broker that went down would all be there again at once (wire-protocol notes, section
-8).
+clients of a broker that went down would all be there again at once
+(`docs/notes/wire-protocol.md#reconnect-backoff`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Chunked messages of one source: joined, and known by all their entries until they are settled.
 
 Owns `Chunked`. Above the link a chunked message is its last entry; here an ack or a redelivery of
-that is one of all its entries, because a part that comes alone may wedge the subscription
-(wire-protocol notes 6.4).
+that is one of all its entries, because a redelivered part may stall the subscription
+(`docs/notes/wire-protocol.md#chunked-messages`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Owns `Permits`, of one source on one connection. The broker counts down a permit for each message it
 sends; what it still has, plus what was delivered and not consumed, is kept at the window. The
 window is the receiver queue, or less where messages are so large that the queue of them would be
-more than the bytes allowed (a permit says nothing about size, wire-protocol notes 5.2). With a
-queue of 0 it is what somebody waits for.
+more than the bytes allowed, because permits count messages and not bytes
+(`docs/notes/wire-protocol.md#flow-permits`). With a queue of 0 the window is the number of messages
+that `receive` calls wait for.
 """
 
 from __future__ import annotations

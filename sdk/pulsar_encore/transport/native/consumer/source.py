@@ -1,9 +1,9 @@
 """One topic (or partition) of a subscription: attached, flowing, and what it is told to send.
 
 Owns `Source`. Order on a connection: SUBSCRIBE, its answer, what was acked and not confirmed, and
-only then permits (wire-protocol notes 0.2 and 8). Each attachment has a consumer id of its own, so
-that what comes late for an old one is nobody's. What a lost connection had under way is never
-delivered, and what was not handed over comes again by itself.
+only then permits (`docs/notes/wire-protocol.md#order-after-a-reconnect`). Each attachment has a
+consumer id of its own, so that what comes late for an old one is nobody's. What a lost connection
+had under way is never delivered, and what was not handed over comes again by itself.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ log: Final = logging.getLogger("pulsar_encore.consumer")
 _Answer = TypeVar("_Answer")
 
 _ONLY: Final = (0,)
-# A rewind meets a read under way, and the broker skips a block, unless its permits ran dry or
-# nothing came for so long (wire-protocol notes 5.5).
+# The broker skips a block if a rewind comes during a read, unless its permits are used up or it has
+# sent nothing for this long: `docs/notes/wire-protocol.md#rewind-during-a-read`.
 _CALM_S: Final = 0.1
 _DRAIN_S: Final = 0.5
 # A broker that is still writing an ack says that a SEEK is done, and skips it (4.2.4, 2 of 540

@@ -112,7 +112,8 @@ class Subscribing:
             metadata=chosen.properties,
             read_compacted=chosen.read_compacted or None,
             schema=self._schema,
-            # Of one that is not durable it would overrule the start id (notes 5.1).
+            # On a non-durable subscription the position would overrule the start id:
+            # `docs/notes/wire-protocol.md#subscribe`.
             initial_position=self._position(from_start) if self.durable else None,
             replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
             force_topic_creation=None if creates else False,
@@ -155,7 +156,8 @@ class Subscribing:
     def place(self, target: MessageId) -> pb.MessageIdData:
         """Where a seek to an id leads: to it, or behind it.
 
-        A broker goes to an entry, inclusive, or into a batch by an ack set (notes 5.6).
+        The broker seeks to an entry, inclusive. An ack set in the id starts inside a batch:
+        `docs/notes/wire-protocol.md#seek`.
         """
         inclusive = self._inclusive
         check_batch(target)

@@ -1,7 +1,8 @@
 """Asked of a broker over the binary protocol, any one of the service.
 
-Owns `BinaryLookup`: redirects, the way through a proxy, and leaving a broker that says again and
-again that it has too much to do (wire-protocol notes 2.2, 3.5 and 4).
+Owns `BinaryLookup`: redirects (`docs/notes/wire-protocol.md#lookup`), the way through a proxy
+(`docs/notes/wire-protocol.md#addresses-and-proxies`), and leaving a broker that keeps answering
+TooManyRequests (`docs/notes/wire-protocol.md#server-errors`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class BinaryLookup:
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         def make(request_id: int) -> pb.BaseCommand:
             # No pattern: dialects of regular expressions differ, so that a broker might leave out
-            # what is one's own to decide (notes, section 4).
+            # topics that match here. `docs/notes/wire-protocol.md#topic-lists`.
             return commands.get_topics_of_namespace(
                 namespace, request_id=request_id, mode=MODES[mode], topics_hash=known or None
             )

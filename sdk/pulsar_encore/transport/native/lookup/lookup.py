@@ -1,7 +1,8 @@
 """Partitions, owners and schemas of topics, asked of the brokers.
 
-Owns `Lookup`. The same question under way twice is asked once (wire-protocol notes, section 4), so
-many at a time, and again where the answer says that it may be another one in a while.
+Owns `Lookup`. Equal questions at the same time are asked once, the number of questions at a time is
+limited, and a question is retried if its answer says that another one may be given later:
+`docs/notes/wire-protocol.md#lookup`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns `PatternWatch`. A broker that can tells of each topic at once (WATCH_TOPIC_
 asked for as well, every now and then: not every broker can, a watch is of persistent topics only,
 and no pattern of more than 50 characters is taken. What the two say is put together, so that no
 topic is missed. After a reconnect the watch is asked for with the hash of what it has told, and so
-again where an update does not add up (wire-protocol notes, section 4).
+again where an update does not add up: `docs/notes/wire-protocol.md#topic-lists`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PRODUCER: what a broker is asked to take, and what it is told when it is asked again.
 
 Owns `Registration`; pure. The name, the topic's epoch and the sequence ids of the first time hold
-for all times after it (wire-protocol notes 7.1).
+for all times after it: `docs/notes/wire-protocol.md#producer-registration`.
 """
 
 from __future__ import annotations

@@ -274,7 +274,8 @@ class SendEncoder:
             chunk_id=size,
         )
         of_chunk.MergeFrom(rest)
-        # Storage may be set to the broker's limit and not a byte more (wire-protocol notes 1).
+        # The storage layer's limit may be exactly the broker's limit, so the metadata counts too:
+        # `docs/notes/wire-protocol.md#frame-sizes`.
         most = self.batch_limit - len(self._metadata(sequence_id, now_ms, of_chunk))
         if most <= 0:
             raise MessageTooBig(
