@@ -27,11 +27,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pulsar_encore as encore
 from pulsar_encore import letters
+from pulsar_encore.consumer.forwarding.copying import Destination
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.spark.sink import writers
-from pulsar_encore.spark.sink.copies import Way
 from pulsar_encore.spark.sink.holding import Held
 from pulsar_encore.spark.sink.numbering import numbering_of
 from pulsar_encore.spark.sink.rows import Chunk
@@ -400,7 +400,7 @@ def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:
 
 def _chunk(batch: pa.RecordBatch) -> Chunk:
     messages = [Outgoing(payload=each) for each in batch.column(0).to_pylist()]
-    return Chunk(messages, Way(TOPIC_OF_ATTEMPTS), 0)
+    return Chunk(messages, Destination(TOPIC_OF_ATTEMPTS), 0)
 
 
 TOPIC_OF_ATTEMPTS = "persistent://public/dedup/attempts"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pytest
 
+from pulsar_encore.consumer.forwarding.copying import Destination
 from pulsar_encore.errors import StoreError
 from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.spark.sink.copies import Way
 from pulsar_encore.spark.sink.holding import Held
 from pulsar_encore.spark.sink.rows import Chunk
 
@@ -26,7 +26,7 @@ def read(rows: pa.RecordBatch, first: int) -> Chunk:
         Outgoing(payload=payload, partition_key=key, properties={"row": f"{number}"})
         for number, (payload, key) in enumerate(zip(payloads, keys, strict=True), first)
     ]
-    return Chunk(messages, Way("t"), sum(len(each) for each in payloads if each))
+    return Chunk(messages, Destination("t"), sum(len(each) for each in payloads if each))
 
 
 def held(batches: Iterable[pa.RecordBatch], in_memory: int = 1 << 20) -> Held:

@@ -9,19 +9,22 @@ from unittest.mock import patch
 import pytest
 from sink_kit import URL
 
+from pulsar_encore.consumer.forwarding.copying import Destination
 from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
 from pulsar_encore.ids import MessageId
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.spark.connecting import Connection
 from pulsar_encore.spark.sink import sending
-from pulsar_encore.spark.sink.copies import Way
 from pulsar_encore.spark.sink.numbering import Numbering
 from pulsar_encore.spark.sink.options import Publishing, SinkOptions
 from pulsar_encore.spark.sink.rows import Chunk
 from pulsar_encore.spark.sink.sending import Sender
 
-ONE, OTHER = Way("persistent://public/default/one"), Way("persistent://public/default/other")
+ONE, OTHER = (
+    Destination("persistent://public/default/one"),
+    Destination("persistent://public/default/other"),
+)
 
 
 class Link:
@@ -55,20 +58,20 @@ class Producers:
 
     def __init__(self) -> None:
         self.links = {ONE: Link(), OTHER: Link()}
-        self.dropped: list[Way] = []
-        self.given_back: list[Way] = []
+        self.dropped: list[Destination] = []
+        self.given_back: list[Destination] = []
 
-    async def take(self, way: Way, _: object) -> Link:
-        return self.links[way]
+    async def take(self, destination: Destination, _: object) -> Link:
+        return self.links[destination]
 
-    async def make_numbered(self, way: Way, _: object, __: Numbering) -> Link:
-        return self.links[way]
+    async def make_numbered(self, destination: Destination, _: object, __: Numbering) -> Link:
+        return self.links[destination]
 
-    def give_back(self, ways: Iterable[Way], _: object) -> None:
-        self.given_back += ways
+    def give_back(self, destinations: Iterable[Destination], _: object) -> None:
+        self.given_back += destinations
 
-    async def drop(self, ways: Iterable[Way], _: object) -> None:
-        self.dropped += ways
+    async def drop(self, destinations: Iterable[Destination], _: object) -> None:
+        self.dropped += destinations
 
     async def close(self, links: Iterable[Link]) -> None:
         for each in links:
@@ -93,8 +96,12 @@ def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> Se
     return made
 
 
-def chunk(*ways: Way) -> Chunk:
-    return Chunk([Outgoing(payload=b"%d" % number) for number in range(len(ways))], list(ways), 0)
+def chunk(*destinations: Destination) -> Chunk:
+    return Chunk(
+        [Outgoing(payload=b"%d" % number) for number in range(len(destinations))],
+        list(destinations),
+        0,
+    )
 
 
 async def turns() -> None:

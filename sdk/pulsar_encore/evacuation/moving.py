@@ -1,28 +1,31 @@
-"""Moving what waits to retry-letter topics: read, publish a copy, ack, let go of; in this order.
+"""Evacuation: move waiting messages of a state directory to retry letter topics.
 
-Owns `evacuate`. Invariants: an ack follows the copy's receipt, and the state lets go after the ack
-is confirmed; so a crash between any two leaves a double at worst, and the next run goes on. The
-retry-letter topic has the subscription before anything is sent there, for a topic without one keeps
-nothing. A cancelled or failed run waits for what is under way.
+Owns `evacuate`. For each message the steps are: read it, publish a copy, ack the original, remove
+its record from the state. Invariants: an ack follows the receipt of the copy, and a record is
+removed after the ack is confirmed. A crash between two steps leaves a duplicate at worst, and the
+next run continues. The subscription is made on the retry letter topic before the first copy is sent
+there, because a topic without a subscription keeps nothing. A cancelled or failed run waits for the
+copies in flight.
 
-The subscription is joined by a Shared consumer that asks for no message: it acks by id what nobody
-sent it, which takes part in nothing else and counts no delivery.
+The acks are sent by a Shared consumer that requests no messages. It acks by id messages that the
+broker did not send to it, and this changes no delivery count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..client import Client, transport_of
 from ..closing import to_its_end
 from ..consumer import Consumer
-from ..consumer.forwarding.copying import producer_options
+from ..consumer.forwarding.bounded_copy import BoundedCopy
+from ..consumer.forwarding.copying import Destination
 from ..core.entry import EntryKey
 from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of
 from ..errors import (
@@ -36,7 +39,7 @@ from ..errors import (
 )
 from ..exceptions import ConsumerBusy
 from ..ids import MessageId
-from ..letters.form import Form, form_of
+from ..letters.form import form_of
 from ..letters.id_text import id_text
 from ..letters.writing import Author, parked_nack
 from ..message import Message, raw_of
@@ -45,7 +48,6 @@ from ..outgoing import Outgoing
 from ..state.rocks import RocksStore, Source
 from ..timer import wall_now_ms
 from ..topic_names import base_name
-from ..transport.base import ProducerLink
 from ..version import VERSION
 from .comparing import Comparison
 from .entries import NEAR, Entries
@@ -54,15 +56,13 @@ from .looking import waiting_id
 from .plan import SourcePlan, evacuation_plan
 from .report import EvacuationReport
 
-#: Messages under way at once: copies sent, or acks that are not confirmed.
-UNDER_WAY: Final = 500
+#: Messages in flight: copies without a receipt, or originals whose acks are not confirmed.
+MAX_IN_FLIGHT: Final = 500
 _BURST: Final = 100  # entries in a turn of the loop
 _ACK_GROUP_MS: Final = 10
 _ACK_S: Final = 60.0
 _LOOK_AHEAD: Final = 1000  # entries
-_MOST_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
-# Failures of one message; its topic is as good as before.
-_OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
+_MAX_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
 _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
 _CHUNKED: Final = (
     "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
@@ -137,6 +137,7 @@ async def evacuate(
         TransportError: The cluster could not be reached.
     """
     report = EvacuationReport() if report is None else report
+    options = _Options(crypto_key_reader, text_keys, forget_missing, on_progress)
     plans = await asyncio.to_thread(
         evacuation_plan, path, topic=topic, subscription=subscription, retry_topic=retry_topic
     )
@@ -149,8 +150,13 @@ async def evacuate(
         report.waiting = sum(plan.waiting for plan in plans)
         for plan in plans:
             if plan.waiting:
-                move = _Moving(client, store, plan, report, crypto_key_reader, text_keys)
-                await move.run(on_progress, forget_missing)
+                source = store.source(
+                    plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
+                )
+                try:
+                    await _Moving(client, store, source, plan, report, options).run()
+                finally:
+                    source.close()
     except TransportError as error:
         if not report.moved and not report.gone:
             raise
@@ -160,6 +166,15 @@ async def evacuate(
     finally:
         await to_its_end(store.aclose())
     return report
+
+
+class _Options(NamedTuple):
+    """Arguments of `evacuate` that apply to every topic."""
+
+    crypto_key_reader: Any
+    text_keys: bool
+    forget_missing: bool
+    on_progress: OnProgress | None
 
 
 class _LostTopicError(EncoreError):
@@ -221,164 +236,132 @@ def _used_here(path: str | os.PathLike[str]) -> StateInUseError:
 
 
 class _Moving:
-    """What waits of one source."""
+    """Moves the waiting messages of one topic or partition."""
 
     def __init__(
         self,
         client: Client,
         store: RocksStore,
+        source: Source,
         plan: SourcePlan,
         report: EvacuationReport,
-        crypto_key_reader: Any,
-        text_keys: bool,
+        options: _Options,
     ) -> None:
         self._client = client
         self._transport = transport_of(client)
         self._store = store
+        self._source = source
         self._plan = plan
         self._report = report
-        self._crypto_key_reader = crypto_key_reader
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self._author = Author(
             subscription=plan.subscription,
             consumer_name="",
             version=VERSION,
-            refuse_byte_keys=not (self._transport.capabilities.binary_keys or text_keys),
+            refuse_byte_keys=not (self._transport.capabilities.binary_keys or options.text_keys),
         )
         self._consumer: Consumer | None = None
-        self._producers: dict[Form, ProducerLink] = {}
-        self._blocked: dict[Form, EncoreError] = {}  # why there is no producer
-        self._making = asyncio.Lock()
-        self._under_way: dict[asyncio.Task[None], int] = {}
-        self._failures = 0  # in a row
-        self._last_error: EncoreError | None = None
-        self._failure: BaseException | None = None
-        self._on_progress: OnProgress | None = None
+        self._copies = BoundedCopy(
+            self._transport,
+            options.crypto_key_reader,
+            limit=MAX_IN_FLIGHT,
+            max_failures=_MAX_FAILURES,
+            max_pending_messages=MAX_IN_FLIGHT,
+            block_if_queue_full=True,
+        )
 
-    async def run(self, on_progress: OnProgress | None, forget_missing: bool) -> None:
-        """Move all of it, as far as that is possible.
-
-        Args:
-            on_progress: See `OnProgress`.
-            forget_missing: See `evacuate`.
+    async def run(self) -> None:
+        """Move every message that can be moved.
 
         Raises:
             TransportError: The cluster cannot be reached.
             ClosedError: The client was closed.
             StoreError: The state cannot be written.
         """
-        self._on_progress = on_progress
-        plan = self._plan
-        source = self._store.source(
-            plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
-        )
-        try:
-            parts = await to_its_end(asyncio.to_thread(_parts, source))
-            if not await self._topic_is_there():
-                await self._nothing_there(source, parts, forget_missing)
-                return
-            await self._move(source, parts, forget_missing)
-        finally:
-            source.close()
+        parts = await to_its_end(asyncio.to_thread(_parts, self._source))
+        if await self._topic_is_there():
+            await self._move(parts)
+        else:
+            await self._nothing_there(parts)
 
-    async def _move(self, source: Source, parts: Sequence[_Part], forget_missing: bool) -> None:
+    async def _move(self, parts: Sequence[_Part]) -> None:
         # Records without a fingerprint say nothing of the cluster, so their entries come last.
         parts = sorted(parts, key=lambda part: not part.fingerprint)
         named = sum(part.fingerprint != NO_FINGERPRINT for part in parts)
         comparison = Comparison[_Part](self._plan.topic, named)
         done = 0
+        lost: EncoreError | None = None
         try:
             async with AsyncExitStack() as open_:
+                open_.push_async_callback(self._copies.close)
                 open_.push_async_callback(self._end)
-                entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
-                open_.push_async_callback(lambda: entries.close())
-                open_.push_async_callback(self._settle)
+                entries = Entries(self._client, self._plan.topic, self._options.crypto_key_reader)
+                open_.push_async_callback(entries.close)
+                open_.push_async_callback(self._copies.drain)
                 for at, part in enumerate(parts):
                     if at % _BURST == 0:
                         await asyncio.sleep(0)  # of what is gone nothing else suspends
                     if named and at == named:
                         if not comparison.sure:
                             missing = [*comparison.doubted(), *parts[at:]]
-                            await self._nothing_there(source, missing, forget_missing)
+                            await self._nothing_there(missing)
                             return
-                        # The ids of records without a fingerprint begin here, from the lowest, and
-                        # a reader cannot go back.
+                        # Here begin the records without a fingerprint. Their ids start from the
+                        # lowest again, and a reader cannot go back.
                         await entries.close()
-                        entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                     messages = await entries.of(part.key, partial(_run, parts, at))
                     other = bool(messages) and part.is_other(messages or ())
                     if other or messages == []:
                         reason = _OTHER if other else _GONE
                         for gone, why in comparison.missing(part, reason, other=other):
-                            self._let_go(source, gone, why)
+                            self._let_go(gone, why)
                         if comparison.sure:
                             done = at + 1
                         continue
                     if messages:
                         for gone, why in comparison.same():
-                            self._let_go(source, gone, why)
+                            self._let_go(gone, why)
                     if not messages or messages[0].message_id().first_chunk:
                         done = at + 1
                         self._stay([part], _CHUNKED)
                         continue
-                    await self._room(len(messages))
-                    if self._failure is not None:
+                    if not await self._copies.room(len(messages)):
                         break
                     if self._consumer is None:  # not before it is known to be the right cluster
                         self._consumer = await self._subscribe()
                         await self._ensure_subscription()
                     done = at + 1
-                    moving = self._move_part(source, self._consumer, part, messages)
-                    task = self._loop.create_task(self._guarded(moving))
-                    self._under_way[task] = len(messages)
-                    task.add_done_callback(lambda task: self._under_way.pop(task, None))
+                    moving = self._move_part(self._consumer, part, messages)
+                    self._copies.begin(moving, messages=len(messages))
                 else:
-                    await self._nothing_there(source, comparison.doubted(), forget_missing)
+                    await self._nothing_there(comparison.doubted())
         except TransportError as error:
             if error.result in _NO_CLUSTER:
                 raise
-            self._stay(parts[done:], str(error))
-            if self._failure is None or isinstance(self._failure, _LostTopicError):
-                return
-        finally:
-            await to_its_end(self._close_producers())
-        if isinstance(self._failure, _LostTopicError):
-            self._stay(parts[done:], str(self._failure))
-        elif self._failure is not None:
-            raise self._failure
+            lost = error
+        failure = self._copies.failure
+        if isinstance(failure, _LostTopicError):
+            lost = lost or failure
+        if lost is not None:
+            self._stay(parts[done:], str(lost))
+        if failure is not None and not isinstance(failure, _LostTopicError):
+            raise failure
 
-    async def _nothing_there(
-        self, source: Source, parts: Sequence[_Part], forget_missing: bool
-    ) -> None:
+    async def _nothing_there(self, parts: Sequence[_Part]) -> None:
         """No message shows that the cluster is the right one, and these are not there."""
         for at, part in enumerate(parts):
             if at % _BURST == 0:
                 await asyncio.sleep(0)
-            if forget_missing:
-                self._let_go(source, part, "the cluster has no message of its topic that waits")
+            if self._options.forget_missing:
+                self._let_go(part, "the cluster has no message of its topic that waits")
             else:
                 self._stay([part], _NOTHING_THERE)
-
-    async def _guarded(self, moving: Coroutine[Any, Any, None]) -> None:
-        try:
-            await moving
-        except BaseException as error:
-            if self._failure is None and not isinstance(error, asyncio.CancelledError):
-                self._failure = error
-
-    async def _room(self, messages: int) -> None:
-        while self._under_way and sum(self._under_way.values()) + messages > UNDER_WAY:
-            await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
-
-    async def _settle(self) -> None:
-        """Wait for what is under way, also when cancelled: it is half done."""
-        while self._under_way:
-            await to_its_end(_all_of(list(self._under_way)))
 
     # Of one entry
 
     async def _move_part(
-        self, source: Source, consumer: Consumer, part: _Part, messages: Sequence[Message]
+        self, consumer: Consumer, part: _Part, messages: Sequence[Message]
     ) -> None:
         try:
             form_of(messages[0])
@@ -390,46 +373,47 @@ class _Moving:
         absent = part.dues.keys() - {part.place(each) for each in chosen}
         if absent:
             missing = replace(part, dues={each: part.dues[each] for each in absent})
-            self._let_go(source, missing, "its entry has no such message")
+            self._let_go(missing, "its entry has no such message")
         whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
         if not whole and not self._transport.capabilities.ack_unseen_index:
             left = {at: due for at, due in part.dues.items() if at not in absent}
             stays = replace(part, dues=left)
             return self._stay([stays], _PART_OF_A_BATCH)
         outcomes = await asyncio.gather(
-            *(self._send(source, part, each) for each in chosen), return_exceptions=True
+            *(self._send(part, each) for each in chosen), return_exceptions=True
         )
         moved: list[Message] = []
         unsent: set[int | None] = set()
         for message, failure in zip(chosen, outcomes, strict=True):
             if failure is None:
                 moved.append(message)
-                self._failures = 0
-            else:
-                self._unsent(message, failure)
-                unsent.add(part.place(message))
+                continue
+            if not isinstance(failure, EncoreError) or isinstance(failure, ClosedError):
+                raise failure
+            self._report.refuse(self._plan.topic, [id_text(message.message_id())], str(failure))
+            unsent.add(part.place(message))
         if moved:
             await self._ack(consumer, moved, whole=whole and not unsent)
             places = {part.place(each) for each in moved} - unsent
-            self._forget(source, part, [each for each in places if each is not None])
+            self._forget(part, [each for each in places if each is not None])
             self._report.move(self._plan.retry_topic, len(moved))
         self._progress()
-        if self._failures >= _MOST_FAILURES:
+        if self._copies.exhausted:  # the destinations differ in form and share the topic
+            last = next(iter(self._copies.exhausted.values()))
             raise _LostTopicError(
-                f"{self._plan.retry_topic} took none of {self._failures} in a row: "
-                f"{self._last_error}"
+                f"{self._plan.retry_topic} took none of {_MAX_FAILURES} in a row: {last}"
             )
 
-    async def _send(self, source: Source, part: _Part, message: Message) -> None:
-        producer = await self._producer(form_of(message))
-        await producer.publish(self._copy(source, part, message))
+    async def _send(self, part: _Part, message: Message) -> None:
+        destination = Destination(self._plan.retry_topic, form_of(message))
+        await self._copies.publish(destination, self._copy(part, message))
 
-    def _copy(self, source: Source, part: _Part, message: Message) -> Outgoing:
+    def _copy(self, part: _Part, message: Message) -> Outgoing:
         place = part.place(message)
         assert place is not None
         due_ms = part.dues[place]
         now = wall_now_ms(self._loop)
-        known = source.records.recall(*part.key, message.message_id().batch_index())
+        known = self._source.records.recall(*part.key, message.message_id().batch_index())
         return parked_nack(
             message,
             self._author,
@@ -457,32 +441,24 @@ class _Moving:
                 retryable=True,
             ) from error
 
-    def _unsent(self, message: Message, error: BaseException) -> None:
-        if not isinstance(error, EncoreError) or isinstance(error, ClosedError):
-            raise error
-        if isinstance(error, TransportError) and error.result not in _OF_THE_MESSAGE:
-            self._failures += 1
-            self._last_error = error
-        self._report.refuse(self._plan.topic, [id_text(message.message_id())], str(error))
-
     # The state
 
-    def _forget(self, source: Source, part: _Part, places: Sequence[int]) -> None:
+    def _forget(self, part: _Part, places: Sequence[int]) -> None:
         ledger, entry = part.key
         if -1 in places:
-            source.records.settled(ledger, entry)
+            self._source.records.settled(ledger, entry)
             self._store.flush()
         else:
-            source.records.ends_waiting((ledger, entry, each) for each in places)
-            source.records.settled(ledger, entry, sum(1 << each for each in places))
+            self._source.records.ends_waiting((ledger, entry, each) for each in places)
+            self._source.records.settled(ledger, entry, sum(1 << each for each in places))
         if self._store.trouble is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
                 "once more by the next run"
             )
 
-    def _let_go(self, source: Source, part: _Part, reason: str) -> None:
-        self._forget(source, part, list(part.dues))
+    def _let_go(self, part: _Part, reason: str) -> None:
+        self._forget(part, list(part.dues))
         self._report.lose(self._plan.topic, part.ids(self._plan.topic), reason)
         self._progress()
 
@@ -492,8 +468,8 @@ class _Moving:
         self._progress()
 
     def _progress(self) -> None:
-        if self._on_progress is not None:
-            self._on_progress(self._report)
+        if self._options.on_progress is not None:
+            self._options.on_progress(self._report)
 
     # The broker
 
@@ -549,37 +525,6 @@ class _Moving:
             return  # somebody reads it with another type: it is there
         await link.close()
 
-    async def _producer(self, form: Form) -> ProducerLink:
-        async with self._making:
-            if form in self._blocked:
-                raise self._blocked[form]
-            if form not in self._producers:
-                try:
-                    self._producers[form] = await self._make_producer(form)
-                except EncoreError as error:
-                    self._blocked[form] = error
-                    raise
-            return self._producers[form]
-
-    async def _make_producer(self, form: Form) -> ProducerLink:
-        return await self._transport.create_producer(
-            await producer_options(
-                form,
-                self._transport.schema_of,
-                self._crypto_key_reader,
-                byte_keys=self._transport.capabilities.binary_keys,
-                topic=self._plan.retry_topic,
-                max_pending_messages=UNDER_WAY,
-                block_if_queue_full=True,
-            )
-        )
-
-    async def _close_producers(self) -> None:
-        producers, self._producers = list(self._producers.values()), {}
-        closing = (producer.close() for producer in producers)
-        # A producer that is gone already is closed, which is what was wanted.
-        await asyncio.gather(*closing, return_exceptions=True)
-
 
 def _parts(source: Source) -> list[_Part]:
     """What waits, by entry, in order."""
@@ -606,7 +551,3 @@ def _stopped(error: EncoreError, report: EvacuationReport) -> EvacuationStoppedE
         "go on",
         report,
     )
-
-
-async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)

@@ -22,7 +22,7 @@ from ...options.letters import DeadLetterPolicy
 from ...topic_names import dead_topic_of, dead_topic_of_one, full_name
 from ...transport.base import ProducerLink, Transport
 from ..announcer import ProducerAnnouncer
-from .copying import producer_options
+from .copying import Destination, producer_options
 from .producer import LetterProducer
 
 _MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
@@ -110,13 +110,11 @@ class LetterTopics:
             name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
         return await self._transport.create_producer(
             await producer_options(
-                form,
+                Destination(topic, form, first_subscription),
                 self._schema,
                 self._options.crypto_key_reader,
                 byte_keys=self._transport.capabilities.binary_keys,
-                topic=topic,
                 producer_name=name,
-                initial_subscription_name=first_subscription,
                 # What is over the limit waits in the link, in order: it is never refused for that.
                 max_pending_messages=_MOST_UNDER_WAY,
                 block_if_queue_full=True,

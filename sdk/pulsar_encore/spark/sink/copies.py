@@ -1,7 +1,7 @@
 """What becomes of a row that was read from Pulsar: a retry letter, a dead letter, or a replay.
 
 Owns `CopyRule` and its kinds, one for each `sinkMode` but produce: of an original, the `Outgoing`,
-and the way it goes. What letters say is `letters`' business, and where a replay may send one is
+and its destination. What letters say is `letters`' business, and where a replay may send one is
 `deadletters`'. Pure: times are arguments.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 from random import Random
 from typing import Final, NamedTuple, Protocol, cast
 
+from ...consumer.forwarding.copying import Destination
 from ...deadletters.letter import Letter
 from ...errors import ConfigurationError
 from ...letters.counting import reconsume_attempt, used_up
 from ...letters.evidence import Evidence, evidence_of
-from ...letters.form import PLAIN, Form, form_of
+from ...letters.form import form_of
 from ...letters.writing import (
     Author,
     dead_letter_by_nack,
@@ -32,20 +33,6 @@ from .originals import RowOriginal
 _AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
 _MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception
 _MOST_REASON = 1_000
-
-
-class Way(NamedTuple):
-    """Where messages go, and how they are written: a producer for each.
-
-    Attributes:
-        topic: Full name.
-        form: What all of them have in common.
-        first_subscription: Made on the topic before the first of them; None for none.
-    """
-
-    topic: str
-    form: Form = PLAIN
-    first_subscription: str | None = None
 
 
 class Times(NamedTuple):
@@ -89,8 +76,8 @@ class Why(NamedTuple):
 class CopyRule(Protocol):
     """What a `sinkMode` makes of a row."""
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
-        """The copy, and its way.
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Destination, Outgoing]:
+        """Return the copy and its destination.
 
         Raises:
             ConfigurationError: Of this row there can be none; says why.
@@ -151,9 +138,9 @@ class _Topics:
         first = base_name(topic).removesuffix(self._named)
         return dead_topic_of((first,), self._options.subscription)
 
-    def dead_way(self, original: RowOriginal) -> Way:
+    def dead_destination(self, original: RowOriginal) -> Destination:
         topic = self.dead(original.topic_name())
-        return Way(topic, form_of(original), self._options.initial_subscription)
+        return Destination(topic, form_of(original), self._options.initial_subscription)
 
 
 class _Reconsumed:
@@ -165,7 +152,7 @@ class _Reconsumed:
         self._topics = _Topics(options)
         self._rng = rng
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Destination, Outgoing]:
         options, author = self._options, self._author
         topic = original.topic_name()
         from_retry = self._topics.from_retry_topic(topic)
@@ -182,7 +169,7 @@ class _Reconsumed:
                 evidence=evidence,
                 from_retry_topic=from_retry,
             )
-            return self._topics.dead_way(original), letter
+            return self._topics.dead_destination(original), letter
         letter = retry_letter(
             original,
             author,
@@ -193,7 +180,7 @@ class _Reconsumed:
             evidence=evidence,
             from_retry_topic=from_retry,
         )
-        return Way(self._topics.retry(topic), form_of(original)), letter
+        return Destination(self._topics.retry(topic), form_of(original)), letter
 
 
 class _Dead:
@@ -204,7 +191,7 @@ class _Dead:
         self._author = author
         self._topics = _Topics(options)
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Destination, Outgoing]:
         from_retry = self._topics.from_retry_topic(original.topic_name())
         letter = dead_letter_by_nack(
             original,
@@ -215,7 +202,7 @@ class _Dead:
             evidence=why.evidence(DEAD_LETTER),
             from_retry_topic=from_retry,
         )
-        return self._topics.dead_way(original), letter
+        return self._topics.dead_destination(original), letter
 
 
 class _Replay:
@@ -225,7 +212,7 @@ class _Replay:
         self._settings = settings
         self._refuse_byte_keys = refuse_byte_keys
 
-    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Destination, Outgoing]:
         settings = self._settings
         # A letter reads of its message what a row has too.
         letter = Letter(cast(Message, original))
@@ -236,4 +223,4 @@ class _Replay:
             keep_counters=settings.keep_counters,
             refuse_byte_keys=self._refuse_byte_keys,
         )
-        return Way(full_name(topic), form_of(original)), copy
+        return Destination(full_name(topic), form_of(original)), copy

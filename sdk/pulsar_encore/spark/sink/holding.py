@@ -15,10 +15,10 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from ...consumer.forwarding.copying import Destination
 from ...errors import StoreError
 from ...letters import ORIGIN_MESSAGE_ID
 from ...outgoing import Outgoing
-from .copies import Way
 from .rows import Chunk
 
 _IN_MEMORY: Final = 64 * 2**20
@@ -114,12 +114,12 @@ class Held:
 
 
 def _bytes_of(chunk: Chunk, *, copies: bool) -> bytes:
-    ways: Sequence[Way] | repeat[Way] = (
-        chunk.ways if isinstance(chunk.ways, list) else repeat(chunk.ways)
+    destinations: Sequence[Destination] | repeat[Destination] = (
+        chunk.destinations if isinstance(chunk.destinations, list) else repeat(chunk.destinations)
     )
     parts: list[bytes] = []
-    for message, way in zip(chunk.messages, ways, strict=False):
-        parts += _parts(message, way.topic, copies=copies)
+    for message, destination in zip(chunk.messages, destinations, strict=False):
+        parts += _parts(message, destination.topic, copies=copies)
     return b"".join(parts)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from ...consumer.forwarding.copying import Destination
 from ...errors import ConfigurationError, EncoreError
 from ...ids import MessageId
 from ...options.checks import topic_name
@@ -34,7 +35,7 @@ from .columns import (
     TOPIC,
     Layout,
 )
-from .copies import CopyRule, Times, Way, Why
+from .copies import CopyRule, Times, Why
 from .delays import MOST_MS
 from .encoding import Encode, encoder_of
 from .options import SinkOptions
@@ -49,12 +50,12 @@ class Chunk:
 
     Attributes:
         messages: In order.
-        ways: One for all of them, or one for each.
+        destinations: One for all of them, or one for each.
         size: Bytes of their payloads.
     """
 
     messages: list[Outgoing]
-    ways: Way | list[Way]
+    destinations: Destination | list[Destination]
     size: int
 
 
@@ -90,8 +91,8 @@ class ProducedRows:
         self._encode: Encode | None = None
         if options.value_format != "raw":
             self._encode = encoder_of(options.value_format, layout.values, options.value_schema)
-        self._topic = None if options.topic is None else Way(options.topic)
-        self._ways: dict[str, Way] = {}
+        self._topic = None if options.topic is None else Destination(options.topic)
+        self._destinations: dict[str, Destination] = {}
 
     def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
         columns = _Columns(batch, self._layout)
@@ -118,19 +119,21 @@ class ProducedRows:
                 strict=False,
             )
         ]
-        return Chunk(messages, self._ways_of(batch, columns, first), _size_of(payloads))
+        return Chunk(messages, self._destinations_of(batch, columns, first), _size_of(payloads))
 
     def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         if self._encode is not None:
             return self._encode([batch.column(each) for each in self._fields])
         return bytes_of(batch.column(self._fields[0]))
 
-    def _ways_of(self, batch: pa.RecordBatch, columns: _Columns, first: int) -> Way | list[Way]:
+    def _destinations_of(
+        self, batch: pa.RecordBatch, columns: _Columns, first: int
+    ) -> Destination | list[Destination]:
         topics = columns.topics()
         if topics is None:
             assert self._topic is not None  # checked with the layout
             return self._topic
-        known = self._ways
+        known = self._destinations
         try:
             return [known[each] for each in topics]  # type: ignore[index]
         except KeyError:
@@ -144,7 +147,7 @@ class ProducedRows:
                     )
                 known[topic] = self._topic  # type: ignore[index]
             elif topic not in known:
-                known[topic] = Way(_full(topic, columns.name(TOPIC)))
+                known[topic] = Destination(_full(topic, columns.name(TOPIC)))
         return [known[each] for each in topics]  # type: ignore[index]
 
 
@@ -170,7 +173,7 @@ class CopiedRows:
         topics = columns.topics()
         assert topics is not None  # checked with the layout
         messages: list[Outgoing] = []
-        ways: list[Way] = []
+        destinations: list[Destination] = []
         for number, (payload, topic, *rest) in enumerate(
             zip(
                 payloads,
@@ -187,12 +190,12 @@ class CopiedRows:
             first,
         ):
             try:
-                way, message = self._copy(columns, times, payload, topic, *rest)
+                destination, message = self._copy(columns, times, payload, topic, *rest)
             except EncoreError as error:
                 raise ConfigurationError(f"row {number} of the task, {topic}: {error}") from error
-            ways.append(way)
+            destinations.append(destination)
             messages.append(message)
-        return Chunk(messages, ways, _size_of(payloads))
+        return Chunk(messages, destinations, _size_of(payloads))
 
     def _copy(
         self,
@@ -207,7 +210,7 @@ class CopiedRows:
         event_ms: int | None,
         schema_version: bytes | None,
         why: Why,
-    ) -> tuple[Way, Outgoing]:
+    ) -> tuple[Destination, Outgoing]:
         if topic is None or message_id is None:
             missing = columns.name(TOPIC if topic is None else MESSAGE_ID)
             raise ConfigurationError(f"{missing} is null: nothing says what it is a copy of")
