@@ -12,6 +12,8 @@ that cannot be sent is refused by its id and delays no other letter.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -27,11 +29,10 @@ from ..exceptions import ConsumerBusy
 from ..letters.form import form_of
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
-from ..options.checks import integer, text
+from ..options.checks import text
 from ..outgoing import Outgoing
 from .errors import ReplayStoppedError
 from .letter import Letter
-from .pacing import Pace
 from .report import ReplayReport
 from .selection import Selection
 
@@ -42,6 +43,40 @@ _ACK_GROUP_MS: Final = 10
 _NO_WINDOW: Final = 2**62  # brokers limit unacked messages on Shared and Key_Shared only
 _DRAIN_S: Final = 35.0  # longer than the send timeout of the producers
 _MOST_ID: Final = 200
+
+
+class Pace:
+    """Limits the rate of letters by the event loop's clock.
+
+    The letters are spaced evenly. After a delay they do not come in a burst to catch up.
+
+    Args:
+        rate: Letters per second; None for no limit.
+
+    Raises:
+        ConfigurationError: The rate is not a number above 0.
+    """
+
+    def __init__(self, rate: Any) -> None:
+        self._gap_s = 0.0
+        self._next = -math.inf
+        if rate is None:
+            return
+        number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        # With a smaller rate a step takes more than a month, which is longer than timers can wait.
+        if not number or not math.isfinite(rate) or rate < 1e-6:
+            raise ConfigurationError(f"rate must be letters a second, above 0, got {rate!r}")
+        self._gap_s = 1 / rate
+
+    async def step(self) -> None:
+        """Wait until the next letter may be sent."""
+        if not self._gap_s:
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._next:
+            await asyncio.sleep(self._next - now)
+            now = self._next
+        self._next = now + self._gap_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,13 +283,8 @@ class Replay:
             self._options.on_progress(self._report)
 
 
-def checked_limit(limit: Any) -> int | None:
-    """A number of letters, at least 1, or None."""
-    return None if limit is None else integer(limit, "limit", low=1, unit="letters")
-
-
 def checked_replay_id(replay_id: Any) -> str:
-    """The id given, or a new one."""
+    """Return the given id after a check, or a new one for None."""
     if replay_id is None:
         return uuid.uuid4().hex[:12]
     checked = text(replay_id, "replay_id")

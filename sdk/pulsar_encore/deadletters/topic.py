@@ -17,14 +17,13 @@ from ..exceptions import TopicNotFound
 from ..ids import MessageId
 from ..letters.id_text import parse_id
 from ..options import ConsumerCryptoFailureAction
-from ..options.checks import boolean, check_crypto_key_reader, text, topic_name
+from ..options.checks import boolean, check_crypto_key_reader, integer, text, topic_name
 from ..reader import Reader
 from ..topic_names import base_name, full_name
 from .errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .groups import Grouping, LetterGroup
 from .letter import Letter
-from .pacing import Pace
-from .replay import Replay, ReplayOptions, checked_limit, checked_replay_id
+from .replay import Pace, Replay, ReplayOptions, checked_replay_id
 from .report import ReplayReport
 from .selection import Selection
 
@@ -207,7 +206,7 @@ class DeadLetters:
             text_keys=self._text_keys,
             selection=selection,
             pace=Pace(rate),
-            limit=checked_limit(limit),
+            limit=None if limit is None else integer(limit, "limit", low=1, unit="letters"),
             keep_counters=boolean(keep_counters, "keep_counters"),
             target=target_topic,
             quiet_s=float(quiet),

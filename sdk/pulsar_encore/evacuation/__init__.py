@@ -5,10 +5,9 @@ delivered when it is due there; `evacuation_plan` says beforehand what would go 
 `pulsar-encore state evacuate` is a thin layer over it.
 """
 
-from .errors import EvacuationStoppedError
 from .moving import evacuate
 from .plan import SourcePlan, evacuation_plan
-from .report import EvacuationReport, NotMoved
+from .report import EvacuationReport, EvacuationStoppedError, NotMoved
 
 __all__ = [
     "EvacuationReport",

@@ -25,7 +25,7 @@ from ..client import Client, transport_of
 from ..closing import to_its_end
 from ..consumer import Consumer
 from ..consumer.forwarding.bounded_copy import BoundedCopy
-from ..consumer.forwarding.copying import Destination
+from ..consumer.forwarding.copying import Destination, ensure_subscription
 from ..core.entry import EntryKey
 from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of
 from ..errors import (
@@ -43,7 +43,7 @@ from ..letters.form import form_of
 from ..letters.id_text import id_text
 from ..letters.writing import Author, parked_nack
 from ..message import Message, raw_of
-from ..options import ConsumerType, InitialPosition, Subscription
+from ..options import ConsumerType, InitialPosition
 from ..outgoing import Outgoing
 from ..state.rocks import RocksStore, Source
 from ..timer import wall_now_ms
@@ -51,10 +51,9 @@ from ..topic_names import base_name
 from ..version import VERSION
 from .comparing import Comparison
 from .entries import NEAR, Entries
-from .errors import EvacuationStoppedError
 from .looking import waiting_id
 from .plan import SourcePlan, evacuation_plan
-from .report import EvacuationReport
+from .report import EvacuationReport, EvacuationStoppedError
 
 #: Messages in flight: copies without a receipt, or originals whose acks are not confirmed.
 MAX_IN_FLIGHT: Final = 500
@@ -330,7 +329,9 @@ class _Moving:
                         break
                     if self._consumer is None:  # not before it is known to be the right cluster
                         self._consumer = await self._subscribe()
-                        await self._ensure_subscription()
+                        await ensure_subscription(
+                            self._transport, self._plan.retry_topic, self._plan.subscription
+                        )
                     done = at + 1
                     moving = self._move_part(self._consumer, part, messages)
                     self._copies.begin(moving, messages=len(messages))
@@ -507,23 +508,6 @@ class _Moving:
     async def _end(self) -> None:
         if self._consumer is not None:
             await self._consumer.close()
-
-    async def _ensure_subscription(self) -> None:
-        """What is sent to a topic without a subscription is kept for nobody."""
-        plan = self._plan
-        try:
-            link = await self._transport.subscribe(
-                Subscription(
-                    topics=(plan.retry_topic,),
-                    subscription_name=plan.subscription,
-                    consumer_type=ConsumerType.Shared,
-                    initial_position=InitialPosition.Earliest,
-                    receiver_queue_size=1,
-                )
-            )
-        except ConsumerBusy:
-            return  # somebody reads it with another type: it is there
-        await link.close()
 
 
 def _parts(source: Source) -> list[_Part]:

@@ -1,4 +1,4 @@
-"""Destinations of copies, and the options of the producers that write them.
+"""Destinations of copies, their first subscription, and the options of their producers.
 
 A copy needs the schema version and the encryption keys of its original. If the transport cannot
 copy a message, the error says so before anything is sent or acked.
@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from ...errors import ConfigurationError, NotSupportedError
+from ...exceptions import ConsumerBusy
 from ...letters.form import PLAIN, Form
-from ...options import ProducerOptions
+from ...options import ConsumerType, InitialPosition, ProducerOptions, Subscription
+from ...transport.base import Transport
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]
 """`Transport.schema_of`."""
@@ -29,6 +31,27 @@ class Destination(NamedTuple):
     topic: str
     form: Form = PLAIN
     first_subscription: str | None = None
+
+
+async def ensure_subscription(transport: Transport, topic: str, name: str) -> None:
+    """Make a subscription on a topic before the first copy is sent there.
+
+    A topic without a subscription keeps no messages. A consumer subscribes and closes, because the
+    producers of the C++ client cannot name an initial subscription.
+    """
+    try:
+        consumer = await transport.subscribe(
+            Subscription(
+                topics=(topic,),
+                subscription_name=name,
+                consumer_type=ConsumerType.Shared,
+                initial_position=InitialPosition.Earliest,
+                receiver_queue_size=1,
+            )
+        )
+    except ConsumerBusy:
+        return  # a consumer of another type reads the subscription, so it exists
+    await consumer.close()
 
 
 async def producer_options(

@@ -14,15 +14,14 @@ from random import SystemRandom
 from typing import Any
 
 from ...errors import EncoreError
-from ...exceptions import ConsumerBusy
 from ...letters.form import Form
 from ...message import Message
-from ...options import ConsumerOptions, ConsumerType, InitialPosition, Subscription
+from ...options import ConsumerOptions
 from ...options.letters import DeadLetterPolicy
 from ...topic_names import dead_topic_of, dead_topic_of_one, full_name
 from ...transport.base import ProducerLink, Transport
 from ..announcer import ProducerAnnouncer
-from .copying import Destination, producer_options
+from .copying import Destination, ensure_subscription, producer_options
 from .producer import LetterProducer
 
 _MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
@@ -100,7 +99,10 @@ class LetterTopics:
     async def _create(self, topic: str, form: Form, announcer: ProducerAnnouncer) -> ProducerLink:
         name = first_subscription = None
         if topic != self._retry:
-            await self._ensure_subscription(topic)
+            if self.policy.initial_subscription_name is not None:
+                await ensure_subscription(
+                    self._transport, topic, self.policy.initial_subscription_name
+                )
             # PRODUCER names the subscription as well, as Java's client does: the broker makes it
             # again if the dead-letter topic was deleted and comes back.
             if self._transport.capabilities.initial_subscriptions:
@@ -127,28 +129,6 @@ class LetterTopics:
         if schema is None:
             schema = self._schemas[topic, version] = await self._transport.schema_of(topic, version)
         return schema
-
-    async def _ensure_subscription(self, topic: str) -> None:
-        """Make the subscription of the policy: a consumer subscribes and closes.
-
-        The producers of the C++ client cannot name an initial subscription.
-        """
-        name = self.policy.initial_subscription_name
-        if name is None:
-            return
-        try:
-            link = await self._transport.subscribe(
-                Subscription(
-                    topics=(topic,),
-                    subscription_name=name,
-                    consumer_type=ConsumerType.Shared,
-                    initial_position=InitialPosition.Earliest,
-                    receiver_queue_size=1,
-                )
-            )
-        except ConsumerBusy:
-            return  # somebody reads it with another type: it exists
-        await link.close()
 
     async def close(self) -> None:
         """Close all producers; one that is asked for later is closed from the start."""
