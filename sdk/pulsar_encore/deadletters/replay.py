@@ -98,12 +98,12 @@ class ReplayOptions:
 
 
 class Replay:
-    """One run.
+    """One run over a dead letter topic.
 
     Args:
         client: Open.
-        options: What to replay, and how.
-        report: Kept up to date.
+        options: Which letters to replay, and how.
+        report: Updated during the run.
     """
 
     def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
@@ -152,7 +152,7 @@ class Replay:
         self._end_report(len(ended) == len(partitions) and all(ended))
 
     async def count(self, found: AsyncIterator[Letter]) -> None:
-        """A dry run: what would become of these letters."""
+        """Do a dry run: count in the report which letters would be sent, and where."""
         async for letter in found:
             if self._full:
                 return self._end_report(False)
@@ -173,7 +173,7 @@ class Replay:
         return limit is not None and self._report.selected >= limit
 
     async def _replay(self, partition: str) -> bool:
-        """All of one partition; True when its last letter was seen."""
+        """Replay one partition; return True if its last letter was seen."""
         consumer = await self._subscribe(partition)
         try:
             last = await consumer.get_last_message_id()
@@ -246,7 +246,7 @@ class Replay:
             self._copies.begin(self._send(consumer, letter, destination, copy), letter.id)
 
     def _judge(self, letter: Letter) -> tuple[Destination, Outgoing] | None:
-        """The copy to send and its destination; None for a letter that stays."""
+        """Return the destination and the copy to send; None for a letter that stays."""
         options, report = self._options, self._report
         if not options.selection.takes(letter):
             report.passed += 1

@@ -41,14 +41,14 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class Sender:
-    """The rows of one task.
+    """Publishes the rows of one task.
 
     Args:
         client: Open; its producers are shared.
         options: Of the write.
 
     Attributes:
-        topics: Rows handed over, by full name of their topic.
+        topics: Number of published rows by full name of their topic.
     """
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
@@ -59,7 +59,7 @@ class Sender:
         self._timeout_s = options.publishing.send_timeout_ms / 1000
         self._links: dict[Destination, ProducerLink] = {}
         self._line: deque[_Row] = deque()
-        # Of numbered rows that have left the line:
+        # Producers of numbered rows that failed, and the last row that each producer stored.
         self._failed: set[ProducerLink] = set()
         self._last_stored: dict[ProducerLink, Outgoing] = {}
         self._rows = 0
@@ -67,15 +67,18 @@ class Sender:
         self.topics: Counter[str] = Counter()
 
     def number(self, numbering: Numbering) -> None:
-        """Brokers are to know the rows again. Before the first of them."""
+        """Number the rows, so that brokers recognise them in another attempt at the task.
+
+        Called before the first row.
+        """
         self._numbering = numbering
 
     async def publish(self, chunk: Chunk) -> None:
-        """Hand messages over; waits for room, and not for their receipts.
+        """Publish messages; wait until they fit in the limit, and not for their receipts.
 
         Raises:
-            TransportError: Of these or of earlier ones, one could not be stored; then `abort`.
-            ConfigurationError: One cannot be sent; likewise.
+            TransportError: One of these or of the earlier messages was not stored; call `abort`.
+            ConfigurationError: One of them cannot be sent; call `abort`.
         """
         messages, destinations = chunk.messages, chunk.destinations
         if self._numbering is not None:
@@ -92,7 +95,7 @@ class Sender:
                 by_destination[destination] = await self._link(destination)
                 self.topics[destination.topic] += count
             links = [by_destination[destination] for destination in destinations]
-        # With half of the room at once, producers have work while the next half is handed over.
+        # Slices of half the limit keep the producers busy while the next slice is published.
         line, step = self._line, max(1, min(_SLICE, self._most // 2))
         for start in range(0, len(messages), step):
             end = min(start + step, len(messages))
@@ -103,10 +106,10 @@ class Sender:
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
-        """Wait until all of it is stored.
+        """Wait until all rows are stored.
 
         Raises:
-            TransportError: Something could not be stored; then `abort`.
+            TransportError: A row was not stored; call `abort`.
         """
         links = list(self._links.values())
         bound_s = self._timeout_s + _GRACE_S
@@ -138,8 +141,11 @@ class Sender:
             await self._producers.close(links.values())
 
     async def _mark(self, numbering: Numbering) -> None:
-        """Where a row failed and some behind it may be stored, their numbers would hide it from the
-        next attempt: one of them is stored once more, by the number that says so."""
+        """Tell the next attempt that a row failed although later rows may be stored.
+
+        The numbers of the later rows would hide the failed row from the next attempt. A stored row
+        is therefore published again under the number that stands for a failed attempt.
+        """
         self._failed |= {link for receipt, link, _ in self._line if _has_failed(receipt)}
         if not self._failed:
             return
@@ -186,8 +192,8 @@ class Sender:
             await self._wait(line[min(needed, len(line)) - 1][0])
             self._reap()
         if self._numbering is not None:
-            # A row may not be stored after one before it failed: its number would hide that one
-            # from the next attempt. Those of other topics may fail first.
+            # No row may be stored after an earlier row failed, because its number would hide the
+            # failed row from the next attempt. Rows of other topics may fail out of order.
             for row, (receipt, _, _) in enumerate(line, self._handed - len(line)):
                 if receipt.done():
                     self._stored(receipt, row)
@@ -206,7 +212,7 @@ class Sender:
             self._stored(receipt, row)
 
     def _stored(self, done: asyncio.Future[MessageId], row: int) -> None:
-        """It is; or the error says of which row it is, by its number in the task."""
+        """Raise the error of a row that was not stored, with the row's number in the task."""
         try:
             done.result()
         except EncoreError as error:
@@ -214,7 +220,7 @@ class Sender:
             raise
 
     async def _wait(self, one: asyncio.Future[MessageId]) -> None:
-        """Until it is done; the producers fail what takes longer than the send timeout."""
+        """Wait for one receipt; the producers fail sends that exceed the send timeout."""
         done, _ = await asyncio.wait((one,), timeout=self._timeout_s + _GRACE_S)
         if not done:
             raise self._late()
@@ -230,6 +236,6 @@ def _has_failed(one: asyncio.Future[MessageId]) -> bool:
 
 
 def _heard(done: asyncio.Future[MessageId]) -> None:
-    """Its error has been seen, for asyncio, which else would complain that nobody asked."""
+    """Retrieve the error, or asyncio would log that it was never retrieved."""
     if not done.cancelled():
         done.exception()
