@@ -9,7 +9,7 @@ flight, the producers by destination, and the first failure. A copy that fails a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from ...closing import to_its_end
@@ -149,22 +149,20 @@ class BoundedCopy:
             self.check(destination)
             if destination not in self._producers:
                 try:
-                    self._producers[destination] = await self._make(destination)
+                    options = await producer_options(
+                        destination,
+                        self._transport.schema_of,
+                        self._crypto_key_reader,
+                        self._schema,
+                        byte_keys=self._transport.capabilities.binary_keys,
+                        **self._options,
+                    )
+                    producer = await self._transport.create_producer(options)
                 except EncoreError as error:
                     self._unavailable[destination] = error
                     raise
+                self._producers[destination] = producer
             return self._producers[destination]
-
-    async def _make(self, destination: Destination) -> ProducerLink:
-        options = await producer_options(
-            destination,
-            self._transport.schema_of,
-            self._crypto_key_reader,
-            self._schema,
-            byte_keys=self._transport.capabilities.binary_keys,
-            **self._options,
-        )
-        return await self._transport.create_producer(options)
 
     async def drain(self) -> int:
         """Wait for the work in flight, for `drain_s` at most; a cancel takes effect afterwards.
@@ -173,7 +171,7 @@ class BoundedCopy:
             How many originals are still in flight.
         """
         if self._tasks:
-            await to_its_end(_wait(list(self._tasks), self._drain_s))
+            await to_its_end(asyncio.wait(list(self._tasks), timeout=self._drain_s))
         return len(self._tasks)
 
     async def close(self) -> None:
@@ -184,7 +182,3 @@ class BoundedCopy:
         producers, self._producers = list(self._producers.values()), {}
         # A producer that fails to close is gone already.
         await asyncio.gather(*(each.close() for each in producers), return_exceptions=True)
-
-
-async def _wait(tasks: Collection[asyncio.Task[None]], timeout_s: float | None) -> None:
-    await asyncio.wait(tasks, timeout=timeout_s)
