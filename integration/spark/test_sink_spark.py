@@ -27,10 +27,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pulsar_encore as encore
 from pulsar_encore import letters
+from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.spark.sink import data_writers as writers
-from pulsar_encore.spark.sink.letter_copies import Destination
 from pulsar_encore.spark.sink.row_batches import RowChunk
 from pulsar_encore.spark.sink.row_spool import RowSpool
 from pulsar_encore.spark.sink.sequence_ids import numbering_of

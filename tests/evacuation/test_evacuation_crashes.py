@@ -62,7 +62,7 @@ async def killed_at(
     with patch.context() as patched:
         patched.setattr(owner, name, call)
         # One after the other, so that some are moved when it ends.
-        patched.setattr(moving, "UNDER_WAY", 1)
+        patched.setattr(moving, "MAX_IN_FLIGHT", 1)
         with pytest.raises(Killed):
             await evacuate(host.client, host.path)
     host.path = left

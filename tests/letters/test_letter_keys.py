@@ -8,7 +8,7 @@ import pytest
 from forwarding_kit import DEAD, TOPIC, Act, look, nack, open_consumer, read_out, reconsume
 
 import pulsar_encore as encore
-from pulsar_encore.consumer.forwarding.copy_options import producer_options
+from pulsar_encore.consumer.forwarding.copy_options import Destination, producer_options
 from pulsar_encore.letters.letter_form import LetterForm
 
 
@@ -66,10 +66,10 @@ async def test_key_value_pairs_are_copied_where_keys_of_bytes_are(byte_keys: boo
     async def schema_of(topic: str, version: int) -> Any:
         return pairs
 
-    form = LetterForm(TOPIC, 0, keyed=True)
+    dead = Destination(DEAD, LetterForm(TOPIC, 0, keyed=True))
     if byte_keys:
-        options = await producer_options(form, schema_of, None, byte_keys=True, topic=DEAD)
+        options = await producer_options(dead, schema_of, None, byte_keys=True)
         assert options.schema is pairs
     else:
         with pytest.raises(encore.NotSupportedError, match="key-value pairs"):
-            await producer_options(form, schema_of, None, byte_keys=False, topic=DEAD)
+            await producer_options(dead, schema_of, None, byte_keys=False)

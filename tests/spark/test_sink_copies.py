@@ -10,14 +10,10 @@ from pyspark.sql.types import StructType
 from sink_kit import URL, batch_of, schema_of
 
 from pulsar_encore import letters
+from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.letters.letter_form import LetterForm
-from pulsar_encore.spark.sink.letter_copies import (
-    AttemptTimes,
-    Destination,
-    FailureReason,
-    copy_rule,
-)
+from pulsar_encore.spark.sink.letter_copies import AttemptTimes, FailureReason, copy_rule
 from pulsar_encore.spark.sink.row_batches import CopiedRows
 from pulsar_encore.spark.sink.sink_columns import layout_of
 from pulsar_encore.spark.sink.sink_options import sink_options
@@ -51,8 +47,8 @@ def copied(
     rule = copy_rule(checked, refuse_byte_keys=refuse_byte_keys, rng=Random(1))
     rows = CopiedRows(layout_of(schema, checked), checked, rule)
     chunk = rows.read(batch_of(schema, [row]), 0, NOW)
-    assert isinstance(chunk.ways, list)
-    return chunk.ways[0], chunk.messages[0]
+    assert isinstance(chunk.destinations, list)
+    return chunk.destinations[0], chunk.messages[0]
 
 
 def row(
@@ -66,8 +62,8 @@ def row(
 
 
 def test_a_first_failure_waits_on_the_retry_topic() -> None:
-    way, letter = copied(*row(properties={"colour": "red"}), backoff="5s")
-    assert way == Destination(RETRY)
+    destination, letter = copied(*row(properties={"colour": "red"}), backoff="5s")
+    assert destination == Destination(RETRY)
     assert (letter.payload, letter.partition_key) == (b"v", "k")
     assert letter.deliver_at == NOW.wall_from + 5000
     assert letter.properties == {
@@ -90,47 +86,49 @@ def test_a_reason_without_end_is_cut() -> None:
 
 def test_a_letter_counts_on_where_it_was() -> None:
     _, first = copied(*row())
-    way, second = copied(*row(RETRY, first.properties))
-    assert way == Destination(RETRY)
+    destination, second = copied(*row(RETRY, first.properties))
+    assert destination == Destination(RETRY)
     assert second.properties is not None
     assert second.properties[letters.RECONSUME_TIMES] == "2"
     assert second.properties[letters.DELAY_TIME] == "10000"
     assert second.properties[letters.REAL_TOPIC] == HOME
-    way, last = copied(*row(RETRY, second.properties), maxRedeliverCount="2")
-    assert way == Destination(DEAD)
+    destination, last = copied(*row(RETRY, second.properties), maxRedeliverCount="2")
+    assert destination == Destination(DEAD)
     assert last.deliver_at is None and last.properties is not None
     assert last.properties[letters.ATTEMPTS] == "3"
     assert last.properties[letters.REASON] == "reconsume_later"
 
 
 def test_counts_of_others_are_not_believed() -> None:
-    way, letter = copied(*row(properties={letters.RECONSUME_TIMES: "99"}))
-    assert way == Destination(RETRY) and letter.properties is not None
+    destination, letter = copied(*row(properties={letters.RECONSUME_TIMES: "99"}))
+    assert destination == Destination(RETRY) and letter.properties is not None
     assert letter.properties[letters.RECONSUME_TIMES] == "1"
 
 
 def test_topics_that_were_named() -> None:
     own = "persistent://public/default/again"
-    way, letter = copied(*row(), retryLetterTopic="again")
-    assert way == Destination(own)
-    way, letter = copied(*row(own, letter.properties), retryLetterTopic="again")
+    destination, letter = copied(*row(), retryLetterTopic="again")
+    assert destination == Destination(own)
+    destination, letter = copied(*row(own, letter.properties), retryLetterTopic="again")
     assert letter.properties is not None
-    assert (way, letter.properties[letters.RECONSUME_TIMES]) == (Destination(own), "2")
+    assert (destination, letter.properties[letters.RECONSUME_TIMES]) == (Destination(own), "2")
     with pytest.raises(ConfigurationError, match=r"row 0 of the task.*set deadLetterTopic"):
         copied(*row(own, letter.properties), retryLetterTopic="again", maxRedeliverCount="2")
-    way, _ = copied(
+    destination, _ = copied(
         *row(own, letter.properties),
         retryLetterTopic="again",
         deadLetterTopic="over",
         maxRedeliverCount="2",
         initialSubscriptionName="watch",
     )
-    assert way == Destination("persistent://public/default/over", first_subscription="watch")
+    assert destination == Destination(
+        "persistent://public/default/over", first_subscription="watch"
+    )
 
 
 def test_straight_to_the_dead_letter_topic() -> None:
-    way, letter = copied(*row(f"{HOME}-partition-3"), sinkMode="dead_letter")
-    assert way == Destination(DEAD)
+    destination, letter = copied(*row(f"{HOME}-partition-3"), sinkMode="dead_letter")
+    assert destination == Destination(DEAD)
     assert letter.properties is not None
     assert letter.properties[letters.REAL_TOPIC] == f"{HOME}-partition-3"
     assert letter.properties[letters.REASON] == "dead_letter"
@@ -160,8 +158,8 @@ def test_a_row_says_why_it_failed() -> None:
 
 
 def test_copies_are_written_with_the_schema_of_their_originals() -> None:
-    way, _ = copied(*row(version=(3).to_bytes(8, "big")))
-    assert way == Destination(RETRY, LetterForm(HOME, 3, True))
+    destination, _ = copied(*row(version=(3).to_bytes(8, "big")))
+    assert destination == Destination(RETRY, LetterForm(HOME, 3, True))
 
 
 def test_a_replay_goes_where_it_died() -> None:
@@ -179,8 +177,8 @@ def test_a_replay_goes_where_it_died() -> None:
         given: dict[str, Any] = {"sinkMode": "replay", "subscription": "", **options}
         return copied(b"v", topic, ID.serialize(), said, schema=schema, **given)
 
-    way, copy = replayed(DEAD, HOME, replayId="r")
-    assert way == Destination(HOME)
+    destination, copy = replayed(DEAD, HOME, replayId="r")
+    assert destination == Destination(HOME)
     assert copy.properties == {
         letters.REAL_TOPIC: HOME,
         letters.REAL_SUBSCRIPTION: "billing",

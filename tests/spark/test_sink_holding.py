@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pytest
 
+from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.errors import StoreError
-from pulsar_encore.spark.sink.letter_copies import Destination
 from pulsar_encore.spark.sink.row_batches import RowChunk
 from pulsar_encore.spark.sink.row_spool import RowSpool
 from pulsar_encore.values.outgoing_message import OutgoingMessage

@@ -28,9 +28,10 @@ from pyspark.sql.types import (
 )
 from sink_kit import URL, batch_of, schema_of
 
+from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.sink.arrays import maps_of
-from pulsar_encore.spark.sink.letter_copies import AttemptTimes, Destination, copy_rule
+from pulsar_encore.spark.sink.letter_copies import AttemptTimes, copy_rule
 from pulsar_encore.spark.sink.row_batches import CopiedRows, ProducedRows, RowChunk
 from pulsar_encore.spark.sink.sink_columns import layout_of
 from pulsar_encore.spark.sink.sink_options import sink_options
@@ -101,14 +102,14 @@ def test_columns_become_what_rows_would(rows: list[tuple[Any, ...]], skip: int, 
     found = read(SCHEMA, sliced)
     assert found.messages == [message_of(row) for row in kept]
     full = {None: "t", "a": "a", "public/default/b": "b", PREFIX + "c": "c"}
-    assert found.ways == [Destination(PREFIX + full[row[1]]) for row in kept]
+    assert found.destinations == [Destination(PREFIX + full[row[1]]) for row in kept]
     assert found.size == sum(len(row[0] or b"") for row in kept)
 
 
 def test_one_topic_for_all_is_said_once() -> None:
     schema = schema_of(value="string")
     found = read(schema, batch_of(schema, [("é",), (None,)]))
-    assert found.ways == Destination(PREFIX + "t")
+    assert found.destinations == Destination(PREFIX + "t")
     assert [each.payload for each in found.messages] == ["é".encode(), None]
     assert found.size == 2
 

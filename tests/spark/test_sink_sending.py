@@ -9,11 +9,11 @@ from unittest.mock import patch
 import pytest
 from sink_kit import URL
 
+from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
 from pulsar_encore.spark.connection_options import ConnectionOptions
 from pulsar_encore.spark.sink import row_sender as sending
-from pulsar_encore.spark.sink.letter_copies import Destination
 from pulsar_encore.spark.sink.row_batches import RowChunk
 from pulsar_encore.spark.sink.row_sender import RowSender
 from pulsar_encore.spark.sink.sequence_ids import SequenceIds
@@ -61,17 +61,17 @@ class Producers:
         self.dropped: list[Destination] = []
         self.given_back: list[Destination] = []
 
-    async def take(self, way: Destination, _: object) -> Link:
-        return self.links[way]
+    async def take(self, destination: Destination, _: object) -> Link:
+        return self.links[destination]
 
-    async def make_numbered(self, way: Destination, _: object, __: SequenceIds) -> Link:
-        return self.links[way]
+    async def make_numbered(self, destination: Destination, _: object, __: SequenceIds) -> Link:
+        return self.links[destination]
 
-    def give_back(self, ways: Iterable[Destination], _: object) -> None:
-        self.given_back += ways
+    def give_back(self, destinations: Iterable[Destination], _: object) -> None:
+        self.given_back += destinations
 
-    async def drop(self, ways: Iterable[Destination], _: object) -> None:
-        self.dropped += ways
+    async def drop(self, destinations: Iterable[Destination], _: object) -> None:
+        self.dropped += destinations
 
     async def close(self, links: Iterable[Link]) -> None:
         for each in links:
@@ -96,9 +96,11 @@ def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> Ro
     return made
 
 
-def chunk(*ways: Destination) -> RowChunk:
+def chunk(*destinations: Destination) -> RowChunk:
     return RowChunk(
-        [OutgoingMessage(payload=b"%d" % number) for number in range(len(ways))], list(ways), 0
+        [OutgoingMessage(payload=b"%d" % number) for number in range(len(destinations))],
+        list(destinations),
+        0,
     )
 
 

@@ -15,15 +15,14 @@ from ..client import Client
 from ..errors import ConfigurationError, ReceiveTimeout, TopicNotFound, TransportError
 from ..letters.id_text import parse_id
 from ..options import ConsumerCryptoFailureAction
-from ..options.checks import boolean, check_crypto_key_reader, text, topic_name
+from ..options.checks import boolean, check_crypto_key_reader, integer, text, topic_name
 from ..reader.reader import Reader
 from ..values.message_id import MessageId
 from ..values.topic_names import base_name, full_name
 from .dead_letter import Letter
 from .letter_errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .letter_groups import Grouping, LetterGroup
-from .rate_limit import RateLimit
-from .replay import Replay, ReplayOptions, checked_limit, checked_replay_id
+from .replay import Pace, Replay, ReplayOptions, checked_replay_id
 from .replay_report import ReplayReport
 from .selection import Selection
 
@@ -205,8 +204,8 @@ class DeadLetters:
             crypto_key_reader=self._crypto_key_reader,
             text_keys=self._text_keys,
             selection=selection,
-            pace=RateLimit(rate),
-            limit=checked_limit(limit),
+            pace=Pace(rate),
+            limit=None if limit is None else integer(limit, "limit", low=1, unit="letters"),
             keep_counters=boolean(keep_counters, "keep_counters"),
             target=target_topic,
             quiet_s=float(quiet),

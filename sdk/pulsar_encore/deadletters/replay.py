@@ -1,55 +1,81 @@
-"""Replaying: receive through a subscription, publish where it died, ack what is persisted.
+"""Dead-letter replay: receive letters, publish each one to its real topic, then ack it.
 
-How it works. An Exclusive subscription delivers in order what was not acked, has no unacked window
-to run full while letters that were not selected are passed by, and admits one replay at a time. Its
-single acks are the broker's to remember, so a second run begins where the first was cut off. A
-letter passed by is left unacked and costs memory until the replay closes; then all of them are the
-subscription's again.
+An Exclusive subscription delivers in order, has no unacked window that letters left unacked could
+fill, and admits one replay at a time. The broker remembers each single ack, so a second run
+continues where the first one was interrupted. A letter that is not selected stays unacked and costs
+memory until the replay closes.
 
-Invariant: an ack follows the copy's receipt. Owns `Replay`; a cancelled or failed one waits for the
-copies under way, so that only a kill can leave some sent and not acked. A letter that cannot be
-sent is refused and named, and holds up no other; nor does a topic that takes none.
+Invariant: the ack of a letter follows the receipt of its copy. A cancelled or failed `Replay` waits
+for the copies in flight, so only a kill can leave a copy stored and its letter unacked. A letter
+that cannot be sent is refused by its id and delays no other letter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ..client import Client, transport_of
 from ..consumer import Consumer
-from ..consumer.forwarding.copy_options import producer_options
+from ..consumer.forwarding.bounded_copy import BoundedCopy
+from ..consumer.forwarding.copy_options import Destination
 from ..errors import ClosedError, ConfigurationError, ConsumerBusy, EncoreError, ReceiveTimeout
 from ..eventloop.close_once import to_its_end
-from ..letters.letter_form import LetterForm, form_of
+from ..letters.letter_form import form_of
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
-from ..options.checks import integer, text
-from ..transport.interface import TransportProducer
+from ..options.checks import text
 from ..values.outgoing_message import OutgoingMessage
 from .dead_letter import Letter
 from .letter_errors import ReplayStoppedError
-from .rate_limit import RateLimit
 from .replay_report import ReplayReport
 from .selection import Selection
 
-# A kill can leave these to be sent twice: the copies in flight, and acks that had not left yet. The
-# C++ client holds acks back for up to 100 ms, and no setting changes that:
-# `docs/notes/cpp-client.md#acks`.
-_UNDER_WAY: Final = 64
+# After a kill, letters in flight and letters whose acks had not left are sent again. The C++ client
+# holds acks for up to 100 ms, and no setting changes that: `docs/notes/cpp-client.md#acks`.
+_MAX_IN_FLIGHT: Final = 64
 _ACK_GROUP_MS: Final = 10
-_MOST_PRODUCERS: Final = 64
-_NO_WINDOW: Final = 2**62  # brokers limit what is unacked on Shared and Key_Shared only
-_DRAIN_S: Final = 35.0  # over the producers' send timeout, so that copies have ended by then
+_NO_WINDOW: Final = 2**62  # brokers limit unacked messages on Shared and Key_Shared only
+_DRAIN_S: Final = 35.0  # longer than the send timeout of the producers
 _MOST_ID: Final = 200
-# Failures of one letter; what is under way to its topic is as good as before.
-_OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
 
-Way: TypeAlias = tuple[str, LetterForm]
-"""Where a copy goes, and how it is written; a producer for each."""
+
+class Pace:
+    """Limits the rate of letters by the event loop's clock.
+
+    The letters are spaced evenly. After a delay they do not come in a burst to catch up.
+
+    Args:
+        rate: Letters per second; None for no limit.
+
+    Raises:
+        ConfigurationError: The rate is not a number above 0.
+    """
+
+    def __init__(self, rate: Any) -> None:
+        self._gap_s = 0.0
+        self._next = -math.inf
+        if rate is None:
+            return
+        number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        # With a smaller rate a step takes more than a month, which is longer than timers can wait.
+        if not number or not math.isfinite(rate) or rate < 1e-6:
+            raise ConfigurationError(f"rate must be letters a second, above 0, got {rate!r}")
+        self._gap_s = 1 / rate
+
+    async def step(self) -> None:
+        """Wait until the next letter may be sent."""
+        if not self._gap_s:
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._next:
+            await asyncio.sleep(self._next - now)
+            now = self._next
+        self._next = now + self._gap_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +88,7 @@ class ReplayOptions:
     crypto_key_reader: Any
     text_keys: bool
     selection: Selection
-    pace: RateLimit
+    pace: Pace
     limit: int | None
     keep_counters: bool
     target: str | None
@@ -71,12 +97,12 @@ class ReplayOptions:
 
 
 class Replay:
-    """One run.
+    """One run over a dead letter topic.
 
     Args:
         client: Open.
-        options: What to replay, and how.
-        report: Kept up to date.
+        options: Which letters to replay, and how.
+        report: Updated during the run.
     """
 
     def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
@@ -89,13 +115,14 @@ class Replay:
         assert isinstance(real_topics, frozenset)
         self._allowed = real_topics
         self._missing = {each for each in options.selection.ids if isinstance(each, str)}
-        self._producers: dict[Way, TransportProducer] = {}
-        self._failures: dict[Way, int] = {}  # in a row
-        self._blocked: dict[Way, EncoreError] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(_UNDER_WAY)
-        self._failure: BaseException | None = None
-        self._failed_at = ""
+        self._copies = BoundedCopy(
+            self._transport,
+            options.crypto_key_reader,
+            options.schema,
+            limit=_MAX_IN_FLIGHT,
+            max_failures=_MAX_IN_FLIGHT,
+            drain_s=_DRAIN_S,
+        )
 
     async def run(self, partitions: Sequence[str]) -> None:
         """Replay one partition after the other.
@@ -107,25 +134,30 @@ class Replay:
         ended = []
         try:
             for partition in partitions:
-                if self._full or self._failure is not None:
+                if self._full or self._copies.failure is not None:
                     break
                 ended.append(await self._replay(partition))
         finally:
-            await to_its_end(self._close_producers())
-        if self._failure is not None:
-            if not isinstance(self._failure, EncoreError):
-                raise self._failure
-            raise self._stopped(self._failure) from self._failure
+            await self._copies.close()
+        failure = self._copies.failure
+        if isinstance(failure, EncoreError):
+            raise ReplayStoppedError(
+                f"letter {self._copies.failed_at} could not be sent, {self._report.replayed} were "
+                f"before it: {failure}. Run it again to go on: what was replayed is not sent again",
+                self._report,
+            ) from failure
+        if failure is not None:
+            raise failure
         self._end_report(len(ended) == len(partitions) and all(ended))
 
     async def count(self, found: AsyncIterator[Letter]) -> None:
-        """A dry run: what would become of these letters."""
+        """Do a dry run: count in the report which letters would be sent, and where."""
         async for letter in found:
             if self._full:
                 return self._end_report(False)
             judged = self._judge(letter)
             if judged is not None:
-                self._report.select(judged[0][0])
+                self._report.select(judged[0].topic)
         self._end_report(True)
 
     def _end_report(self, reached_end: bool) -> None:
@@ -140,14 +172,14 @@ class Replay:
         return limit is not None and self._report.selected >= limit
 
     async def _replay(self, partition: str) -> bool:
-        """All of one partition; True when its last letter was seen."""
+        """Replay one partition; return True if its last letter was seen."""
         consumer = await self._subscribe(partition)
         try:
             last = await consumer.get_last_message_id()
             end = (last.ledger_id(), last.entry_id())
             if end[1] < 0:
                 return True
-            while not self._full and self._failure is None:
+            while not self._full and self._copies.failure is None:
                 try:
                     message = await consumer.receive(timeout=self._options.quiet_s)
                 except ReceiveTimeout:
@@ -159,11 +191,11 @@ class Replay:
                     return True
             return False
         finally:
-            # Also when cancelled: what is under way will be persisted, and is acked then.
+            # Also when cancelled: copies in flight will be stored, and their letters are acked.
             await to_its_end(self._end(consumer))
 
     async def _end(self, consumer: Consumer) -> None:
-        await self._settle()
+        self._report.doubtful = await self._copies.drain()
         await consumer.close()
 
     @staticmethod
@@ -198,30 +230,22 @@ class Replay:
         judged = self._judge(letter)
         if judged is None:
             return
-        way, copy = judged
+        destination, copy = judged
         await self._options.pace.step()
-        await self._room.acquire()
-        if self._failure is not None:
-            self._room.release()
+        if not await self._copies.room():
             return
         try:
-            producer = await self._producer(way)
-        except BaseException as error:
-            self._room.release()
-            if not isinstance(error, EncoreError):
-                raise
-            if not isinstance(error, ClosedError):
-                self._blocked[way] = error
-            self._refuse(letter, error)
-            return
-        self._report.select(way[0])
-        work = self._send(consumer, letter, way, producer, copy)
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+            await self._copies.open(destination)
+        except ClosedError as error:
+            self._copies.fail(error, letter.id)
+        except EncoreError as error:
+            self._report.refuse(letter.id, str(error))
+        else:
+            self._report.select(destination.topic)
+            self._copies.begin(self._send(consumer, letter, destination, copy), letter.id)
 
-    def _judge(self, letter: Letter) -> tuple[Way, OutgoingMessage] | None:
-        """The copy to send, and its way; None for a letter that stays."""
+    def _judge(self, letter: Letter) -> tuple[Destination, OutgoingMessage] | None:
+        """Return the destination and the copy to send; None for a letter that stays."""
         options, report = self._options, self._report
         if not options.selection.takes(letter):
             report.passed += 1
@@ -229,106 +253,37 @@ class Replay:
         self._missing.discard(letter.id)
         try:
             target = letter.target(options.dead_topic, options.target, self._allowed)
-            way = (target, form_of(letter.message))
+            destination = Destination(target, form_of(letter.message))
             copy = letter.copy(
                 report.replay_id,
                 keep_counters=options.keep_counters,
                 refuse_bytes=self._refuse_bytes,
             )
-            if way in self._blocked:
-                raise self._blocked[way]
+            self._copies.check(destination)
         except EncoreError as error:
             report.refuse(letter.id, str(error))
             return None
-        return way, copy
+        return destination, copy
 
     async def _send(
-        self,
-        consumer: Consumer,
-        letter: Letter,
-        way: Way,
-        producer: TransportProducer,
-        copy: OutgoingMessage,
+        self, consumer: Consumer, letter: Letter, destination: Destination, copy: OutgoingMessage
     ) -> None:
         try:
-            try:
-                await producer.publish(copy)
-            except EncoreError as error:
-                self._unsent(letter, way, error)
-                return
-            self._failures.pop(way, None)
-            await consumer.acknowledge(letter.message)
-            self._report.replayed += 1
-            if self._options.on_progress is not None:
-                self._options.on_progress(self._report)
-        except BaseException as error:
-            self._failed(letter, error)
-        finally:
-            self._room.release()
-
-    def _unsent(self, letter: Letter, way: Way, error: EncoreError) -> None:
-        self._report.unselect(way[0])
-        if getattr(error, "result", "") not in _OF_THE_MESSAGE:
-            self._failures[way] = self._failures.get(way, 0) + 1
-            if self._failures[way] >= _UNDER_WAY:
-                self._blocked[way] = error
-        self._refuse(letter, error)
-
-    def _refuse(self, letter: Letter, error: EncoreError) -> None:
-        if isinstance(error, ClosedError):
-            self._failed(letter, error)
-        else:
+            await self._copies.publish(destination, copy)
+        except EncoreError as error:
+            self._report.unselect(destination.topic)
+            if isinstance(error, ClosedError):
+                raise
             self._report.refuse(letter.id, str(error))
-
-    def _failed(self, letter: Letter, error: BaseException) -> None:
-        if self._failure is None and not isinstance(error, asyncio.CancelledError):
-            self._failure, self._failed_at = error, letter.id
-
-    async def _producer(self, way: Way) -> TransportProducer:
-        producer = self._producers.get(way)
-        if producer is None:
-            if len(self._producers) >= _MOST_PRODUCERS:
-                await self._settle()
-                await self._close_producers()
-            target, form = way
-            options = await producer_options(
-                form,
-                self._transport.schema_of,
-                self._options.crypto_key_reader,
-                self._options.schema,
-                byte_keys=self._transport.capabilities.binary_keys,
-                topic=target,
-            )
-            producer = self._producers[way] = await self._transport.create_producer(options)
-        return producer
-
-    async def _settle(self) -> None:
-        """Wait for the copies under way."""
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=_DRAIN_S)
-        self._report.doubtful = len(self._under_way)
-
-    async def _close_producers(self) -> None:
-        producers, self._producers = list(self._producers.values()), {}
-        closing = (producer.close() for producer in producers)
-        # A producer that is gone already is closed, which is what was wanted.
-        await asyncio.gather(*closing, return_exceptions=True)
-
-    def _stopped(self, error: EncoreError) -> ReplayStoppedError:
-        return ReplayStoppedError(
-            f"letter {self._failed_at} could not be sent, {self._report.replayed} were before it: "
-            f"{error}. Run it again to go on: what was replayed is not sent again",
-            self._report,
-        )
-
-
-def checked_limit(limit: Any) -> int | None:
-    """A number of letters, at least 1, or None."""
-    return None if limit is None else integer(limit, "limit", low=1, unit="letters")
+            return
+        await consumer.acknowledge(letter.message)
+        self._report.replayed += 1
+        if self._options.on_progress is not None:
+            self._options.on_progress(self._report)
 
 
 def checked_replay_id(replay_id: Any) -> str:
-    """The id given, or a new one."""
+    """Return the given id after a check, or a new one for None."""
     if replay_id is None:
         return uuid.uuid4().hex[:12]
     checked = text(replay_id, "replay_id")

@@ -5,9 +5,8 @@ delivered when it is due there; `evacuation_plan` says beforehand what would go 
 `pulsar-encore state evacuate` is a thin layer over it.
 """
 
-from .evacuation_errors import EvacuationStoppedError
 from .evacuation_plan import TopicPlan, evacuation_plan
-from .evacuation_report import EvacuationReport, NotMoved
+from .evacuation_report import EvacuationReport, EvacuationStoppedError, NotMoved
 from .evacuation_run import evacuate
 
 __all__ = [

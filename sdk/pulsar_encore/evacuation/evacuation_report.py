@@ -1,10 +1,12 @@
-"""What an evacuation did: counts, and the first of what was not moved, by name. Values."""
+"""The report of an evacuation: counts, and the first messages that were not moved, by id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
+
+from ..errors import EncoreError
 
 MOST_NAMED: Final = 100
 
@@ -74,3 +76,15 @@ class EvacuationReport:
         self.refused += count
         if reason in self.reasons or len(self.reasons) < MOST_NAMED:
             self.reasons[reason] = self.reasons.get(reason, 0) + count
+
+
+class EvacuationStoppedError(EncoreError):
+    """The cluster was lost or the client was closed. Another run moves the remaining messages.
+
+    Attributes:
+        report: What was moved before.
+    """
+
+    def __init__(self, message: str, report: EvacuationReport) -> None:
+        super().__init__(message)
+        self.report: EvacuationReport = report

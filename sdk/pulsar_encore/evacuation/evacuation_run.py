@@ -1,27 +1,30 @@
-"""Moving what waits to retry-letter topics: read, publish a copy, ack, let go of; in this order.
+"""Evacuation: move waiting messages of a state directory to retry letter topics.
 
-Owns `evacuate`. Invariants: an ack follows the copy's receipt, and the state lets go after the ack
-is confirmed; so a crash between any two leaves a double at worst, and the next run goes on. The
-retry-letter topic has the subscription before anything is sent there, for a topic without one keeps
-nothing. A cancelled or failed run waits for what is under way.
+Owns `evacuate`. For each message the steps are: read it, publish a copy, ack the original, remove
+its record from the state. Invariants: an ack follows the receipt of the copy, and a record is
+removed after the ack is confirmed. A crash between two steps leaves a duplicate at worst, and the
+next run continues. The subscription is made on the retry letter topic before the first copy is sent
+there, because a topic without a subscription keeps nothing. A cancelled or failed run waits for the
+copies in flight.
 
-The subscription is joined by a Shared consumer that asks for no message: it acks by id what nobody
-sent it, which takes part in nothing else and counts no delivery.
+The acks are sent by a Shared consumer that requests no messages. It acks by id messages that the
+broker did not send to it, and this changes no delivery count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..client import Client, transport_of
 from ..consumer import Consumer
-from ..consumer.forwarding.copy_options import producer_options
+from ..consumer.forwarding.bounded_copy import BoundedCopy
+from ..consumer.forwarding.copy_options import Destination, ensure_subscription
 from ..core.entry import EntryKey
 from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of
 from ..errors import (
@@ -37,32 +40,28 @@ from ..errors import (
 from ..eventloop.alarm import wall_now_ms
 from ..eventloop.close_once import to_its_end
 from ..letters.id_text import id_text
-from ..letters.letter_form import LetterForm, form_of
+from ..letters.letter_form import form_of
 from ..letters.letter_writer import LetterAuthor, parked_nack
 from ..message import Message, raw_of
-from ..options import ConsumerType, InitialPosition, Subscription
+from ..options import ConsumerType, InitialPosition
 from ..state.rocks import RocksStore, TopicStore
-from ..transport.interface import TransportProducer
 from ..values.message_id import MessageId
 from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
 from ..version import VERSION
 from .entry_comparison import Comparison
-from .evacuation_errors import EvacuationStoppedError
 from .evacuation_plan import TopicPlan, evacuation_plan
-from .evacuation_report import EvacuationReport
+from .evacuation_report import EvacuationReport, EvacuationStoppedError
 from .state_inspection import waiting_id
 from .topic_entries import NEAR, TopicEntries
 
-#: Messages under way at once: copies sent, or acks that are not confirmed.
-UNDER_WAY: Final = 500
+#: Messages in flight: copies without a receipt, or originals whose acks are not confirmed.
+MAX_IN_FLIGHT: Final = 500
 _BURST: Final = 100  # entries in a turn of the loop
 _ACK_GROUP_MS: Final = 10
 _ACK_S: Final = 60.0
 _LOOK_AHEAD: Final = 1000  # entries
-_MOST_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
-# Failures of one message; its topic is as good as before.
-_OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
+_MAX_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
 _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
 _CHUNKED: Final = (
     "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
@@ -99,44 +98,50 @@ async def evacuate(
     report: EvacuationReport | None = None,
     on_progress: OnProgress | None = None,
 ) -> EvacuationReport:
-    """Hand what waits in a state directory to the retry-letter topics of its subscriptions.
+    """Move the waiting messages of a state directory to retry letter topics.
 
-    Each message is read from its topic, published to the retry-letter topic to be delivered when it
-    is due and with its attempts counted on, then acked on its subscription, then let go of by the
-    state. Whoever consumes with ``retry_enable=True`` gets it. A message that its topic has no more
-    is counted and let go of; one that cannot be copied stays, and holds up no other. Killed or
-    failed, run it again: at worst a message is there twice.
+    Each message is read from its topic, published to the retry letter topic of its subscription
+    with its due time and its attempt count, acked on its subscription, and removed from the state.
+    Consumers with ``retry_enable=True`` receive it when it is due. A message that was deleted from
+    its topic is counted and removed from the state. A message that cannot be copied stays and
+    delays no other message. After a kill or a failure, run the evacuation again: at worst a message
+    is there twice.
 
-    The directory must have no live owner. Consumers of the subscription elsewhere have been given
-    what waits when this host's went: stop them first, or what they are at is done twice.
+    The directory must have no live owner. When this host stopped, the broker redelivered the
+    waiting messages to other consumers of the subscription. Stop those consumers first, or they
+    process the same messages a second time.
 
     Args:
-        client: Open. On the stock transport parts of batches cannot be moved.
+        client: Open. The stock transport cannot move single messages of a batch.
         path: The state directory.
         topic: Only this topic, with its partitions, or this partition.
         subscription: Only this subscription.
-        retry_topic: Where everything goes; None takes `<topic>-<subscription>-RETRY` of each. A
-            consumer of several topics reads that of the first one by name: name it.
+        retry_topic: The retry letter topic for all messages; None takes
+            `<topic>-<subscription>-RETRY` of each topic. A consumer of several topics reads only
+            the retry letter topic of the first topic by name, so give that one.
         crypto_key_reader: For encrypted messages.
-        text_keys: Keys are text, also where they read as base64 of bytes (stock transport).
-        forget_missing: Remove the records of a topic of which the cluster has none of the messages
-            that wait. By default they stay and are reported as refused, because a wrong cluster
-            looks the same as a topic that was deleted.
+        text_keys: Keys are text, even if they look like base64 (stock transport).
+        forget_missing: Remove the records of a topic if the cluster has none of its waiting
+            messages. By default the records stay and are reported as refused, because a wrong
+            cluster looks the same as a deleted topic.
         report: Kept up to date and returned; None makes one.
         on_progress: See `OnProgress`.
 
     Raises:
-        StateInUseError: A live process has the directory; the text says which.
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        StoreError: The system does not let it be opened or written.
-        StateMismatchError: What waits is of another cluster, as the messages show that have its
-            ids; nothing of that topic was acked or let go of.
-        ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
-        EvacuationStoppedError: The cluster was lost on the way, or the client closed.
-        TransportError: The cluster could not be reached.
+        StateInUseError: A live process uses the directory; the text says which one.
+        StateFormatError: The directory has no state, or the state of a newer version.
+        StateDamagedError: Files are missing or corrupted.
+        StoreError: The directory cannot be opened or written.
+        StateMismatchError: The state belongs to another cluster: the messages with the ids of the
+            waiting messages are different ones. Nothing of that topic was acked or removed.
+        ConfigurationError: The state has nothing of the topic or subscription, or `rocksdict` is
+            not installed.
+        EvacuationStoppedError: The cluster was lost after some messages were moved, or the client
+            was closed.
+        TransportError: The cluster cannot be reached.
     """
     report = EvacuationReport() if report is None else report
+    options = _Options(crypto_key_reader, text_keys, forget_missing, on_progress)
     plans = await asyncio.to_thread(
         evacuation_plan, path, topic=topic, subscription=subscription, retry_topic=retry_topic
     )
@@ -149,8 +154,13 @@ async def evacuate(
         report.waiting = sum(plan.waiting for plan in plans)
         for plan in plans:
             if plan.waiting:
-                move = _Moving(client, store, plan, report, crypto_key_reader, text_keys)
-                await move.run(on_progress, forget_missing)
+                source = store.source(
+                    plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
+                )
+                try:
+                    await _Evacuation(client, store, source, plan, report, options).run()
+                finally:
+                    source.close()
     except TransportError as error:
         if not report.moved and not report.gone:
             raise
@@ -162,18 +172,27 @@ async def evacuate(
     return report
 
 
+class _Options(NamedTuple):
+    """Arguments of `evacuate` that apply to every topic."""
+
+    crypto_key_reader: Any
+    text_keys: bool
+    forget_missing: bool
+    on_progress: OnProgress | None
+
+
 class _LostTopicError(EncoreError):
-    """No copy gets through to a retry-letter topic."""
+    """A retry letter topic takes no copies."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What of an entry is to be moved.
+class _WaitingEntry:
+    """The waiting messages of one entry.
 
     Attributes:
         key: The entry.
-        dues: Until when its messages wait, by batch index, -1 for all of them.
-        fingerprint: Which entry it is (`core.fingerprint`); 0 where that is unknown.
+        dues: Due times of its messages by batch index; -1 stands for all of them.
+        fingerprint: Of the entry (`core.fingerprint`); 0 if unknown.
     """
 
     key: EntryKey
@@ -181,11 +200,11 @@ class _Part:
     fingerprint: int
 
     def is_other(self, messages: Sequence[Message]) -> bool:
-        """True if the messages read at its id are of another entry."""
+        """Return True if the messages that were read under its id belong to another entry."""
         return differ(self.fingerprint, fingerprint_of(raw_of(messages[0])))
 
-    def place(self, message: Message) -> int | None:
-        """Under which index a message of the entry waits; None for one that does not."""
+    def index_of(self, message: Message) -> int | None:
+        """Return the index in `dues` under which a message waits; None if it does not wait."""
         index = message.message_id().batch_index()
         if index in self.dues:
             return index
@@ -194,16 +213,16 @@ class _Part:
         return 0 if index < 0 and 0 in self.dues else None
 
     def ids(self, topic: str) -> list[str]:
-        """Its messages as they are named to people."""
+        """Return the ids of its messages for reports."""
         return [waiting_id(topic, (*self.key, index)) for index in sorted(self.dues)]
 
 
 async def check_unused(path: str | os.PathLike[str]) -> None:
-    """Nobody has the directory: who does may be about to nack, though nothing waits yet.
+    """Check that no process uses a directory; its owner could nack although nothing waits yet.
 
     Raises:
-        StateInUseError: A live process has it, or this one.
-        StoreError: It cannot be opened; see `evacuate`.
+        StateInUseError: This or another live process uses the directory.
+        StoreError: The directory cannot be opened; see `evacuate`.
     """
     now = wall_now_ms(asyncio.get_running_loop())
     store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
@@ -220,218 +239,191 @@ def _used_here(path: str | os.PathLike[str]) -> StateInUseError:
     )
 
 
-class _Moving:
-    """What waits of one source."""
+class _Evacuation:
+    """Moves the waiting messages of one topic or partition."""
 
     def __init__(
         self,
         client: Client,
         store: RocksStore,
+        source: TopicStore,
         plan: TopicPlan,
         report: EvacuationReport,
-        crypto_key_reader: Any,
-        text_keys: bool,
+        options: _Options,
     ) -> None:
         self._client = client
         self._transport = transport_of(client)
         self._store = store
+        self._source = source
         self._plan = plan
         self._report = report
-        self._crypto_key_reader = crypto_key_reader
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self._author = LetterAuthor(
             subscription=plan.subscription,
             consumer_name="",
             version=VERSION,
-            refuse_byte_keys=not (self._transport.capabilities.binary_keys or text_keys),
+            refuse_byte_keys=not (self._transport.capabilities.binary_keys or options.text_keys),
         )
         self._consumer: Consumer | None = None
-        self._producers: dict[LetterForm, TransportProducer] = {}
-        self._blocked: dict[LetterForm, EncoreError] = {}  # why there is no producer
-        self._making = asyncio.Lock()
-        self._under_way: dict[asyncio.Task[None], int] = {}
-        self._failures = 0  # in a row
-        self._last_error: EncoreError | None = None
-        self._failure: BaseException | None = None
-        self._on_progress: OnProgress | None = None
+        self._copies = BoundedCopy(
+            self._transport,
+            options.crypto_key_reader,
+            limit=MAX_IN_FLIGHT,
+            max_failures=_MAX_FAILURES,
+            max_pending_messages=MAX_IN_FLIGHT,
+            block_if_queue_full=True,
+        )
 
-    async def run(self, on_progress: OnProgress | None, forget_missing: bool) -> None:
-        """Move all of it, as far as that is possible.
-
-        Args:
-            on_progress: See `OnProgress`.
-            forget_missing: See `evacuate`.
+    async def run(self) -> None:
+        """Move every message that can be moved.
 
         Raises:
             TransportError: The cluster cannot be reached.
             ClosedError: The client was closed.
             StoreError: The state cannot be written.
         """
-        self._on_progress = on_progress
-        plan = self._plan
-        source = self._store.source(
-            plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
-        )
-        try:
-            parts = await to_its_end(asyncio.to_thread(_parts, source))
-            if not await self._topic_is_there():
-                await self._nothing_there(source, parts, forget_missing)
-                return
-            await self._move(source, parts, forget_missing)
-        finally:
-            source.close()
+        waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._source))
+        if await self._topic_is_there():
+            await self._move(waiting_entries)
+        else:
+            await self._nothing_there(waiting_entries)
 
-    async def _move(self, source: TopicStore, parts: Sequence[_Part], forget_missing: bool) -> None:
+    async def _move(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
         # Records without a fingerprint say nothing of the cluster, so their entries come last.
-        parts = sorted(parts, key=lambda part: not part.fingerprint)
-        named = sum(part.fingerprint != NO_FINGERPRINT for part in parts)
-        comparison = Comparison[_Part](self._plan.topic, named)
+        waiting_entries = sorted(waiting_entries, key=lambda waiting: not waiting.fingerprint)
+        named = sum(waiting.fingerprint != NO_FINGERPRINT for waiting in waiting_entries)
+        comparison = Comparison[_WaitingEntry](self._plan.topic, named)
         done = 0
+        lost: EncoreError | None = None
         try:
             async with AsyncExitStack() as open_:
+                open_.push_async_callback(self._copies.close)
                 open_.push_async_callback(self._end)
-                entries = TopicEntries(self._client, self._plan.topic, self._crypto_key_reader)
-                open_.push_async_callback(lambda: entries.close())
-                open_.push_async_callback(self._settle)
-                for at, part in enumerate(parts):
+                entries = TopicEntries(
+                    self._client, self._plan.topic, self._options.crypto_key_reader
+                )
+                open_.push_async_callback(entries.close)
+                open_.push_async_callback(self._copies.drain)
+                for at, waiting in enumerate(waiting_entries):
                     if at % _BURST == 0:
-                        await asyncio.sleep(0)  # of what is gone nothing else suspends
+                        await asyncio.sleep(0)  # entries that are gone suspend nowhere else
                     if named and at == named:
                         if not comparison.sure:
-                            missing = [*comparison.doubted(), *parts[at:]]
-                            await self._nothing_there(source, missing, forget_missing)
+                            missing = [*comparison.doubted(), *waiting_entries[at:]]
+                            await self._nothing_there(missing)
                             return
-                        # The ids of records without a fingerprint begin here, from the lowest, and
-                        # a reader cannot go back.
+                        # Here begin the records without a fingerprint. Their ids start from the
+                        # lowest again, and a reader cannot go back.
                         await entries.close()
-                        entries = TopicEntries(
-                            self._client, self._plan.topic, self._crypto_key_reader
-                        )
-                    messages = await entries.of(part.key, partial(_run, parts, at))
-                    other = bool(messages) and part.is_other(messages or ())
+                    messages = await entries.of(
+                        waiting.key, partial(_run_length, waiting_entries, at)
+                    )
+                    other = bool(messages) and waiting.is_other(messages or ())
                     if other or messages == []:
                         reason = _OTHER if other else _GONE
-                        for gone, why in comparison.missing(part, reason, other=other):
-                            self._let_go(source, gone, why)
+                        for gone, why in comparison.missing(waiting, reason, other=other):
+                            self._drop(gone, why)
                         if comparison.sure:
                             done = at + 1
                         continue
                     if messages:
                         for gone, why in comparison.same():
-                            self._let_go(source, gone, why)
+                            self._drop(gone, why)
                     if not messages or messages[0].message_id().first_chunk:
                         done = at + 1
-                        self._stay([part], _CHUNKED)
+                        self._refuse([waiting], _CHUNKED)
                         continue
-                    await self._room(len(messages))
-                    if self._failure is not None:
+                    if not await self._copies.room(len(messages)):
                         break
-                    if self._consumer is None:  # not before it is known to be the right cluster
+                    if self._consumer is None:  # not before the cluster is known to be right
                         self._consumer = await self._subscribe()
-                        await self._ensure_subscription()
+                        await ensure_subscription(
+                            self._transport, self._plan.retry_topic, self._plan.subscription
+                        )
                     done = at + 1
-                    moving = self._move_part(source, self._consumer, part, messages)
-                    task = self._loop.create_task(self._guarded(moving))
-                    self._under_way[task] = len(messages)
-                    task.add_done_callback(lambda task: self._under_way.pop(task, None))
+                    moving = self._move_entry(self._consumer, waiting, messages)
+                    self._copies.begin(moving, messages=len(messages))
                 else:
-                    await self._nothing_there(source, comparison.doubted(), forget_missing)
+                    await self._nothing_there(comparison.doubted())
         except TransportError as error:
             if error.result in _NO_CLUSTER:
                 raise
-            self._stay(parts[done:], str(error))
-            if self._failure is None or isinstance(self._failure, _LostTopicError):
-                return
-        finally:
-            await to_its_end(self._close_producers())
-        if isinstance(self._failure, _LostTopicError):
-            self._stay(parts[done:], str(self._failure))
-        elif self._failure is not None:
-            raise self._failure
+            lost = error
+        failure = self._copies.failure
+        if isinstance(failure, _LostTopicError):
+            lost = lost or failure
+        if lost is not None:
+            self._refuse(waiting_entries[done:], str(lost))
+        if failure is not None and not isinstance(failure, _LostTopicError):
+            raise failure
 
-    async def _nothing_there(
-        self, source: TopicStore, parts: Sequence[_Part], forget_missing: bool
-    ) -> None:
-        """No message shows that the cluster is the right one, and these are not there."""
-        for at, part in enumerate(parts):
+    async def _nothing_there(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
+        """Refuse or drop entries when no message has shown that the cluster is the right one."""
+        for at, waiting in enumerate(waiting_entries):
             if at % _BURST == 0:
                 await asyncio.sleep(0)
-            if forget_missing:
-                self._let_go(source, part, "the cluster has no message of its topic that waits")
+            if self._options.forget_missing:
+                self._drop(waiting, "the cluster has no message of its topic that waits")
             else:
-                self._stay([part], _NOTHING_THERE)
-
-    async def _guarded(self, moving: Coroutine[Any, Any, None]) -> None:
-        try:
-            await moving
-        except BaseException as error:
-            if self._failure is None and not isinstance(error, asyncio.CancelledError):
-                self._failure = error
-
-    async def _room(self, messages: int) -> None:
-        while self._under_way and sum(self._under_way.values()) + messages > UNDER_WAY:
-            await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
-
-    async def _settle(self) -> None:
-        """Wait for what is under way, also when cancelled: it is half done."""
-        while self._under_way:
-            await to_its_end(_all_of(list(self._under_way)))
+                self._refuse([waiting], _NOTHING_THERE)
 
     # Of one entry
 
-    async def _move_part(
-        self, source: TopicStore, consumer: Consumer, part: _Part, messages: Sequence[Message]
+    async def _move_entry(
+        self, consumer: Consumer, waiting: _WaitingEntry, messages: Sequence[Message]
     ) -> None:
         try:
             form_of(messages[0])
-        except NotSupportedError as error:  # of a batch that is a secret, nobody sees the parts
-            return self._stay([part], str(error))
+        except NotSupportedError as error:  # a batch that was not decrypted cannot be divided
+            return self._refuse([waiting], str(error))
         except UnreadableError:
-            pass  # of the one message; it is told with it
-        chosen = [each for each in messages if part.place(each) is not None]
-        absent = part.dues.keys() - {part.place(each) for each in chosen}
+            pass  # concerns one message only, whose copy fails with this error
+        chosen = [each for each in messages if waiting.index_of(each) is not None]
+        absent = waiting.dues.keys() - {waiting.index_of(each) for each in chosen}
         if absent:
-            missing = replace(part, dues={each: part.dues[each] for each in absent})
-            self._let_go(source, missing, "its entry has no such message")
+            missing = replace(waiting, dues={each: waiting.dues[each] for each in absent})
+            self._drop(missing, "its entry has no such message")
         whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
         if not whole and not self._transport.capabilities.ack_unseen_index:
-            left = {at: due for at, due in part.dues.items() if at not in absent}
-            stays = replace(part, dues=left)
-            return self._stay([stays], _PART_OF_A_BATCH)
+            left = {at: due for at, due in waiting.dues.items() if at not in absent}
+            stays = replace(waiting, dues=left)
+            return self._refuse([stays], _PART_OF_A_BATCH)
         outcomes = await asyncio.gather(
-            *(self._send(source, part, each) for each in chosen), return_exceptions=True
+            *(self._send(waiting, each) for each in chosen), return_exceptions=True
         )
         moved: list[Message] = []
         unsent: set[int | None] = set()
         for message, failure in zip(chosen, outcomes, strict=True):
             if failure is None:
                 moved.append(message)
-                self._failures = 0
-            else:
-                self._unsent(message, failure)
-                unsent.add(part.place(message))
+                continue
+            if not isinstance(failure, EncoreError) or isinstance(failure, ClosedError):
+                raise failure
+            self._report.refuse(self._plan.topic, [id_text(message.message_id())], str(failure))
+            unsent.add(waiting.index_of(message))
         if moved:
             await self._ack(consumer, moved, whole=whole and not unsent)
-            places = {part.place(each) for each in moved} - unsent
-            self._forget(source, part, [each for each in places if each is not None])
+            indexes = {waiting.index_of(each) for each in moved} - unsent
+            self._forget(waiting, [each for each in indexes if each is not None])
             self._report.move(self._plan.retry_topic, len(moved))
         self._progress()
-        if self._failures >= _MOST_FAILURES:
+        if self._copies.exhausted:  # the destinations differ in form and share the topic
+            last = next(iter(self._copies.exhausted.values()))
             raise _LostTopicError(
-                f"{self._plan.retry_topic} took none of {self._failures} in a row: "
-                f"{self._last_error}"
+                f"{self._plan.retry_topic} took none of {_MAX_FAILURES} in a row: {last}"
             )
 
-    async def _send(self, source: TopicStore, part: _Part, message: Message) -> None:
-        producer = await self._producer(form_of(message))
-        await producer.publish(self._copy(source, part, message))
+    async def _send(self, waiting: _WaitingEntry, message: Message) -> None:
+        destination = Destination(self._plan.retry_topic, form_of(message))
+        await self._copies.publish(destination, self._copy(waiting, message))
 
-    def _copy(self, source: TopicStore, part: _Part, message: Message) -> OutgoingMessage:
-        place = part.place(message)
-        assert place is not None
-        due_ms = part.dues[place]
+    def _copy(self, waiting: _WaitingEntry, message: Message) -> OutgoingMessage:
+        index = waiting.index_of(message)
+        assert index is not None
+        due_ms = waiting.dues[index]
         now = wall_now_ms(self._loop)
-        known = source.records.recall(*part.key, message.message_id().batch_index())
+        known = self._source.records.recall(*waiting.key, message.message_id().batch_index())
         return parked_nack(
             message,
             self._author,
@@ -459,43 +451,35 @@ class _Moving:
                 retryable=True,
             ) from error
 
-    def _unsent(self, message: Message, error: BaseException) -> None:
-        if not isinstance(error, EncoreError) or isinstance(error, ClosedError):
-            raise error
-        if isinstance(error, TransportError) and error.result not in _OF_THE_MESSAGE:
-            self._failures += 1
-            self._last_error = error
-        self._report.refuse(self._plan.topic, [id_text(message.message_id())], str(error))
-
     # The state
 
-    def _forget(self, source: TopicStore, part: _Part, places: Sequence[int]) -> None:
-        ledger, entry = part.key
-        if -1 in places:
-            source.records.settled(ledger, entry)
+    def _forget(self, waiting: _WaitingEntry, indexes: Sequence[int]) -> None:
+        ledger, entry = waiting.key
+        if -1 in indexes:
+            self._source.records.settled(ledger, entry)
             self._store.flush()
         else:
-            source.records.ends_waiting((ledger, entry, each) for each in places)
-            source.records.settled(ledger, entry, sum(1 << each for each in places))
+            self._source.records.ends_waiting((ledger, entry, each) for each in indexes)
+            self._source.records.settled(ledger, entry, sum(1 << each for each in indexes))
         if self._store.trouble is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
                 "once more by the next run"
             )
 
-    def _let_go(self, source: TopicStore, part: _Part, reason: str) -> None:
-        self._forget(source, part, list(part.dues))
-        self._report.lose(self._plan.topic, part.ids(self._plan.topic), reason)
+    def _drop(self, waiting: _WaitingEntry, reason: str) -> None:
+        self._forget(waiting, list(waiting.dues))
+        self._report.lose(self._plan.topic, waiting.ids(self._plan.topic), reason)
         self._progress()
 
-    def _stay(self, parts: Sequence[_Part], reason: str) -> None:
-        ids = (each for part in parts for each in part.ids(self._plan.topic))
+    def _refuse(self, waiting_entries: Sequence[_WaitingEntry], reason: str) -> None:
+        ids = (each for waiting in waiting_entries for each in waiting.ids(self._plan.topic))
         self._report.refuse(self._plan.topic, ids, reason)
         self._progress()
 
     def _progress(self) -> None:
-        if self._on_progress is not None:
-            self._on_progress(self._report)
+        if self._options.on_progress is not None:
+            self._options.on_progress(self._report)
 
     # The broker
 
@@ -517,7 +501,7 @@ class _Moving:
                 plan.topic,
                 plan.subscription,
                 ConsumerType.Shared,
-                # Nothing is asked for; of the stock library that is one message at least.
+                # Request no messages; the C++ client requests at least one.
                 receiver_queue_size=0 if capabilities.ack_unseen_index else 1,
                 initial_position=InitialPosition.Latest,
                 batch_index_ack_enabled=True,
@@ -534,71 +518,23 @@ class _Moving:
         if self._consumer is not None:
             await self._consumer.close()
 
-    async def _ensure_subscription(self) -> None:
-        """What is sent to a topic without a subscription is kept for nobody."""
-        plan = self._plan
-        try:
-            link = await self._transport.subscribe(
-                Subscription(
-                    topics=(plan.retry_topic,),
-                    subscription_name=plan.subscription,
-                    consumer_type=ConsumerType.Shared,
-                    initial_position=InitialPosition.Earliest,
-                    receiver_queue_size=1,
-                )
-            )
-        except ConsumerBusy:
-            return  # somebody reads it with another type: it is there
-        await link.close()
 
-    async def _producer(self, form: LetterForm) -> TransportProducer:
-        async with self._making:
-            if form in self._blocked:
-                raise self._blocked[form]
-            if form not in self._producers:
-                try:
-                    self._producers[form] = await self._make_producer(form)
-                except EncoreError as error:
-                    self._blocked[form] = error
-                    raise
-            return self._producers[form]
-
-    async def _make_producer(self, form: LetterForm) -> TransportProducer:
-        return await self._transport.create_producer(
-            await producer_options(
-                form,
-                self._transport.schema_of,
-                self._crypto_key_reader,
-                byte_keys=self._transport.capabilities.binary_keys,
-                topic=self._plan.retry_topic,
-                max_pending_messages=UNDER_WAY,
-                block_if_queue_full=True,
-            )
-        )
-
-    async def _close_producers(self) -> None:
-        producers, self._producers = list(self._producers.values()), {}
-        closing = (producer.close() for producer in producers)
-        # A producer that is gone already is closed, which is what was wanted.
-        await asyncio.gather(*closing, return_exceptions=True)
-
-
-def _parts(source: TopicStore) -> list[_Part]:
-    """What waits, by entry, in order."""
+def _waiting_entries(source: TopicStore) -> list[_WaitingEntry]:
+    """Return the entries with waiting messages in order."""
     return [
-        _Part(key, record.dues_by_index(), record.fingerprint)
+        _WaitingEntry(key, record.dues_by_index(), record.fingerprint)
         for key, record in source.records.entries_waiting()
     ]
 
 
-def _run(parts: Sequence[_Part], at: int) -> int:
-    """How many entries are worth fetching from a part on: as far as the next is near."""
-    first = last = parts[at].key
-    for part in parts[at + 1 : at + 1 + _LOOK_AHEAD]:
-        ledger, entry = part.key
+def _run_length(waiting_entries: Sequence[_WaitingEntry], at: int) -> int:
+    """Return how many entries to fetch ahead: as long as the next waiting entry is near."""
+    first = last = waiting_entries[at].key
+    for waiting in waiting_entries[at + 1 : at + 1 + _LOOK_AHEAD]:
+        ledger, entry = waiting.key
         if ledger != last[0] or entry - last[1] > NEAR:
             break
-        last = part.key
+        last = waiting.key
     return last[1] - first[1] + 1
 
 
@@ -608,7 +544,3 @@ def _stopped(error: EncoreError, report: EvacuationReport) -> EvacuationStoppedE
         "go on",
         report,
     )
-
-
-async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)

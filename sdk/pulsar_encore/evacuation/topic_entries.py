@@ -114,8 +114,9 @@ class TopicEntries:
         )
 
     async def close(self) -> None:
-        """End the reading."""
+        """End the reading. A later `of` begins a new one, and may ask for lower ids."""
         reader, self._reader = self._reader, None
+        self._at, self._ahead, self._ended = (-1, -1), [], False
         if reader is not None:
             await reader.close()
 

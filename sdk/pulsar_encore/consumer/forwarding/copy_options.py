@@ -1,23 +1,60 @@
-"""What a producer of copies is made with: the schema version and the secrets of their form.
+"""Destinations of copies, their first subscription, and the options of their producers.
 
-What the transport cannot copy is refused by name, before anything is sent or acked.
+A copy needs the schema version and the encryption keys of its original. If the transport cannot
+copy a message, the error says so before anything is sent or acked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...errors import ConfigurationError, NotSupportedError
-from ...letters.letter_form import LetterForm
-from ...options import ProducerOptions
+from ...errors import ConfigurationError, ConsumerBusy, NotSupportedError
+from ...letters.letter_form import PLAIN, LetterForm
+from ...options import ConsumerType, InitialPosition, ProducerOptions, Subscription
+from ...transport.interface import Transport
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]
 """`Transport.schema_of`."""
 
 
+class Destination(NamedTuple):
+    """Where copies go and how they are written. Each destination has its own producer.
+
+    Attributes:
+        topic: Full name.
+        form: Schema version and encryption keys of all copies to this destination.
+        first_subscription: Made on the topic before its first message; None for none.
+    """
+
+    topic: str
+    form: LetterForm = PLAIN
+    first_subscription: str | None = None
+
+
+async def ensure_subscription(transport: Transport, topic: str, name: str) -> None:
+    """Make a subscription on a topic before the first copy is sent there.
+
+    A topic without a subscription keeps no messages. A consumer subscribes and closes, because the
+    producers of the C++ client cannot name an initial subscription.
+    """
+    try:
+        consumer = await transport.subscribe(
+            Subscription(
+                topics=(topic,),
+                subscription_name=name,
+                consumer_type=ConsumerType.Shared,
+                initial_position=InitialPosition.Earliest,
+                receiver_queue_size=1,
+            )
+        )
+    except ConsumerBusy:
+        return  # a consumer of another type reads the subscription, so it exists
+    await consumer.close()
+
+
 async def producer_options(
-    form: LetterForm,
+    destination: Destination,
     schema_of: SchemaOf,
     crypto_key_reader: Any,
     schema: Any = None,
@@ -25,10 +62,10 @@ async def producer_options(
     byte_keys: bool,
     **options: Any,
 ) -> ProducerOptions:
-    """Options of a producer that writes copies of a form: unbatched, chunked where they are large.
+    """Return the options of a producer that writes copies: unbatched, and chunked if large.
 
     Args:
-        form: What it writes.
+        destination: Where the producer writes.
         schema_of: Finds the schema of a version.
         crypto_key_reader: Has the keys to encrypt with, or None.
         schema: For messages that were written without one.
@@ -39,6 +76,7 @@ async def producer_options(
         NotSupportedError: Nothing can write such copies.
         TransportError: The schema cannot be had.
     """
+    form = destination.form
     if form.version >= 0:
         schema = await schema_of(form.topic, form.version)
     if form.keyed and not byte_keys and getattr(schema, "key_value", False):
@@ -51,6 +89,8 @@ async def producer_options(
             f"copies must be encrypted with {', '.join(form.secrets)}: give a crypto_key_reader"
         )
     return ProducerOptions(
+        topic=destination.topic,
+        initial_subscription_name=destination.first_subscription,
         schema=schema,
         batching_enabled=False,
         chunking_enabled=True,

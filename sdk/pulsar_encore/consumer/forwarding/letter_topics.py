@@ -13,15 +13,15 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
 
-from ...errors import ConsumerBusy, EncoreError
+from ...errors import EncoreError
 from ...letters.letter_form import LetterForm
 from ...message import Message
-from ...options import ConsumerOptions, ConsumerType, InitialPosition, Subscription
+from ...options import ConsumerOptions
 from ...options.dead_letter_policy import DeadLetterPolicy
 from ...transport.interface import Transport, TransportProducer
 from ...values.topic_names import dead_topic_of, dead_topic_of_one, full_name
 from ..event_publisher import ProducerEventPublisher
-from .copy_options import producer_options
+from .copy_options import Destination, ensure_subscription, producer_options
 from .letter_producer import LetterProducer
 
 _MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
@@ -103,7 +103,10 @@ class LetterTopics:
     ) -> TransportProducer:
         name = first_subscription = None
         if topic != self._retry:
-            await self._ensure_subscription(topic)
+            if self.policy.initial_subscription_name is not None:
+                await ensure_subscription(
+                    self._transport, topic, self.policy.initial_subscription_name
+                )
             # PRODUCER names the subscription as well, as Java's client does: the broker makes it
             # again if the dead-letter topic was deleted and comes back.
             if self._transport.capabilities.initial_subscriptions:
@@ -113,13 +116,11 @@ class LetterTopics:
             name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
         return await self._transport.create_producer(
             await producer_options(
-                form,
+                Destination(topic, form, first_subscription),
                 self._schema,
                 self._options.crypto_key_reader,
                 byte_keys=self._transport.capabilities.binary_keys,
-                topic=topic,
                 producer_name=name,
-                initial_subscription_name=first_subscription,
                 # What is over the limit waits in the link, in order: it is never refused for that.
                 max_pending_messages=_MOST_UNDER_WAY,
                 block_if_queue_full=True,
@@ -132,28 +133,6 @@ class LetterTopics:
         if schema is None:
             schema = self._schemas[topic, version] = await self._transport.schema_of(topic, version)
         return schema
-
-    async def _ensure_subscription(self, topic: str) -> None:
-        """Make the subscription of the policy: a consumer subscribes and closes.
-
-        The producers of the C++ client cannot name an initial subscription.
-        """
-        name = self.policy.initial_subscription_name
-        if name is None:
-            return
-        try:
-            link = await self._transport.subscribe(
-                Subscription(
-                    topics=(topic,),
-                    subscription_name=name,
-                    consumer_type=ConsumerType.Shared,
-                    initial_position=InitialPosition.Earliest,
-                    receiver_queue_size=1,
-                )
-            )
-        except ConsumerBusy:
-            return  # somebody reads it with another type: it exists
-        await link.close()
 
     async def close(self) -> None:
         """Close all producers; one that is asked for later is closed from the start."""

@@ -1,7 +1,7 @@
 """What becomes of a row that was read from Pulsar: a retry letter, a dead letter, or a replay.
 
 Owns `CopyRule` and its kinds, one for each `sinkMode` but produce: of an original, the
-`OutgoingMessage`, and the way it goes. What letters say is `letters`' business, and where a replay
+`OutgoingMessage`, and its destination. What letters say is `letters`' business, and where a replay
 may send one is `deadletters`'. Pure: times are arguments.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 from random import Random
 from typing import Final, NamedTuple, Protocol, cast
 
+from ...consumer.forwarding.copy_options import Destination
 from ...deadletters.dead_letter import Letter
 from ...errors import ConfigurationError
 from ...letters.evidence import Evidence, evidence_of
-from ...letters.letter_form import PLAIN, LetterForm, form_of
+from ...letters.letter_form import form_of
 from ...letters.letter_writer import (
     LetterAuthor,
     dead_letter_by_nack,
@@ -32,20 +33,6 @@ from .sink_options import DEAD_LETTER, LetterOptions, ReplaySettings, SinkOption
 _AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
 _MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception
 _MOST_REASON = 1_000
-
-
-class Destination(NamedTuple):
-    """Where messages go, and how they are written: a producer for each.
-
-    Attributes:
-        topic: Full name.
-        form: What all of them have in common.
-        first_subscription: Made on the topic before the first of them; None for none.
-    """
-
-    topic: str
-    form: LetterForm = PLAIN
-    first_subscription: str | None = None
 
 
 class AttemptTimes(NamedTuple):
@@ -92,7 +79,7 @@ class CopyRule(Protocol):
     def copy(
         self, original: RowOriginal, why: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
-        """The copy, and its way.
+        """Return the copy and its destination.
 
         Raises:
             ConfigurationError: Of this row there can be none; says why.
@@ -153,7 +140,7 @@ class _Topics:
         first = base_name(topic).removesuffix(self._named)
         return dead_topic_of((first,), self._options.subscription)
 
-    def dead_way(self, original: RowOriginal) -> Destination:
+    def dead_destination(self, original: RowOriginal) -> Destination:
         topic = self.dead(original.topic_name())
         return Destination(topic, form_of(original), self._options.initial_subscription)
 
@@ -186,7 +173,7 @@ class _Reconsumed:
                 evidence=evidence,
                 from_retry_topic=from_retry,
             )
-            return self._topics.dead_way(original), letter
+            return self._topics.dead_destination(original), letter
         letter = retry_letter(
             original,
             author,
@@ -221,7 +208,7 @@ class _Dead:
             evidence=why.evidence(DEAD_LETTER),
             from_retry_topic=from_retry,
         )
-        return self._topics.dead_way(original), letter
+        return self._topics.dead_destination(original), letter
 
 
 class _Replay:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...client import Client, transport_of
-from ...consumer.forwarding.copy_options import producer_options
+from ...consumer.forwarding.copy_options import Destination, producer_options
 from ...errors import EncoreError, NotSupportedError, ProducerBusy
 from ...letters.letter_form import PLAIN
 from ...options import PartitionsRoutingMode, ProducerOptions
@@ -26,7 +26,6 @@ from ...transport.versioned.known_schema import KnownSchema
 from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
 from ...wire.partition_router import PartitionRouter
-from .letter_copies import Destination
 from .sequence_ids import SequenceIds
 from .sink_options import PRODUCE, Publishing, SinkOptions
 
@@ -79,38 +78,38 @@ class ProducerCache:
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
-    async def take(self, way: Destination, kind: ProducerKind) -> TransportProducer:
-        """The producer of a way, made if need be; given back by `give_back` or `drop`.
+    async def take(self, destination: Destination, kind: ProducerKind) -> TransportProducer:
+        """Return the producer of a destination, which `give_back` or `drop` returns to the pool.
 
         Raises:
             EncoreError: It cannot be made.
         """
-        held = self._held.pop((way, kind), None)
+        held = self._held.pop((destination, kind), None)
         if held is None:
-            held = _Held(asyncio.ensure_future(self.make(way, kind, None)))
-        self._held[way, kind] = held  # the last one used is the last in the dict
+            held = _Held(asyncio.ensure_future(self.make(destination, kind, None)))
+        self._held[destination, kind] = held  # the last one used is the last in the dict
         held.users += 1
         try:
             return await asyncio.shield(held.making)
         except BaseException:
             held.users -= 1
-            if held.making.done() and self._held.get((way, kind)) is held:
-                del self._held[way, kind]
+            if held.making.done() and self._held.get((destination, kind)) is held:
+                del self._held[destination, kind]
             raise
 
-    def give_back(self, ways: Iterable[Destination], kind: ProducerKind) -> None:
+    def give_back(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
         """A task is done with its producers: what is stored is known."""
-        for way in ways:
-            held = self._held.get((way, kind))
+        for destination in destinations:
+            held = self._held.get((destination, kind))
             if held is not None:
                 held.users -= 1
         idle = [key for key, held in self._held.items() if held.users <= 0]
         surplus = max(0, len(idle) - _MOST_IDLE)
         self._close_all(self._held.pop(key) for key in idle[:surplus])
 
-    async def drop(self, ways: Iterable[Destination], kind: ProducerKind) -> None:
+    async def drop(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
         """A task failed: nothing it handed to its producers is sent any more."""
-        dropped = [self._held.pop((way, kind), None) for way in ways]
+        dropped = [self._held.pop((destination, kind), None) for destination in destinations]
         await _shortly(self._close_all(held for held in dropped if held is not None))
 
     def _close_all(self, dropped: Iterable[_Held]) -> list[asyncio.Task[None]]:
@@ -127,7 +126,7 @@ class ProducerCache:
         await _shortly([self._begin(_close(link)) for link in links])
 
     async def make_numbered(
-        self, way: Destination, kind: ProducerKind, numbering: SequenceIds
+        self, destination: Destination, kind: ProducerKind, numbering: SequenceIds
     ) -> TransportProducer:
         """A producer for the rows of a task, by a name at which the broker drops none of them.
 
@@ -135,21 +134,21 @@ class ProducerCache:
             ProducerBusy: The name stayed in use.
             EncoreError: It cannot be made.
         """
-        link = await self.make(way, kind, numbering)
+        link = await self.make(destination, kind, numbering)
         if numbering.follows(link.last_sequence_id):
             return link
         log.warning(
             "%s: an earlier attempt at this task had other rows or failed at one, or the query "
             "began again from an older checkpoint: what was stored then is there twice now, under "
             "%s too",
-            way.topic,
+            destination.topic,
             link.producer_name,
         )
         await self.close([link])
-        return await self.make(way, kind, numbering.apart())
+        return await self.make(destination, kind, numbering.apart())
 
     async def make(
-        self, way: Destination, kind: ProducerKind, numbering: SequenceIds | None
+        self, destination: Destination, kind: ProducerKind, numbering: SequenceIds | None
     ) -> TransportProducer:
         """A producer that nobody else has.
 
@@ -160,7 +159,7 @@ class ProducerCache:
             ProducerBusy: It stayed in use.
             EncoreError: It cannot be made.
         """
-        options = await self._options(way, kind, numbering)
+        options = await self._options(destination, kind, numbering)
         timeout_s = kind.publishing.send_timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
         attempt = 0
@@ -175,13 +174,12 @@ class ProducerCache:
                 await asyncio.sleep(delay_s)
 
     async def _options(
-        self, way: Destination, kind: ProducerKind, numbering: SequenceIds | None
+        self, destination: Destination, kind: ProducerKind, numbering: SequenceIds | None
     ) -> ProducerOptions:
         publishing = kind.publishing
         keywords: dict[str, Any] = {
             **dict(publishing.producer),
-            "topic": way.topic,
-            "producer_name": _name(way, publishing, numbering),
+            "producer_name": _name(destination, publishing, numbering),
             "send_timeout_millis": publishing.send_timeout_ms,
             # The task keeps to the limit; beyond it are pieces of what is cut, which wait here.
             "max_pending_messages": publishing.max_pending,
@@ -191,26 +189,26 @@ class ProducerCache:
         if numbering is not None:
             routing = keywords.pop("message_routing_mode", None)
             single = routing is PartitionsRoutingMode.UseSinglePartition
-            parts = await self._transport.topic_partitions(way.topic)
-            if parts != [way.topic]:
+            parts = await self._transport.topic_partitions(destination.topic)
+            if parts != [destination.topic]:
                 # Were a partition added, rows would move to partitions where the number of another
                 # row is higher, and be dropped. Another count is another name: rows double then.
                 keywords["producer_name"] += f"-of-{len(parts)}"
             keywords["message_router"] = steady_router(single=single, partitions=len(parts))
             keywords["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
         binary_keys = self._transport.capabilities.binary_keys
-        keys, crypto, form = publishing.keys, None, way.form
+        keys, crypto = publishing.keys, None
         if keys is not None:  # a file, or wherever a function has them
             crypto = await asyncio.to_thread(keys.reader, self._transport.capabilities.name)
         if kind.copies:
             if keys is not None:
-                form = form._replace(secrets=keys.names)
+                form = destination.form._replace(secrets=keys.names)
+                destination = destination._replace(form=form)
             return await producer_options(
-                form,
+                destination,
                 self._transport.schema_of,
                 crypto,
                 byte_keys=binary_keys,
-                initial_subscription_name=way.first_subscription,
                 **keywords,
             )
         if kind.avro is not None:
@@ -222,14 +220,17 @@ class ProducerCache:
             keywords["schema"] = _avro(kind.avro)
         if keys is not None:
             keywords |= {"encryption_key": keys.names, "crypto_key_reader": crypto}
-        return ProducerOptions(**keywords)
+        return ProducerOptions(topic=destination.topic, **keywords)
 
 
-def _name(way: Destination, publishing: Publishing, numbering: SequenceIds | None) -> str | None:
+def _name(
+    destination: Destination, publishing: Publishing, numbering: SequenceIds | None
+) -> str | None:
     if numbering is not None:
         # Of one topic several producers may be needed, one for each schema version.
-        form = "" if way.form == PLAIN else f"-{way.form.topic}-{way.form.version}-{way.form.keyed}"
-        return f"{numbering.producer_name}{form}"
+        form = destination.form
+        suffix = "" if form == PLAIN else f"-{form.topic}-{form.version}-{form.keyed}"
+        return f"{numbering.producer_name}{suffix}"
     if publishing.name is None:
         return None
     return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run side by side

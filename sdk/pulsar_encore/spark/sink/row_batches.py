@@ -13,13 +13,14 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from ...consumer.forwarding.copy_options import Destination
 from ...errors import ConfigurationError, EncoreError
 from ...options.checks import topic_name
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
-from .letter_copies import AttemptTimes, CopyRule, Destination, FailureReason
+from .letter_copies import AttemptTimes, CopyRule, FailureReason
 from .retry_delays import MOST_MS
 from .row_original import RowOriginal
 from .sink_columns import (
@@ -49,12 +50,12 @@ class RowChunk:
 
     Attributes:
         messages: In order.
-        ways: One for all of them, or one for each.
+        destinations: One for all of them, or one for each.
         size: Bytes of their payloads.
     """
 
     messages: list[OutgoingMessage]
-    ways: Destination | list[Destination]
+    destinations: Destination | list[Destination]
     size: int
 
 
@@ -91,7 +92,7 @@ class ProducedRows:
         if options.value_format != "raw":
             self._encode = encoder_of(options.value_format, layout.values, options.value_schema)
         self._topic = None if options.topic is None else Destination(options.topic)
-        self._ways: dict[str, Destination] = {}
+        self._destinations: dict[str, Destination] = {}
 
     def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
         columns = _Columns(batch, self._layout)
@@ -118,21 +119,21 @@ class ProducedRows:
                 strict=False,
             )
         ]
-        return RowChunk(messages, self._ways_of(batch, columns, first), _size_of(payloads))
+        return RowChunk(messages, self._destinations_of(batch, columns, first), _size_of(payloads))
 
     def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
         if self._encode is not None:
             return self._encode([batch.column(each) for each in self._fields])
         return bytes_of(batch.column(self._fields[0]))
 
-    def _ways_of(
+    def _destinations_of(
         self, batch: pa.RecordBatch, columns: _Columns, first: int
     ) -> Destination | list[Destination]:
         topics = columns.topics()
         if topics is None:
             assert self._topic is not None  # checked with the layout
             return self._topic
-        known = self._ways
+        known = self._destinations
         try:
             return [known[each] for each in topics]  # type: ignore[index]
         except KeyError:
@@ -172,7 +173,7 @@ class CopiedRows:
         topics = columns.topics()
         assert topics is not None  # checked with the layout
         messages: list[OutgoingMessage] = []
-        ways: list[Destination] = []
+        destinations: list[Destination] = []
         for number, (payload, topic, *rest) in enumerate(
             zip(
                 payloads,
@@ -189,12 +190,12 @@ class CopiedRows:
             first,
         ):
             try:
-                way, message = self._copy(columns, times, payload, topic, *rest)
+                destination, message = self._copy(columns, times, payload, topic, *rest)
             except EncoreError as error:
                 raise ConfigurationError(f"row {number} of the task, {topic}: {error}") from error
-            ways.append(way)
+            destinations.append(destination)
             messages.append(message)
-        return RowChunk(messages, ways, _size_of(payloads))
+        return RowChunk(messages, destinations, _size_of(payloads))
 
     def _copy(
         self,

@@ -15,10 +15,10 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from ...consumer.forwarding.copy_options import Destination
 from ...errors import StoreError
 from ...letters import ORIGIN_MESSAGE_ID
 from ...values.outgoing_message import OutgoingMessage
-from .letter_copies import Destination
 from .row_batches import RowChunk
 
 _IN_MEMORY: Final = 64 * 2**20
@@ -114,12 +114,12 @@ class RowSpool:
 
 
 def _bytes_of(chunk: RowChunk, *, copies: bool) -> bytes:
-    ways: Sequence[Destination] | repeat[Destination] = (
-        chunk.ways if isinstance(chunk.ways, list) else repeat(chunk.ways)
+    destinations: Sequence[Destination] | repeat[Destination] = (
+        chunk.destinations if isinstance(chunk.destinations, list) else repeat(chunk.destinations)
     )
     parts: list[bytes] = []
-    for message, way in zip(chunk.messages, ways, strict=False):
-        parts += _parts(message, way.topic, copies=copies)
+    for message, destination in zip(chunk.messages, destinations, strict=False):
+        parts += _parts(message, destination.topic, copies=copies)
     return b"".join(parts)
 
 
