@@ -11,7 +11,7 @@ import pytest
 from pulsar_encore import Backoff, BackoffTable, ConfigurationError, ConsumerType
 from pulsar_encore.backoff import backoff_of
 from pulsar_encore.options import ConsumerOptions
-from pulsar_encore.spark.sink.delays import retry_delays
+from pulsar_encore.spark.retry_delays import retry_delays
 
 RNG = Random(1)
 BAD = [

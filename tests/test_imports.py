@@ -85,7 +85,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # Spark, bottom-up
     ("spark/compat.py", "spark/interpreters.py", "spark/plain_errors.py"),
     ("spark/errors.py", "spark/parsing.py", "spark/positions.py", "spark/planning.py"),
-    ("spark/connecting.py", "spark/columns.py", "spark/keys.py", "spark/narrowing.py"),
+    ("spark/columns.py", "spark/keys.py", "spark/narrowing.py", "spark/retry_delays.py"),
+    ("spark/option_table.py",),
+    ("spark/connecting.py",),
     ("spark/runtime.py", "spark/options.py", "spark/admin.py"),
     ("spark/reading/",),
     ("spark/driver/",),

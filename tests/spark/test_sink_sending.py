@@ -13,11 +13,10 @@ from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
 from pulsar_encore.ids import MessageId
 from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.spark.connecting import Connection
 from pulsar_encore.spark.sink import sending
 from pulsar_encore.spark.sink.copies import Way
 from pulsar_encore.spark.sink.numbering import Numbering
-from pulsar_encore.spark.sink.options import Publishing, SinkOptions
+from pulsar_encore.spark.sink.options import sink_options
 from pulsar_encore.spark.sink.rows import Chunk
 from pulsar_encore.spark.sink.sending import Sender
 
@@ -83,10 +82,8 @@ def producers() -> Iterator[Producers]:
 
 
 def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> Sender:
-    options = SinkOptions(
-        connection=Connection(service_url=URL),
-        publishing=Publishing(max_pending=most, send_timeout_ms=timeout_ms),
-    )
+    given = {"maxPendingMessages": str(most), "sendTimeoutMs": str(timeout_ms)}
+    options = sink_options({"service.url": URL, **given}, streaming=False)
     made = Sender(None, options)  # type: ignore[arg-type]
     if numbered:
         made.number(Numbering("p", 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_encore import MessageId
 from pulsar_encore.spark.compat import arrow_schema
-from pulsar_encore.spark.options import Shape
+from pulsar_encore.spark.options import read_options
 from pulsar_encore.spark.reading.blocks import Block
 from pulsar_encore.spark.reading.payloads import Payloads
 from pulsar_encore.spark.reading.values.choosing import plan_of, value_fields, values_of
@@ -35,12 +36,18 @@ class Told:
         return self._key
 
 
+def plan_with(**changes: str) -> ValuePlan:
+    """The plan of a read, with changes to the default fields of `Shape`."""
+    given = {"service.url": "pulsar://localhost:6650", "topic": TOPIC}
+    return plan_of(replace(read_options(given, streaming=False).shape, **changes))
+
+
 def json_plan(ddl: str, mode: str = "PERMISSIVE") -> ValuePlan:
-    return plan_of(Shape(value_format="json", value_schema=ddl, mode=mode))
+    return plan_with(value_format="json", value_schema=ddl, mode=mode)
 
 
 def avro_plan(schema: str, mode: str = "PERMISSIVE") -> ValuePlan:
-    return plan_of(Shape(value_format="avro", value_schema=schema, mode=mode))
+    return plan_with(value_format="avro", value_schema=schema, mode=mode)
 
 
 def decoded(

@@ -17,7 +17,8 @@ from ..options import ClientOptions
 from ..transport.native.connection.pool import Pool
 from ..transport.native.lookup.web import Web, path_of
 from ..transport.native.options import of_options
-from .connecting import Connection, in_options, web_address
+from .connecting import Connection, in_options
+from .parsing import web_address
 from .planning import Ledger
 from .positions import Position
 

@@ -130,14 +130,7 @@ def key_path(value: str, name: str) -> str:
 def keys_of(
     path: str | None, factory: str | None, *, private: bool, names: tuple[str, ...] = ()
 ) -> Keys | None:
-    """What the options of a read or a write say; None where they say nothing.
-
-    Raises:
-        ConfigurationError: They say it twice.
-    """
+    """Return the keys of a read or a write, or None if neither option was given."""
     if path is None and factory is None:
         return None
-    keys = Keys(private=private, path=path, factory=factory, names=names)
-    if path is not None and factory is not None:
-        raise ConfigurationError(f"give {keys.path_option} or {keys.factory_option}, not both")
-    return keys
+    return Keys(private=private, path=path, factory=factory, names=names)

@@ -26,8 +26,9 @@ from pyspark.sql.types import (
 
 from ...errors import ConfigurationError
 from ..columns import FULL, LETTER, VALUE
+from ..option_table import DEAD_LETTER, PRODUCE, RECONSUME
 from ..parsing import nearest
-from .options import DEAD_LETTER, PRODUCE, RECONSUME, SinkOptions
+from .options import SinkOptions
 
 TOPIC, KEY, ORDERING_KEY, EVENT_TIME = "topic", "key", "orderingKey", "eventTime"
 KEY_IS_BYTES = "keyIsBytes"

@@ -26,7 +26,8 @@ from ...message import Message
 from ...outgoing import Outgoing
 from ...topic_names import base_name, dead_topic_of, full_name, retry_topic_of
 from ...version import VERSION
-from .options import DEAD_LETTER, LetterOptions, ReplaySettings, SinkOptions
+from ..option_table import DEAD_LETTER
+from .options import LetterOptions, ReplaySettings, SinkOptions
 from .originals import RowOriginal
 
 _AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one

@@ -27,9 +27,10 @@ from ...transport.base import ProducerLink
 from ...transport.versioned.known import KnownSchema
 from ...wire import pulsar_pb2 as pb
 from ...wire.routing import Router
+from ..option_table import PRODUCE
 from .copies import Way
 from .numbering import Numbering
-from .options import PRODUCE, Publishing, SinkOptions
+from .options import Publishing, SinkOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

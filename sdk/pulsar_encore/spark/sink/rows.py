@@ -18,6 +18,7 @@ from ...ids import MessageId
 from ...options.checks import topic_name
 from ...outgoing import Outgoing
 from ...topic_names import full_name
+from ..retry_delays import MOST_MS
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
 from .columns import (
     AFTER_MS,
@@ -35,7 +36,6 @@ from .columns import (
     Layout,
 )
 from .copies import CopyRule, Times, Way, Why
-from .delays import MOST_MS
 from .encoding import Encode, encoder_of
 from .options import SinkOptions
 from .originals import RowOriginal

@@ -23,6 +23,7 @@ from ...errors import ConfigurationError, EncoreError
 from ...exceptions import TopicNotFound
 from ...topic_names import full_name
 from ..compat import DataSourceStreamArrowWriter
+from ..option_table import PRODUCE
 from ..plain_errors import plain_errors
 from ..runtime import runtime
 from .columns import Layout, check_keys, layout_of
@@ -30,7 +31,7 @@ from .copies import Times, copy_rule
 from .encoding import encoder_of
 from .holding import Held
 from .numbering import Numbering, numbering_of
-from .options import PRODUCE, SinkOptions, sink_options
+from .options import SinkOptions, sink_options
 from .rows import Chunk, CopiedRows, ProducedRows, Rows
 from .sending import Sender
 
