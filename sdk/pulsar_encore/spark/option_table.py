@@ -411,7 +411,7 @@ class Values(dict[str, Any]):
         """Return the values of a group by field.
 
         Args:
-            group: As in `Option.target`.
+            group: As `Option.group`.
             given: Leave out options that were not given.
         """
         options = [self._known[name] for name in (self if given else self._known.names)]
@@ -425,7 +425,7 @@ class OptionSet:
 
     Args:
         title: "source" or "sink".
-        scope: The options of all these scopes.
+        scope: Options are accepted if their scope overlaps this scope.
         ignored: Lower-cased names that Spark adds by itself.
         hints: Advice for names of other connectors, by lower-cased name.
     """

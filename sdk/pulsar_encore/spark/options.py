@@ -61,8 +61,8 @@ class Edge:
     times_ms: tuple[tuple[str, int], ...] = ()
 
 
-# The fields below have the options' values. Each option in `option_table` names its field
-# (`Option.target`), says what the field means, and holds the default.
+# The fields below have the values of options. An option in `option_table` names its field
+# (`Option.target`) and holds the description and the default.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """What the rows look like."""
+    """The columns of the rows, and how values become columns."""
 
     include: str | tuple[str, ...]
     prefix: str
@@ -177,7 +177,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 
 
 def _of_tables(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """By lower-cased name: the name as written, and the text."""
+    """Return names as written and texts, by lower-cased name without the prefix of a table."""
     found = {name.lower(): (name, text) for name, text in given.items()}
     for lowered, (name, text) in list(found.items()):
         if lowered.startswith(_OF_TABLE):
@@ -261,10 +261,8 @@ def _numbers(value: Any) -> tuple[int, ...]:
 
 
 def _edge(values: Values, edge: str, default: str) -> Edge:
-    """Of startingOffsets and startingTime, or of endingOffsets and endingTime."""
+    """Return the edge that startingOffsets and startingTime set, or the same for "ending"."""
     offsets, time = f"{edge}Offsets", f"{edge}Time"
-    if offsets in values and time in values:
-        raise ConfigurationError(f"give {offsets} or {time}, not both")
     if time in values:
         return Edge(word=default, times_ms=_times(values[time], time))
     text = values.get(offsets, default)
@@ -290,7 +288,7 @@ def _edge(values: Values, edge: str, default: str) -> Edge:
 
 
 def _times(text: str, name: str) -> tuple[tuple[str, int], ...]:
-    """Ms since the epoch, of all topics or of each."""
+    """Parse ms since the epoch, for all topics or by topic."""
     if not text.lstrip().startswith("{"):
         return (("", _time(text, name)),)
     given = json_object(text, name)
@@ -342,17 +340,17 @@ def _shape(values: Values) -> Shape:
 
 
 def digest(options: ReadOptions) -> str:
-    """What decides how a range is cut into tasks, as text."""
+    """Return, as text, the options that decide how a range is split into tasks."""
     return json.dumps([options.split, options.min_partitions, options.max_records])
 
 
 def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
-    """Where a topic or partition begins or ends: a position, a time in ms, or a word.
+    """Return where a topic or partition begins or ends: a position, a time in ms, or a word.
 
     Args:
-        edge: As given.
-        topic: Full name, of the partition if any.
-        base: The same without the partition.
+        edge: The edge of the read.
+        topic: The full name of the topic or partition.
+        base: The full name of the topic.
     """
     positions, times = dict(edge.positions), dict(edge.times_ms)
     for name in (topic, base):
@@ -367,6 +365,6 @@ def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
 
 
 def unknown_topics(edge: Edge, topics: Sequence[str]) -> list[str]:
-    """Names of an edge that none of the topics and their partitions has."""
+    """Return the names in an edge that are not among the topics and partitions."""
     named = [name for name, _ in (*edge.positions, *edge.times_ms) if name]
     return [name for name in named if name not in topics]

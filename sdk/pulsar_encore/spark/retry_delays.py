@@ -18,7 +18,7 @@ MOST_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 
 
 @dataclass(frozen=True, slots=True)
 class RetryDelays:
-    """Delays by attempt: a list, whose last delay is for all later attempts, or a growing delay.
+    """Delays by attempt: a list or a growing delay. The last delay of a list is repeated.
 
     Attributes:
         listed_ms: The list, in ms; empty if the delay grows.

@@ -19,8 +19,8 @@ from ..keys import Keys, keys_of
 from ..option_table import LETTERS, REPLAY, SEQUENCED, SINK, Values
 from ..retry_delays import RetryDelays
 
-# Fields of these classes have the options' values. Each option in `option_table` names its field
-# (`Option.target`), says what the field means, and holds the default.
+# The fields below have the values of options. An option in `option_table` names its field
+# (`Option.target`) and holds the description and the default.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +70,8 @@ class Publishing:
 class SinkOptions:
     """The options of a write, parsed and checked. Can be pickled.
 
-    `letters` and `replay` are None unless `mode` is one of theirs. `topic` is None if each row
-    names its own. `text_keys` is None if the user did not say whether keys are text.
+    `letters` and `replay` are None unless `mode` needs them. `topic` is None if each row names its
+    topic. `text_keys` is None if the user did not say whether keys are text.
     """
 
     connection: Connection
