@@ -12,12 +12,11 @@ from sink_kit import URL
 from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
-from pulsar_encore.spark.connection_options import ConnectionOptions
 from pulsar_encore.spark.sink import row_sender as sending
 from pulsar_encore.spark.sink.row_batches import RowChunk
 from pulsar_encore.spark.sink.row_sender import RowSender
 from pulsar_encore.spark.sink.sequence_ids import SequenceIds
-from pulsar_encore.spark.sink.sink_options import Publishing, SinkOptions
+from pulsar_encore.spark.sink.sink_options import sink_options
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
@@ -86,10 +85,8 @@ def producers() -> Iterator[Producers]:
 
 
 def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> RowSender:
-    options = SinkOptions(
-        connection=ConnectionOptions(service_url=URL),
-        publishing=Publishing(max_pending=most, send_timeout_ms=timeout_ms),
-    )
+    given = {"maxPendingMessages": str(most), "sendTimeoutMs": str(timeout_ms)}
+    options = sink_options({"service.url": URL, **given}, streaming=False)
     made = RowSender(None, options)  # type: ignore[arg-type]
     if numbered:
         made.number(SequenceIds("p", 1))

@@ -11,21 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-from values_kit import TOPIC, decoded, json_plan
+from values_kit import TOPIC, decoded, json_plan, plan_with
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import MalformedValueError
 from pulsar_encore.spark.reader.values.decoder_choice import (
     check_columns,
     check_nullable,
-    plan_of,
     value_fields,
     values_of,
 )
 from pulsar_encore.spark.reader.values.primitives import FIXED
 from pulsar_encore.spark.reader.values.value_decoder import RawValues
 from pulsar_encore.spark.reader.values.value_plan import ValueForm, ValuePlan
-from pulsar_encore.spark.source_options import Shape
 
 
 def plan(kind: str, mode: str = "PERMISSIVE") -> ValuePlan:
@@ -101,7 +99,7 @@ def test_bytes_that_are_no_text() -> None:
 
 def test_the_bytes_of_what_is_malformed_have_a_column_where_values_are_structures() -> None:
     assert [each.name for each in value_fields(plan("int32"))] == ["value"]
-    assert [each.name for each in value_fields(plan_of(Shape()))] == ["value"]
+    assert [each.name for each in value_fields(plan_with())] == ["value"]
     for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
         names = [each.name for each in value_fields(json_plan("a INT", mode))]
         assert names == ["a"] + ["_corrupt_record"] * (mode == "PERMISSIVE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pulsar_encore.spark.reader.message_blocks import MessageBlock
 from pulsar_encore.spark.reader.payloads import Payloads
 from pulsar_encore.spark.reader.values.decoder_choice import plan_of, value_fields, values_of
 from pulsar_encore.spark.reader.values.value_plan import ValuePlan
-from pulsar_encore.spark.source_options import Shape
+from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.transport.interface import Delivery
 
 TOPIC = "persistent://public/default/t"
@@ -35,12 +36,18 @@ class Told:
         return self._key
 
 
+def plan_with(**changes: str) -> ValuePlan:
+    """The plan of a read, with changes to the default fields of `Shape`."""
+    given = {"service.url": "pulsar://localhost:6650", "topic": TOPIC}
+    return plan_of(replace(read_options(given, streaming=False).shape, **changes))
+
+
 def json_plan(ddl: str, mode: str = "PERMISSIVE") -> ValuePlan:
-    return plan_of(Shape(value_format="json", value_schema=ddl, mode=mode))
+    return plan_with(value_format="json", value_schema=ddl, mode=mode)
 
 
 def avro_plan(schema: str, mode: str = "PERMISSIVE") -> ValuePlan:
-    return plan_of(Shape(value_format="avro", value_schema=schema, mode=mode))
+    return plan_with(value_format="avro", value_schema=schema, mode=mode)
 
 
 def decoded(

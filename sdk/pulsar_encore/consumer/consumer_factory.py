@@ -9,8 +9,9 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
@@ -55,6 +56,10 @@ from .unacked_window import UnackedWindowMonitor
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
 _NAME_DIGITS: Final = 5  # as many as Java's
+# Options that the transport gets unchanged.
+_SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
+    each.name for each in fields(ConsumerOptions)
+}
 
 
 async def open_link(transport: Transport, options: ConsumerOptions) -> TransportConsumer:
@@ -74,17 +79,11 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
     if name is None and (topic is not None or _several(options)):
         # Java names the consumer, and all subscriptions under it alike; stock leaves them nameless.
         name = uuid.uuid4().hex[:_NAME_DIGITS]
-    main = await transport.subscribe(
-        _subscription(
-            options,
-            name,
-            options.topics,
-            options.consumer_type,
-            pattern=options.pattern,
-            key_shared_policy=options.key_shared_policy,
-            read_compacted=options.is_read_compacted,
-        )
+    subscription = Subscription(
+        **{each: getattr(options, each) for each in _SHARED_FIELDS}
+        | {"consumer_name": name, "read_compacted": options.is_read_compacted}
     )
+    main = await transport.subscribe(subscription)
     if topic is None:
         return main
     try:
@@ -92,7 +91,14 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
         # type Java's consumers of the same subscription would receive a ConsumerBusy:
         # `docs/notes/consumer-semantics.md#letter-topics`.
         letters = await transport.subscribe(
-            _subscription(options, name, (topic,), ConsumerType.Shared)
+            replace(
+                subscription,
+                topics=(topic,),
+                pattern=None,
+                consumer_type=ConsumerType.Shared,
+                key_shared_policy=None,
+                read_compacted=False,
+            )
         )
     except BaseException:
         await main.close()
@@ -102,46 +108,6 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
 
 def _several(options: ConsumerOptions) -> bool:
     return options.pattern is not None or len(options.topics) > 1
-
-
-def _subscription(
-    options: ConsumerOptions,
-    name: str | None,
-    topics: tuple[str, ...],
-    kind: ConsumerType,
-    *,
-    pattern: str | None = None,
-    key_shared_policy: Any = None,
-    read_compacted: bool = False,
-) -> Subscription:
-    """What an engine is told of a consumer's options, for its topics or its letters."""
-    return Subscription(
-        topics=topics,
-        pattern=pattern,
-        regex_subscription_mode=options.regex_subscription_mode,
-        pattern_auto_discovery_period=options.pattern_auto_discovery_period,
-        subscription_name=options.subscription_name,
-        consumer_type=kind,
-        consumer_name=name,
-        schema=options.schema,
-        receiver_queue_size=options.receiver_queue_size,
-        max_total_receiver_queue_size_across_partitions=(
-            options.max_total_receiver_queue_size_across_partitions
-        ),
-        initial_position=options.initial_position,
-        start_message_id_inclusive=options.start_message_id_inclusive,
-        read_compacted=read_compacted,
-        properties=options.properties,
-        replicate_subscription_state_enabled=options.replicate_subscription_state_enabled,
-        key_shared_policy=key_shared_policy,
-        crypto_key_reader=options.crypto_key_reader,
-        crypto_failure_action=options.crypto_failure_action,
-        max_pending_chunked_message=options.max_pending_chunked_message,
-        auto_ack_oldest_chunked_message_on_queue_full=(
-            options.auto_ack_oldest_chunked_message_on_queue_full
-        ),
-        broker_consumer_stats_cache_time_ms=options.broker_consumer_stats_cache_time_ms,
-    )
 
 
 def make_consumer(

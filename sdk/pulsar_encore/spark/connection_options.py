@@ -1,8 +1,8 @@
-"""How a job reaches its cluster: options of Spark as a client's keywords.
+"""The connection options of a job as the keywords of a `Client`.
 
-Owns `ConnectionOptions`. Everything in it can be pickled, because each of a job's processes makes
-its own client. The names are the Java client's, as the JVM connector (pulsar-spark) takes them, and
-so are the classes of authentication; whoever needs more names a function that makes the client.
+Owns `ConnectionOptions`, which can be pickled, because each process of a job makes its own client.
+The names of the options and of the authentication classes are those of the Java client, as in the
+JVM connector (pulsar-spark). `clientFactory` names a function that makes the client, for all else.
 """
 
 from __future__ import annotations
@@ -21,68 +21,27 @@ from ..authentication import (
 )
 from ..client import Client
 from ..errors import ConfigurationError, EncoreError
-from .option_parsers import Parser, at_least, flag, function_name, load_function, nearest, words
+from .option_parsers import function_name, load_function, nearest
+from .option_table import CLIENT, OPTIONS, Scope, Values
 
 _OPERATION_S: Final = 30.0  # the client's default
-
-
-def _ms_as_s(value: str, name: str) -> int:
-    return max(1, -(-at_least(1)(value, name) // 1000))
-
-
-def web_address(value: str, name: str) -> str:
-    """Of a cluster's web service.
-
-    Raises:
-        ConfigurationError: It cannot be one.
-    """
-    value = value.strip()
-    scheme, mark, host = value.partition("://")
-    if scheme not in ("http", "https") or not mark or not host.strip("/"):
-        raise ConfigurationError(
-            f"{name} must be like http://host:8080 or https://host:8443, got {value!r}"
-        )
-    return value
-
-
-# Lower-cased names behind "pulsar.client." and the keyword of `Client` that each is.
-_KEYWORDS: Final[Mapping[str, tuple[str, Parser[Any]]]] = {
-    "operationtimeoutms": ("operation_timeout_seconds", _ms_as_s),
-    "connectiontimeoutms": ("connection_timeout_ms", at_least(1)),
-    "tlstrustcertsfilepath": ("tls_trust_certs_file_path", words),
-    "tlsallowinsecureconnection": ("tls_allow_insecure_connection", flag),
-    "tlshostnameverificationenable": ("tls_validate_hostname", flag),
-    "tlscertificatefilepath": ("tls_certificate_file_path", words),
-    "tlskeyfilepath": ("tls_private_key_file_path", words),
-    "listenername": ("listener_name", words),
-    "transport": ("transport", words),
-}
-_AUTHENTICATION: Final = ("authpluginclassname", "authparams")
-_SPELLED: Final = (
-    "operationTimeoutMs",
-    "connectionTimeoutMs",
-    "tlsTrustCertsFilePath",
-    "tlsAllowInsecureConnection",
-    "tlsHostnameVerificationEnable",
-    "tlsCertificateFilePath",
-    "tlsKeyFilePath",
-    "listenerName",
-    "transport",
-    "authPluginClassName",
-    "authParams",
-)
+_OPTIONS: Final = {each.name.lower(): each for each in OPTIONS if each.scope is Scope.CLIENT}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionOptions:
-    """What a client is made of.
+    """How to make a client.
 
     Attributes:
         service_url: As `Client` takes it.
-        admin_url: Of the brokers' web service, or None.
-        settings: Lower-cased names behind "pulsar.client." and their texts; never shown, as they
-            may be secrets.
-        factory: "module:function" that makes the client instead; or None.
+        admin_url: The URL of the brokers' web service, or None.
+        settings: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix.
+            Not shown, because some are secrets.
+        factory: "module:function" that makes the client instead, or None.
+
+    Raises:
+        ConfigurationError: if an option is unknown or wrong. The driver finds the error here,
+            before it starts a task.
     """
 
     service_url: str
@@ -91,44 +50,46 @@ class ConnectionOptions:
     factory: str | None = None
 
     def __post_init__(self) -> None:
+        known = [each.name for each in _OPTIONS.values()]
         for name, _ in self.settings:
-            if name not in _KEYWORDS and name not in _AUTHENTICATION:
+            if name not in _OPTIONS:
                 raise ConfigurationError(
-                    f"there is no option pulsar.client.{name}{nearest(name, _SPELLED)}; there are "
-                    f"{', '.join(_SPELLED)}"
+                    f"there is no option {CLIENT}{name}{nearest(name, known)}; there are "
+                    f"{', '.join(known)}"
                 )
         if self.factory is not None:
             function_name(self.factory, "clientFactory")
-        self.keywords()  # what is wrong is said at once, and not in a task
+        self.keywords()
 
     def keywords(self) -> dict[str, Any]:
-        """Those of `Client`, but for the URL.
+        """Return the keywords of `Client`, except for the URL.
 
         Raises:
-            ConfigurationError: One is wrong; secrets are not shown.
+            ConfigurationError: if a value is wrong. The text shows no secret.
         """
         given = dict(self.settings)
-        keywords: dict[str, Any] = {
-            _KEYWORDS[name][0]: _KEYWORDS[name][1](value, f"pulsar.client.{name}")
-            for name, value in given.items()
-            if name in _KEYWORDS
-        }
-        authentication = _authentication(*(given.get(name) for name in _AUTHENTICATION))
+        keywords: dict[str, Any] = {}
+        for name, text in given.items():
+            option = _OPTIONS[name]
+            if option.field:
+                keywords[option.field] = option.parse(text, f"{CLIENT}{option.name}")
+        authentication = _authentication(given.get("authpluginclassname"), given.get("authparams"))
         if authentication is not None:
             keywords["authentication"] = authentication
         return keywords
 
     @property
     def operation_timeout_s(self) -> float:
-        """Longest wait for one answer of a broker; the default if a factory makes the client."""
+        """The longest wait for one answer of a broker: the option, or the default of `Client`."""
         found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_S)
         return found
 
     def open(self) -> Client:
-        """A client of this process.
+        """Make a client for this process.
 
         Raises:
-            ConfigurationError: A value is wrong, or the factory is not there or makes no client.
+            ConfigurationError: if a value is wrong, or the factory does not exist or returns
+                something else.
         """
         if self.factory is None:
             try:
@@ -153,18 +114,37 @@ class ConnectionOptions:
         return made
 
 
+def connection_of(values: Values) -> ConnectionOptions:
+    """Return the connection that the options of a read or a write describe.
+
+    Raises:
+        ConfigurationError: if `service.url` is missing, or an option of the client is wrong.
+    """
+    if "service.url" not in values:
+        # Seen with Spark 4.3.0: the OPTIONS of CREATE TABLE reach the schema, and not the reader.
+        table = (
+            ""
+            if values
+            else ". Spark hands a table's OPTIONS to no reader: use CREATE TEMPORARY VIEW name "
+            "USING pulsar OPTIONS (...), or SELECT ... FROM table WITH (...)"
+        )
+        raise ConfigurationError(f"the option service.url is missing: pulsar://host:6650{table}")
+    return ConnectionOptions(
+        **values.fields("connection"), settings=tuple(sorted(values.client.items()))
+    )
+
+
 def in_options(error: ConfigurationError, url: str = "service.url") -> ConfigurationError:
-    """The same error with options of Spark for the keywords of `Client`.
+    """Return an error of `Client` with option names in place of keywords.
 
     Args:
-        error: Of a client.
-        url: The option that its URL is from.
+        error: The error of a client.
+        url: The option that has the client's URL.
     """
-    names = {keyword: name for name, (keyword, _) in _KEYWORDS.items()}
-    spelled = {each.lower(): f"pulsar.client.{each}" for each in _SPELLED}
     text = re.sub(r"\bservice_url\b", url, str(error))
-    for keyword, name in names.items():
-        text = re.sub(rf"\b{keyword}(?= must|:)", spelled[name], text)
+    for option in _OPTIONS.values():
+        if option.field:
+            text = re.sub(rf"\b{option.field}(?= must|:)", f"{CLIENT}{option.name}", text)
     return ConfigurationError(text)
 
 
@@ -177,7 +157,7 @@ def _token(params: str) -> AuthenticationToken:
 
 
 def _authentication(plugin: str | None, params: str | None) -> Any:
-    """The object for Java's class name and its parameters."""
+    """Return the authentication for the name of Java's class and its parameters."""
     if plugin is None:
         if params is not None:
             raise ConfigurationError(
@@ -205,7 +185,7 @@ def _tls(params: str) -> AuthenticationTLS:
 
 
 def _named(params: str) -> dict[str, str]:
-    """``name:value,name:value`` or a JSON object, names lower-cased."""
+    """Parse ``name:value,name:value`` or a JSON object. Names become lower-case."""
     if params.lstrip().startswith("{"):
         try:
             return {name.lower(): str(value) for name, value in json.loads(params).items()}
@@ -230,7 +210,7 @@ def _basic(params: str) -> AuthenticationBasic:
 
 
 def _oauth2(params: str) -> AuthenticationOauth2:
-    """Java's names are camelCase where the C++ library's, which ours reads, have underscores."""
+    """Convert Java's camelCase names to the underscores of `AuthenticationOauth2`."""
     try:
         given = json.loads(params)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Where the keys of encrypted topics are, as a job carries them: paths and names, never a key.
+"""Where a job finds the keys of encrypted topics: paths and names of functions, never a key.
 
-Owns `KeyReaderOptions`. Each process of a job finds its keys itself: a task reads the file, or
-calls the function that was named, on the machine where it runs. No key is in an option, a plan, a
-log or an error, and what looks like one where a path belongs is refused without being shown.
+Owns `KeyReaderOptions`. Each process of a job finds its keys by itself: a task reads the file, or
+calls the function, on the machine where it runs. So no option, plan, log or error contains a key.
+If a path looks like a key, the error does not show it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ _MOST_SHOWN: Final = 120  # the shortest private key as one line of base64 is lo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyReaderOptions:
-    """Of one read or write.
+    """The keys of one read or write.
 
     Attributes:
-        private: Of a read; the public ones of a write else.
+        private: True for the private keys of a read, False for the public keys of a write.
         path: A PEM file that has the key for every name, on every machine; or None.
         factory: "module:function" that makes a `CryptoKeyReader` instead; or None.
-        names: Whom a producer encrypts for; none of a reader, whose messages name their keys.
+        names: The keys that a producer encrypts with. Empty for a read, because messages name
+            their keys.
     """
 
     private: bool
@@ -44,14 +45,15 @@ class KeyReaderOptions:
 
     @property
     def factory_option(self) -> str:
-        """The name of the one that has the factory."""
+        """The name of the option that has the factory."""
         return f"pulsar.{'reader' if self.private else 'producer'}.cryptoKeyReader"
 
     def check(self) -> None:
-        """That the file is there and has a key; for the driver, before anything is planned.
+        """Check that the file exists and has a key. The driver does this before it plans.
 
         Raises:
-            ConfigurationError: It is not, or has none; its content is not shown.
+            ConfigurationError: if the file is missing or has no key. The text does not show its
+                content.
         """
         if self.path is None:
             return
@@ -63,18 +65,19 @@ class KeyReaderOptions:
             raise ConfigurationError(f"{self.path_option}: {error}") from None
 
     def reader(self, transport: str) -> CryptoKeyReader:
-        """What a transport asks for keys, in the process that reads or writes.
+        """Return the key reader for a transport, in the process that reads or writes.
 
         Args:
-            transport: Its name.
+            transport: The name of the transport.
 
         Raises:
-            ConfigurationError: There is no such file here; or the factory is not there, or makes
-                something else.
-            NotSupportedError: It finds keys in Python, and the transport's library does not ask.
+            ConfigurationError: if the file or the factory is missing on this machine, or the
+                factory returns something else.
+            NotSupportedError: if the key reader finds keys in Python, and the transport is stock,
+                which cannot call it.
         """
         if self.path is not None:
-            self._content()  # said here, with the option's name, and not by entry
+            self._content()  # raises here with the option's name, not later for each entry
             return CryptoKeyReader(self.path, self.path)
         assert self.factory is not None  # one of them is there
         option = self.factory_option
@@ -111,10 +114,10 @@ class KeyReaderOptions:
 
 
 def key_path(value: str, name: str) -> str:
-    """The path of a file with a key (a `parsing.Parser`); a key itself is refused, and not shown.
+    """Parse the path of a file with a key.
 
     Raises:
-        ConfigurationError: It is blank, or no path.
+        ConfigurationError: if the text is blank or looks like a key. The error does not show it.
     """
     path = value.strip()
     if not path:
@@ -130,14 +133,7 @@ def key_path(value: str, name: str) -> str:
 def keys_of(
     path: str | None, factory: str | None, *, private: bool, names: tuple[str, ...] = ()
 ) -> KeyReaderOptions | None:
-    """What the options of a read or a write say; None where they say nothing.
-
-    Raises:
-        ConfigurationError: They say it twice.
-    """
+    """Return the keys of a read or a write, or None if neither option was given."""
     if path is None and factory is None:
         return None
-    keys = KeyReaderOptions(private=private, path=path, factory=factory, names=names)
-    if path is not None and factory is not None:
-        raise ConfigurationError(f"give {keys.path_option} or {keys.factory_option}, not both")
-    return keys
+    return KeyReaderOptions(private=private, path=path, factory=factory, names=names)

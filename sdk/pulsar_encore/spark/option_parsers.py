@@ -1,6 +1,6 @@
-"""Texts of Spark's options as values, with errors that name the option.
+"""Parsers of option texts. Each error names the option.
 
-Owns the parsers, `nearest`, the word that was probably meant, and `load_function`.
+Spark passes every option value as text.
 """
 
 from __future__ import annotations
@@ -8,47 +8,52 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from ..errors import ConfigurationError
+from ..options.checks import topic_name
+from ..values.topic_names import full_name
 
 T = TypeVar("T")
 Parser = Callable[[str, str], T]
-"""From what an option says, and its name, to its value; a ConfigurationError for all else."""
+"""Converts an option's text to a value. The second argument is the option's name.
+
+Raises `ConfigurationError` if the text is not allowed.
+"""
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FUNCTION: Final = re.compile(r"[\w.]+:\w+")
 _BYTES: Final = re.compile(r"(\d{1,12})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_MOST_MS: Final = 1 << 53  # more than a clock tells
+_MOST_MS: Final = 1 << 53  # a float holds every whole number below
 _SHOWN: Final = 120
 
 
 def shown(value: object) -> str:
-    """A value for an error, cut where it is long."""
+    """Return the `repr` of a value for an error text, shortened to 120 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)``, or nothing."""
+    """Return `` (did you mean 'x'?)`` for the most similar known name, or an empty text."""
     spelled = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), list(spelled), n=1)
     return f" (did you mean {spelled[close[0]]!r}?)" if close else ""
 
 
 def words(value: str, name: str) -> str:
-    """A text with something in it."""
+    """Parse a text that is not blank."""
     if not value.strip():
         raise ConfigurationError(f"{name} must not be blank")
     return value.strip()
 
 
 def function_name(value: str, name: str) -> str:
-    """The name of a function, module:function."""
+    """Parse the name of a function, ``module:function``."""
     text = value.strip()
     if not _FUNCTION.fullmatch(text):
         raise ConfigurationError(f"{name} must be module:function, got {shown(value)}")
@@ -56,14 +61,14 @@ def function_name(value: str, name: str) -> str:
 
 
 def load_function(function: str, option: str) -> Callable[..., Any]:
-    """The function of a `function_name`.
+    """Import a function.
 
     Args:
-        function: Its name.
-        option: That named it, for errors.
+        function: Its name as `function_name` returns it.
+        option: The name of the option, for errors.
 
     Raises:
-        ConfigurationError: It is not there.
+        ConfigurationError: if the module or the function does not exist.
     """
     module, _, name = function.partition(":")
     try:
@@ -77,7 +82,7 @@ def load_function(function: str, option: str) -> Callable[..., Any]:
 
 
 def flag(value: str, name: str) -> bool:
-    """true or false."""
+    """Parse true or false."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
         raise ConfigurationError(f"{name} must be true or false, got {shown(value)}")
@@ -85,7 +90,7 @@ def flag(value: str, name: str) -> bool:
 
 
 def at_least(low: int, high: int | None = None) -> Parser[int]:
-    """A whole number from `low`, to `high` if there is one."""
+    """Return a parser of whole numbers from `low` to `high`, both included."""
 
     def parse(value: str, name: str) -> int:
         text = value.strip()
@@ -99,7 +104,7 @@ def at_least(low: int, high: int | None = None) -> Parser[int]:
 
 
 def size(value: str, name: str) -> int:
-    """A number of bytes, such as 1048576, 100k or 1g (of 1024)."""
+    """Parse a number of bytes such as 1048576, 100k or 1g. Units are powers of 1024."""
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) < 1:
         raise ConfigurationError(
@@ -109,7 +114,12 @@ def size(value: str, name: str) -> int:
 
 
 def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
-    """A time such as 15m, 30s or 250ms; a bare number is in `unit`, and it is `low` ms at least."""
+    """Return a parser of times such as 15m, 30s or 250ms, in ms.
+
+    Args:
+        unit: The unit of a bare number.
+        low: The shortest time allowed, in ms.
+    """
 
     def parse(value: str, name: str) -> int:
         match = _DURATION.fullmatch(value.strip())
@@ -126,24 +136,30 @@ def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
     return parse
 
 
-def one_of(*choices: str) -> Parser[str]:
-    """One of some words, in any case, as it is spelled here."""
-    spelled = {each.lower(): each for each in choices}
+def choice(values: Mapping[str, T]) -> Parser[T]:
+    """Return a parser of the words in `values`, in any case, to the value of each word."""
+    spelled = {each.lower(): each for each in values}
 
-    def parse(value: str, name: str) -> str:
+    def parse(value: str, name: str) -> T:
         found = spelled.get(value.strip().lower())
         if found is None:
+            *others, last = values
             raise ConfigurationError(
-                f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {shown(value)}"
-                f"{nearest(value, choices)}"
+                f"{name} must be {', '.join(others)} or {last}, got {shown(value)}"
+                f"{nearest(value, values)}"
             )
-        return found
+        return values[found]
 
     return parse
 
 
+def one_of(*words: str) -> Parser[str]:
+    """Return a parser of some words, in any case. The value is the word as it is spelled here."""
+    return choice({each: each for each in words})
+
+
 def names(value: str, name: str) -> tuple[str, ...]:
-    """Some words, separated by commas."""
+    """Parse names that are separated by commas."""
     found = tuple(each.strip() for each in value.split(",") if each.strip())
     if not found:
         raise ConfigurationError(f"{name} must name something, got {shown(value)}")
@@ -151,11 +167,27 @@ def names(value: str, name: str) -> tuple[str, ...]:
 
 
 def json_object(value: str, name: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Parse a JSON object."""
     try:
         parsed = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{name} must be a JSON object, got {shown(value)}") from error
+    except (ValueError, RecursionError):
+        parsed = None
     if not isinstance(parsed, dict):
         raise ConfigurationError(f"{name} must be a JSON object, got {shown(value)}")
     return parsed
+
+
+def web_address(value: str, name: str) -> str:
+    """Parse the URL of a cluster's web service."""
+    value = value.strip()
+    scheme, mark, host = value.partition("://")
+    if scheme not in ("http", "https") or not mark or not host.strip("/"):
+        raise ConfigurationError(
+            f"{name} must be like http://host:8080 or https://host:8443, got {value!r}"
+        )
+    return value
+
+
+def topic(value: str, name: str) -> str:
+    """Parse a topic name, short or full, to the full name."""
+    return full_name(topic_name(value.strip(), name))

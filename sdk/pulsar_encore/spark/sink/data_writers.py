@@ -22,6 +22,7 @@ from ...client import transport_of
 from ...errors import ConfigurationError, EncoreError, TopicNotFound
 from ...values.topic_names import full_name
 from ..compat import DataSourceStreamArrowWriter
+from ..option_table import PRODUCE
 from ..plain_errors import plain_errors
 from ..runtime import runtime
 from .letter_copies import AttemptTimes, copy_rule
@@ -30,7 +31,7 @@ from .row_sender import RowSender
 from .row_spool import RowSpool
 from .sequence_ids import SequenceIds, numbering_of
 from .sink_columns import ColumnLayout, check_keys, layout_of
-from .sink_options import PRODUCE, SinkOptions, sink_options
+from .sink_options import SinkOptions, sink_options
 from .value_encoder import encoder_of
 
 if TYPE_CHECKING:

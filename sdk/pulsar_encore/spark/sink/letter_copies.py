@@ -27,8 +27,9 @@ from ...message import Message
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import base_name, dead_topic_of, full_name, retry_topic_of
 from ...version import VERSION
+from ..option_table import DEAD_LETTER
 from .row_original import RowOriginal
-from .sink_options import DEAD_LETTER, LetterOptions, ReplaySettings, SinkOptions
+from .sink_options import LetterOptions, ReplaySettings, SinkOptions
 
 _AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
 _MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception

@@ -26,8 +26,9 @@ from ...transport.versioned.known_schema import KnownSchema
 from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
 from ...wire.partition_router import PartitionRouter
+from ..option_table import PRODUCE
 from .sequence_ids import SequenceIds
-from .sink_options import PRODUCE, Publishing, SinkOptions
+from .sink_options import Publishing, SinkOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -19,9 +19,9 @@ from ...options.checks import topic_name
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
+from ..retry_delays import MOST_MS
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
 from .letter_copies import AttemptTimes, CopyRule, FailureReason
-from .retry_delays import MOST_MS
 from .row_original import RowOriginal
 from .sink_columns import (
     AFTER_MS,

@@ -26,8 +26,9 @@ from pyspark.sql.types import (
 
 from ...errors import ConfigurationError
 from ..option_parsers import nearest
+from ..option_table import DEAD_LETTER, PRODUCE, RECONSUME
 from ..source_columns import FULL, LETTER, VALUE
-from .sink_options import DEAD_LETTER, PRODUCE, RECONSUME, SinkOptions
+from .sink_options import SinkOptions
 
 TOPIC, KEY, ORDERING_KEY, EVENT_TIME = "topic", "key", "orderingKey", "eventTime"
 KEY_IS_BYTES = "keyIsBytes"

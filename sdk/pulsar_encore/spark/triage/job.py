@@ -27,6 +27,7 @@ from ..data_source import PulsarDataSource
 from ..driver.cluster import Cluster
 from ..interpreters import use_this_python
 from ..offsets import Position
+from ..option_table import CLIENT, PRODUCER, SINK, SOURCE
 from ..runtime import runtime
 from ..sink.sink_options import sink_options
 from ..source_options import read_options
@@ -55,25 +56,14 @@ CURSOR: Final = "encore-triage"
 _RUN_S: Final = 60.0
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
 
-# Options that decide what is read, in all their spellings: a triage sets these itself.
-_OWN: Final = frozenset(
-    """topic topics subscribe topicspattern topicpattern subscribepattern assign view
-    includemetadata includeheaders metadataprefix valueformat valueschema subscription
-    predefinedsubscription""".split()
+_OWN: Final = SOURCE.spellings(*(each for each in SOURCE.names if SOURCE[each].set_by_triage))
+_STARTS: Final = SOURCE.spellings("startingOffsets", "startingTime")
+_OF_THE_CLUSTER: Final = SINK.spellings("service.url", "clientFactory")
+_READ_WITH_KEYS: Final = SOURCE.spellings(
+    "pulsar.reader.cryptoPrivateKeyPath", "pulsar.reader.cryptoKeyReader"
 )
-_STARTS: Final = frozenset(
-    """startingoffsets startingtime startingtimestamp startingoffsetsbytimestamp""".split()
-)
-_OF_THE_CLUSTER: Final = frozenset({"service.url", "serviceurl", "clientfactory"})
+_WRITTEN_WITH_KEYS: Final = SINK.spellings("pulsar.producer.encryptionKeys")
 _WAITS: Final = "waitingForNonExistedTopic"
-_OF_THE_PRODUCER: Final = "pulsar.producer."
-_OF_THE_CLIENT: Final = ("pulsar.client.", _OF_THE_PRODUCER)
-_READ_WITH_KEYS: Final = frozenset(
-    {"pulsar.reader.cryptoprivatekeypath", "pulsar.reader.cryptokeyreader"}
-)
-_WRITTEN_WITH_KEYS: Final = frozenset(
-    {"pulsar.producer.encryptionkeys", "pulsar.producer.encryptionkey"}
-)
 _CRYPTO_FAILURE: Final = "pulsar.reader.cryptofailureaction"
 
 
@@ -267,11 +257,7 @@ def _read_settings(
         own[_WAITS] = "true"  # nobody has died yet: that is no error, and an empty report says it
     if streaming and cursor is not None:
         own["subscription"] = cursor
-    mine = {
-        name: value
-        for name, value in options.items()
-        if not name.lower().startswith(_OF_THE_PRODUCER)
-    }
+    mine = {name: value for name, value in options.items() if not name.lower().startswith(PRODUCER)}
     return {**mine, **own}
 
 
@@ -301,7 +287,7 @@ def _send_settings(options: Mapping[str, str], plan: TriagePlan) -> dict[str, st
     mine = {
         name: value
         for name, value in options.items()
-        if name.lower() in _OF_THE_CLUSTER or name.lower().startswith(_OF_THE_CLIENT)
+        if name.lower() in _OF_THE_CLUSTER or name.lower().startswith((CLIENT, PRODUCER))
     }
     mine |= {"sinkMode": "replay", "metadataPrefix": PREFIX}
     if plan.text_keys is not None:

@@ -1,7 +1,4 @@
-"""How long a retry letter waits, by the attempt that failed. Pure.
-
-Owns `RetryDelays` and how the option `backoff` writes them.
-"""
+"""How long a retry letter waits, by the attempt that failed, and the parser of `backoff`. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from ...errors import ConfigurationError
-from ...values.backoff import Backoff
-from ..option_parsers import duration_ms
+from ..errors import ConfigurationError
+from ..values.backoff import Backoff
+from .option_parsers import duration_ms
 
 _FORMS: Final = 'delays by attempt such as "1s,10s,1m", or "exp(min,max,multiplier,jitter)"'
 _GROWING: Final = re.compile(r"exp\((.*)\)", re.IGNORECASE)
@@ -21,28 +18,28 @@ MOST_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 
 
 @dataclass(frozen=True, slots=True)
 class RetryDelays:
-    """Delays by attempt: listed, the last one for all attempts behind it, or growing.
+    """Delays by attempt: a list or a growing delay. The last delay of a list is repeated.
 
     Attributes:
-        listed_ms: In ms; empty where they grow.
-        growing: The rule, or None.
+        listed_ms: The list, in ms; empty if the delay grows.
+        growing: The rule by which the delay grows, or None.
     """
 
     listed_ms: tuple[int, ...] = (1_000, 10_000, 60_000)
     growing: Backoff | None = None
 
     def ms(self, attempt: int, rng: Random) -> int:
-        """The delay in ms after a failed attempt, 1 for the first."""
+        """Return the delay in ms after a failed attempt. Attempts count from 1."""
         if self.growing is not None:
             return self.growing.delay_ms(attempt - 1, rng)
         return self.listed_ms[min(attempt, len(self.listed_ms)) - 1]
 
 
 def retry_delays(value: str, name: str) -> RetryDelays:
-    """The delays of an option.
+    """Parse a list of delays or ``exp(min,max,multiplier,jitter)``. A bare number is in seconds.
 
     Raises:
-        ConfigurationError: It is neither a list nor ``exp(...)``, or a delay is over 100 years.
+        ConfigurationError: if the text is neither, or a delay is longer than 100 years.
     """
     parse = duration_ms("s")
     growing = _GROWING.fullmatch(value.strip())
