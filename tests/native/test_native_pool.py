@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from brokers_kit import HANG_UP, Brokers, Deaf, Double, welcome
-from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import CONNECTED, TOPIC, Collector, Rig, run, settle, subscription
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.devbroker.rules.credentials import Credential
@@ -26,8 +26,7 @@ from pulsar_encore.transport.native.connection.service import Service
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.connection.staggered import first
 from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import NO_REQUEST, frames, pb
 
 
 class Secret:
@@ -299,7 +298,9 @@ def test_a_connection_that_is_asked_now_and_then_stays() -> None:
         session = await pool.any_broker()
         for _ in range(10):
             await session.ask(
-                lambda number: commands.partitioned_metadata(TOPIC, request_id=number), "ask", 5
+                lambda number: pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=number),
+                "ask",
+                5,
             )
             await asyncio.sleep(50)
         assert not session.closed
@@ -322,13 +323,13 @@ def alone(transport: Deaf) -> Session:
         renew=lambda session: None,
         on_end=lambda session: None,
     )
-    session.receive(frames.encode(commands.connected(server_version="test")))
+    session.receive(CONNECTED)
     return session
 
 
 def test_a_broker_that_reads_nothing_is_given_up_and_one_that_is_slow_is_not() -> None:
     async def main() -> None:
-        pong = frames.encode(commands.pong())
+        pong = frames.encode(pb.CommandPong())
         deaf, slow = Deaf(), Deaf()
         stuck, moving = alone(deaf), alone(slow)
         for _ in range(20):
@@ -351,7 +352,7 @@ def test_a_paused_connection_ends_with_the_second_keep_alive() -> None:
         session.pause_writing()
         for _ in range(13):
             await asyncio.sleep(5)
-            session.receive(frames.encode(commands.pong()))
+            session.receive(frames.encode(pb.CommandPong()))
         assert session.closed
         assert deaf.ended == "aborted"
 
@@ -384,9 +385,12 @@ def test_a_close_names_the_address_for_those_who_use_tls() -> None:
             def on_closed_by_broker(self, address: str | None) -> None:
                 told.append(address)
 
-        close = commands.close_consumer(1)
-        close.close_consumer.assignedBrokerServiceUrl = "pulsar://plain:1"
-        close.close_consumer.assignedBrokerServiceUrlTls = "pulsar+ssl://secure:2"
+        close = pb.CommandCloseConsumer(
+            consumer_id=1,
+            request_id=NO_REQUEST,
+            assignedBrokerServiceUrl="pulsar://plain:1",
+            assignedBrokerServiceUrlTls="pulsar+ssl://secure:2",
+        )
         for tls in (False, True):
             session = Session(
                 Deaf(),
@@ -398,7 +402,7 @@ def test_a_close_names_the_address_for_those_who_use_tls() -> None:
                 on_end=lambda session: None,
                 tls=tls,
             )
-            session.receive(frames.encode(commands.connected(server_version="test")))
+            session.receive(CONNECTED)
             session.attach_consumer(1, Handler())  # type: ignore[arg-type]
             session.receive(frames.encode(close))
             assert not session.holds_consumer(1)

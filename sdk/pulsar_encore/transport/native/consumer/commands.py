@@ -2,7 +2,7 @@
 
 Owns the bytes of the two commands that name entries by the thousand: what they share is made once
 per ledger, which is a tenth of the cost of an object per id (wire-protocol notes, section 9). The
-result is what `wire.commands` would write, but for the partition, which is left at its default.
+result is what `wire.encode` would write, but for the partition, which is left at its default.
 Commands are of bounded size.
 """
 

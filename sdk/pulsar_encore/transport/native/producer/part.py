@@ -28,7 +28,6 @@ from ....exceptions import (
 )
 from ....options import ProducerOptions
 from ....outgoing import Outgoing
-from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ...base import ProducerListener
 from ..connection.attachment import Attachment
@@ -387,7 +386,7 @@ class Part:
         if not session.closed:
             request_id = session.requests.new_id()
             producer_id = self._registration.producer_id
-            session.send(commands.close_producer(producer_id, request_id=request_id))
+            session.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id))
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
@@ -613,8 +612,8 @@ class Part:
             return
         producer_id = self._registration.producer_id
 
-        def close(request_id: int) -> pb.BaseCommand:
-            return commands.close_producer(producer_id, request_id=request_id)
+        def close(request_id: int) -> pb.CommandCloseProducer:
+            return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
 
         try:
             await session.ask(close, f"close the producer on {self.topic}", self._answer_s)
