@@ -24,7 +24,6 @@ from pulsar_encore.transport.native.connection.addresses import Addresses, parse
 from pulsar_encore.transport.native.connection.backoff import Delays
 from pulsar_encore.transport.native.connection.service import Service
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.connection.staggered import first
 from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import NO_REQUEST, frames, pb
 
@@ -457,53 +456,5 @@ def test_a_move_ends_the_connections_and_what_is_under_way_goes_to_the_other_clu
         assert await pool.probe(Service.at("pulsar://nobody,new", network))
         await settle()
         assert len(network.brokers["new:6650"].lines) == 1, "a probe leaves nothing"
-
-    run(main())
-
-
-# One address of several
-
-
-def test_the_first_address_to_answer_wins_and_what_comes_later_is_discarded() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        discarded: list[str] = []
-        began: list[tuple[str, float]] = []
-
-        async def attempt(name: str, takes_s: float, *, fails: bool = False) -> str:
-            began.append((name, round(loop.time(), 2)))
-            try:
-                await asyncio.sleep(takes_s)
-            except asyncio.CancelledError:
-                if name == "stubborn":
-                    return name
-                raise
-            if fails:
-                raise ConnectError(name)
-            return name
-
-        async def ask(*attempts: tuple[str, float, bool]) -> str:
-            began.clear()
-            return await first(
-                [lambda each=each: attempt(each[0], each[1], fails=each[2]) for each in attempts],
-                discard=discarded.append,
-            )
-
-        assert await ask(("good", 0.1, False), ("other", 0.1, False)) == "good"
-        assert began == [("good", 0.0)]
-        assert await ask(("stubborn", 100, False), ("good", 0.1, False)) == "good"
-        assert [name for name, _ in began] == ["stubborn", "good"]
-        assert began[1][1] - began[0][1] == pytest.approx(0.25)
-        await settle()
-        assert discarded == ["stubborn"]
-        assert await ask(("bad", 0.01, True), ("good", 0.1, False)) == "good"
-        assert began[1][1] - began[0][1] < 0.1
-        with pytest.raises(ConnectError, match="last"):
-            await ask(("bad", 0.01, True), ("last", 0.3, True))
-        task = asyncio.create_task(ask(("a", 5, False), ("b", 5, False)))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
     run(main())
