@@ -9,7 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-from pulsar_encore.wire import commands, encode_batch, encode_body, frames, pb
+from google.protobuf.message import Message
+
+from pulsar_encore.wire import encode_batch, encode_body, frames, pb
 
 from .contract_kit import SUBSCRIPTION
 
@@ -37,7 +39,7 @@ class Bare:
 
     async def __aenter__(self) -> Self:
         self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        self.send(commands.connect(client_version="bare", protocol_version=21))
+        self.send(pb.CommandConnect(client_version="bare", protocol_version=21))
         await self.answer("CONNECTED")
         return self
 
@@ -46,7 +48,7 @@ class Bare:
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
-    def send(self, *sent: pb.BaseCommand) -> None:
+    def send(self, *sent: Message) -> None:
         """Write commands, all at once."""
         self._writer.write(b"".join(frames.encode(command) for command in sent))
 
@@ -70,16 +72,18 @@ class Bare:
             frame = self._frames.pop(0)
             if _NAMES[frame.command.type] != "PING":
                 return frame
-            self.send(commands.pong())
+            self.send(pb.CommandPong())
 
     async def find(self, topic: str) -> None:
         """What comes before PRODUCER and SUBSCRIBE."""
-        self.send(commands.partitioned_metadata(topic, request_id=next(self._requests)))
+        self.send(pb.CommandPartitionedTopicMetadata(topic=topic, request_id=next(self._requests)))
         await self.answer("PARTITIONED_METADATA_RESPONSE")
-        self.send(commands.lookup(topic, request_id=next(self._requests)))
+        self.send(
+            pb.CommandLookupTopic(topic=topic, request_id=next(self._requests), authoritative=False)
+        )
         await self.answer("LOOKUP_RESPONSE")
 
-    async def ask(self, command: pb.BaseCommand, kind: str) -> pb.BaseCommand:
+    async def ask(self, command: Message, kind: str) -> pb.BaseCommand:
         """The answer to a command, or ERROR."""
         self.send(command)
         return await self.answer(kind)
@@ -88,7 +92,7 @@ class Bare:
         """Make the producer; gives PRODUCER_SUCCESS or ERROR."""
         await self.find(topic)
         request = next(self._requests)
-        self.send(commands.producer(topic, producer_id=_PRODUCER, request_id=request))
+        self.send(pb.CommandProducer(topic=topic, producer_id=_PRODUCER, request_id=request))
         return await self.answer("PRODUCER_SUCCESS")
 
     async def publish(self, topic: str, count: int, *, batch: int = 0) -> list[tuple[int, int]]:
@@ -104,7 +108,9 @@ class Bare:
             )
             if batch:
                 metadata.num_messages_in_batch = batch
-            command = commands.send(_PRODUCER, sequence_id=number, num_messages=batch or 1)
+            command = pb.CommandSend(
+                producer_id=_PRODUCER, sequence_id=number, num_messages=batch or 1
+            )
             self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
         ids = [await self.answer("SEND_RECEIPT") for _ in range(count)]
         places = [answer.send_receipt.message_id for answer in ids]
@@ -114,7 +120,7 @@ class Bare:
         """One entry as it is given, by the producer that was made; gives its (ledger, entry)."""
         number = metadata.sequence_id
         count = metadata.num_messages_in_batch
-        command = commands.send(_PRODUCER, sequence_id=number, num_messages=count)
+        command = pb.CommandSend(producer_id=_PRODUCER, sequence_id=number, num_messages=count)
         self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
         place = (await self.answer("SEND_RECEIPT")).send_receipt.message_id
         return place.ledgerId, place.entryId
@@ -123,39 +129,41 @@ class Bare:
         """Make the consumer, from the beginning; gives SUCCESS or ERROR."""
         await self.find(topic)
         self.send(
-            commands.subscribe(
-                topic,
-                SUBSCRIPTION,
+            pb.CommandSubscribe(
+                topic=topic,
+                subscription=SUBSCRIPTION,
                 consumer_id=_CONSUMER,
                 request_id=next(self._requests),
-                sub_type=pb.CommandSubscribe.SubType.ValueType(kind),
-                initial_position=pb.CommandSubscribe.Earliest,
+                subType=pb.CommandSubscribe.SubType.ValueType(kind),
+                initialPosition=pb.CommandSubscribe.Earliest,
                 **fields,
             )
         )
         return await self.answer("SUCCESS")
 
-    def flow(self, permits: int) -> pb.BaseCommand:
+    def flow(self, permits: int) -> Message:
         """FLOW, to be sent."""
-        return commands.flow(_CONSUMER, permits=permits)
+        return pb.CommandFlow(consumer_id=_CONSUMER, messagePermits=permits)
 
-    def redeliver(
-        self, ids: Sequence[tuple[int, int]] = (), epoch: int | None = None
-    ) -> pb.BaseCommand:
+    def redeliver(self, ids: Sequence[tuple[int, int]] = (), epoch: int | None = None) -> Message:
         """REDELIVER, to be sent."""
         places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
-        return commands.redeliver(_CONSUMER, places, consumer_epoch=epoch)
+        return pb.CommandRedeliverUnacknowledgedMessages(
+            consumer_id=_CONSUMER, message_ids=places, consumer_epoch=epoch
+        )
 
-    def ack_part(self, place: tuple[int, int], mask: int) -> pb.BaseCommand:
+    def ack_part(self, place: tuple[int, int], mask: int) -> Message:
         """ACK of the indexes of a batch whose bit is 0, to be sent."""
         ledger, entry = place
-        return commands.ack(
-            _CONSUMER, [pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=[mask])]
+        return pb.CommandAck(
+            consumer_id=_CONSUMER,
+            message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=[mask])],
+            ack_type=pb.CommandAck.Individual,
         )
 
     async def unsubscribed(self) -> None:
         """Close the consumer."""
-        self.send(commands.close_consumer(_CONSUMER, request_id=next(self._requests)))
+        self.send(pb.CommandCloseConsumer(consumer_id=_CONSUMER, request_id=next(self._requests)))
         await self.answer("SUCCESS")
         self._messages.clear()
 

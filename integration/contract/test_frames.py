@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from pulsar_encore.wire import commands, pb
 from pulsar_encore.wire import key_hashes as hashing
+from pulsar_encore.wire import message_id, pb
 
 from .bare import Bare
 from .cluster import Cluster
@@ -144,7 +144,7 @@ async def test_the_last_id_is_that_of_the_topic_and_tells_the_last_index(
 
 
 async def last_id(bare: Bare) -> tuple[int, int, int]:
-    ask = commands.get_last_message_id(1, request_id=1000)
+    ask = pb.CommandGetLastMessageId(consumer_id=1, request_id=1000)
     answer = await bare.ask(ask, "GET_LAST_MESSAGE_ID_RESPONSE")
     last = answer.getLastMessageIdResponse.last_message_id
     return last.ledgerId, last.entryId, last.batch_index
@@ -158,8 +158,8 @@ async def test_a_seek_into_a_batch_delivers_the_indexes_of_its_ack_set(
         await bare.subscribe(topic, SUB.Shared)
         bare.send(bare.flow(100))
         await bare.messages(3)
-        inside = commands.message_id(*places[1], ack_set=[0b11100])
-        ask = commands.seek(1, request_id=1000, message_id=inside)
+        inside = message_id(*places[1], ack_set=[0b11100])
+        ask = pb.CommandSeek(consumer_id=1, request_id=1000, message_id=inside)
         assert (await bare.ask(ask, "CLOSE_CONSUMER")).HasField("close_consumer")
         assert (await bare.answer("SUCCESS")).success.request_id == 1000
         for _ in range(50):  # while the cursor is being reset
@@ -176,9 +176,9 @@ async def test_sticky_ranges_own_the_keys_whose_hash_is_in_them(
     halves = [(0, 40_000), (40_001, 65_535)]
     async with Bare(cluster.url) as first, Bare(cluster.url) as second:
         for bare, half in zip((first, second), halves, strict=True):
-            assert (await bare.subscribe(topic, SUB.Key_Shared, key_shared=sticky(half))).HasField(
-                "success"
-            )
+            assert (
+                await bare.subscribe(topic, SUB.Key_Shared, keySharedMeta=sticky(half))
+            ).HasField("success")
             bare.send(bare.flow(100))
         await first.produce(topic)
         keys = {}
@@ -196,7 +196,7 @@ async def test_sticky_ranges_own_the_keys_whose_hash_is_in_them(
 
 async def test_sticky_ranges_that_overlap_are_refused(cluster: Cluster, topic: str) -> None:
     async with Bare(cluster.url) as first, Bare(cluster.url) as second:
-        await first.subscribe(topic, SUB.Key_Shared, key_shared=sticky((0, 100)))
+        await first.subscribe(topic, SUB.Key_Shared, keySharedMeta=sticky((0, 100)))
         alive = asyncio.create_task(first.message())  # it answers pings
         for ranges, name in (
             ([(100, 200)], "ConsumerAssignError"),
@@ -205,7 +205,7 @@ async def test_sticky_ranges_that_overlap_are_refused(cluster: Cluster, topic: s
         ):
             meta = pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)
             meta = meta if ranges is None else sticky(*ranges)
-            refused = await second.subscribe(topic, SUB.Key_Shared, key_shared=meta)
+            refused = await second.subscribe(topic, SUB.Key_Shared, keySharedMeta=meta)
             assert pb.ServerError.Name(refused.error.error) == name
         alive.cancel()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_encore.wire import commands, pb, topics_hash
+from pulsar_encore.wire import pb, topics_hash
 
 from .bare import Bare
 from .cluster import Cluster
@@ -44,8 +44,8 @@ class Watch:
         self, pattern: str, known: str | None = None, namespace: str = NAMESPACE
     ) -> pb.BaseCommand:
         """WATCH_TOPIC_LIST; gives its answer, or ERROR."""
-        ask = commands.watch_topic_list(
-            namespace,
+        ask = pb.CommandWatchTopicList(
+            namespace=namespace,
             request_id=self._request_ids(),
             watcher_id=7,
             topics_pattern=pattern,
@@ -113,8 +113,8 @@ async def test_patterns_are_matched_in_full_without_domain_and_partition(
     async with Bare(cluster.url) as bare:
         watched = (await Watch(bare, request_ids).start(change(pattern))).watchTopicListSuccess
         assert len(watched.topic) == count
-        ask = commands.get_topics_of_namespace(
-            NAMESPACE, request_id=request_ids(), topics_pattern=change(pattern)
+        ask = pb.CommandGetTopicsOfNamespace(
+            namespace=NAMESPACE, request_id=request_ids(), topics_pattern=change(pattern)
         )
         listed = (
             await bare.ask(ask, "GET_TOPICS_OF_NAMESPACE_RESPONSE")
@@ -137,8 +137,8 @@ async def test_what_a_watch_is_refused_for(
             (long, None),
         ):
             listed = await bare.ask(
-                commands.get_topics_of_namespace(
-                    NAMESPACE, request_id=request_ids(), topics_pattern=ask
+                pb.CommandGetTopicsOfNamespace(
+                    namespace=NAMESPACE, request_id=request_ids(), topics_pattern=ask
                 ),
                 "GET_TOPICS_OF_NAMESPACE_RESPONSE",
             )
@@ -165,7 +165,8 @@ async def test_a_watch_ends_when_it_is_closed(
         for _ in range(2):  # the second time there is none
             request = request_ids()
             answer = await bare.ask(
-                commands.watch_topic_list_close(7, request_id=request), "SUCCESS"
+                pb.CommandWatchTopicListClose(watcher_id=7, request_id=request),
+                "SUCCESS",
             )
             assert answer.success.request_id == request
         await cluster.create_topic(names[0])

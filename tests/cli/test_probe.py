@@ -12,7 +12,7 @@ from pulsar_encore.cli.login import Login, access
 from pulsar_encore.cli.probe import probe
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread
 from pulsar_encore.errors import TransportError
-from pulsar_encore.wire import commands, encode, pb
+from pulsar_encore.wire import NO_REQUEST, PROTOCOL_VERSION, encode, pb
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TOPIC = "persistent://public/default/t"
@@ -60,12 +60,18 @@ def says(*parts: bytes) -> Answer:
 
 
 def refusing(name: str, message: str) -> bytes:
-    return encode(commands.error(error=pb.ServerError.Value(name), message=message))
+    return encode(
+        pb.CommandError(error=pb.ServerError.Value(name), message=message, request_id=NO_REQUEST)
+    )
 
 
 def connected(*, tells: bool = True) -> bytes:
     flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=tells)
-    return encode(commands.connected(server_version="x", feature_flags=flags))
+    return encode(
+        pb.CommandConnected(
+            server_version="x", feature_flags=flags, protocol_version=PROTOCOL_VERSION
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,8 +109,11 @@ async def test_a_broker_that_repeats_the_secret_is_not_quoted() -> None:
 
 async def test_the_broker_s_reason_is_in_the_error() -> None:
     refused = encode(
-        commands.partitioned_metadata_response(
-            1, error=pb.ServerError.Value("AuthorizationError"), message="not yours"
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=1,
+            error=pb.ServerError.Value("AuthorizationError"),
+            message="not yours",
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
         )
     )
     error = await asked(says(connected(), refused))

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+from google.protobuf.message import Message
+
 from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.devbroker.session import Session
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 from pulsar_encore.wire.entries import decode_body, encode_body
 
 TOPIC = "persistent://public/default/t"
@@ -83,14 +84,16 @@ class MemoryClient:
         self.session = Session(
             service, self, url="pulsar://memory:1", address="/memory:2", certificate=certificate
         )
-        self.send(commands.connect(client_version="test", **connect))
+        self.send(
+            pb.CommandConnect(client_version="test", protocol_version=PROTOCOL_VERSION, **connect)
+        )
 
     def write(self, data: bytes) -> None:
         assert not self.closed
         for frame in self._decoder.feed(data):
             if frame.command.type == pb.BaseCommand.PING:
                 if self.answers_pings:
-                    self.send(commands.pong())
+                    self.send(pb.CommandPong())
                 continue
             self.got.append(frame)
             if frame.command.type == pb.BaseCommand.MESSAGE:
@@ -102,7 +105,7 @@ class MemoryClient:
     def abort(self) -> None:
         self.closed = True
 
-    def send(self, *sent: pb.BaseCommand) -> None:
+    def send(self, *sent: Message) -> None:
         self.session.receive(b"".join(frames.encode(command) for command in sent))
 
     def subscribe(
@@ -113,12 +116,19 @@ class MemoryClient:
         **fields: Any,
     ) -> None:
         self.send(
-            commands.subscribe(topic, "s", consumer_id=1, request_id=1, sub_type=kind, **fields),
-            commands.flow(1, permits=permits),
+            pb.CommandSubscribe(
+                topic=topic,
+                subscription="s",
+                consumer_id=1,
+                request_id=1,
+                subType=kind,
+                **fields,
+            ),
+            pb.CommandFlow(consumer_id=1, messagePermits=permits),
         )
 
     def produce(self, topic: str = TOPIC) -> None:
-        self.send(commands.producer(topic, producer_id=1, request_id=2))
+        self.send(pb.CommandProducer(topic=topic, producer_id=1, request_id=2))
 
     def publish(self, payload: bytes, **metadata: Any) -> None:
         self.session.receive(send_frame(payload, **metadata))
@@ -137,4 +147,6 @@ class MemoryClient:
 def send_frame(payload: bytes, **fields: Any) -> bytes:
     """SEND of the first producer, with one message."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
-    return frames.encode_with_body(commands.send(1, sequence_id=0), encode_body(metadata, payload))
+    return frames.encode_with_body(
+        pb.CommandSend(producer_id=1, sequence_id=0), encode_body(metadata, payload)
+    )

@@ -10,8 +10,7 @@ from session_kit import TOPIC, HandClock, MemoryClient
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Refusal
 from pulsar_encore.devbroker.broker_service import BrokerService
-from pulsar_encore.wire import commands, topics_hash
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import pb, topics_hash
 
 PREFIX = "persistent://public/default/"
 LOOKUP = pb.CommandLookupTopicResponse
@@ -28,8 +27,11 @@ def serve(clock: HandClock, **settings: object) -> BrokerService:
 
 def watch(client: MemoryClient, pattern: str, watcher_id: int = 7) -> None:
     client.send(
-        commands.watch_topic_list(
-            "public/default", request_id=1, watcher_id=watcher_id, topics_pattern=pattern
+        pb.CommandWatchTopicList(
+            namespace="public/default",
+            request_id=1,
+            watcher_id=watcher_id,
+            topics_pattern=pattern,
         )
     )
 
@@ -46,7 +48,7 @@ def updates(client: MemoryClient) -> list[tuple[int, list[str], list[str], str]]
 
 def test_a_broker_that_serves_nothing_says_who_does(clock: HandClock) -> None:
     client = MemoryClient(serve(clock, redirect_to="pulsar://other:6650"))
-    client.send(commands.lookup(TOPIC, request_id=1))
+    client.send(pb.CommandLookupTopic(topic=TOPIC, request_id=1, authoritative=False))
     client.subscribe()
     client.produce()
     clock.advance()
@@ -146,7 +148,9 @@ def test_watchers_can_be_off(clock: HandClock, watchers: bool) -> None:
 def test_a_malformed_namespace_costs_the_connection(clock: HandClock) -> None:
     client = MemoryClient(serve(clock))
     client.send(
-        commands.watch_topic_list("public", request_id=1, watcher_id=1, topics_pattern=".*")
+        pb.CommandWatchTopicList(
+            namespace="public", request_id=1, watcher_id=1, topics_pattern=".*"
+        )
     )
     assert client.closed
 
@@ -157,7 +161,9 @@ def test_there_are_no_topics_that_are_not_persistent(clock: HandClock) -> None:
     client = MemoryClient(service)
     modes = pb.CommandGetTopicsOfNamespace
     for mode in (modes.NON_PERSISTENT, modes.PERSISTENT, modes.ALL):
-        client.send(commands.get_topics_of_namespace("public/default", request_id=1, mode=mode))
+        client.send(
+            pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=1, mode=mode)
+        )
     clock.advance()
     found = [frame.command.getTopicsOfNamespaceResponse.topics for frame in client.got[1:]]
     assert [list(each) for each in found] == [[], [TOPIC], [TOPIC]]

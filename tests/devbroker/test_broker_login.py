@@ -10,8 +10,7 @@ from session_kit import HandClock, MemoryClient
 from pulsar_encore.devbroker import BrokerSettings, Credential
 from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.wire import commands
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import NO_REQUEST, PROTOCOL_VERSION, pb
 
 REFRESHES = pb.FeatureFlags(supports_auth_refresh=True)
 CREDENTIALS = (
@@ -41,7 +40,13 @@ def connect(service: BrokerService, data: str = "", method: str = "token", **fie
 
 
 def respond(client: MemoryClient, data: str, method: str = "token") -> None:
-    client.send(commands.auth_response(client_version="test", method=method, data=data.encode()))
+    client.send(
+        pb.CommandAuthResponse(
+            client_version="test",
+            response=pb.AuthData(auth_method_name=method, auth_data=data.encode()),
+            protocol_version=PROTOCOL_VERSION,
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_what_is_refused(
     clock.advance()
     assert client.names() == ["ERROR"] and client.closed
     error = client.got[0].command.error
-    assert (error.error, error.request_id) == (pb.AuthenticationError, commands.NO_REQUEST)
+    assert (error.error, error.request_id) == (pb.AuthenticationError, NO_REQUEST)
 
 
 def test_what_has_expired_is_refused(clock: HandClock, service: BrokerService) -> None:

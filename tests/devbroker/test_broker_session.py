@@ -13,7 +13,6 @@ from pulsar_encore import testing
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
 from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.devbroker.clock import LoopClock
-from pulsar_encore.wire import commands
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 HOUR_S = 3600.0
@@ -149,7 +148,11 @@ def test_faults_are_carried_out_on_the_same_clock(clock: HandClock, service: Bro
     clock.advance(0.2)
     assert len(client.payloads()) == 1
     message = client.got[-1].command.message
-    client.send(commands.ack(1, [message.message_id]))
+    client.send(
+        pb.CommandAck(
+            consumer_id=1, message_id=[message.message_id], ack_type=pb.CommandAck.Individual
+        )
+    )
     assert service.catalogue.states("t")[0].subscriptions["s"].backlog == 1
     assert service.recorder is not None
     assert [round(one.at_ms) for one in service.recorder.find("MESSAGE", "out")] == [5000]
@@ -176,12 +179,12 @@ def test_a_silent_holder_of_sticky_ranges_makes_way_and_a_lively_one_does_not(
         MemoryClient(service, answers_pings=answers) for answers in (False, True, True)
     )
     for client, span in ((silent, (0, 100)), (lively, (200, 300)), (other, (50, 60))):
-        client.subscribe(kind=pb.CommandSubscribe.Key_Shared, key_shared=sticky(span))
+        client.subscribe(kind=pb.CommandSubscribe.Key_Shared, keySharedMeta=sticky(span))
     clock.advance(5.1)
     assert silent.closed
     assert other.names() == ["CONNECTED", "SUCCESS"]
     refused = MemoryClient(service)
-    refused.subscribe(kind=pb.CommandSubscribe.Key_Shared, key_shared=sticky((250, 400)))
+    refused.subscribe(kind=pb.CommandSubscribe.Key_Shared, keySharedMeta=sticky((250, 400)))
     clock.advance()
     assert refused.names() == ["CONNECTED", "ERROR"]
     assert not lively.closed
@@ -225,7 +228,7 @@ def test_a_non_persistent_topic_keeps_nothing_that_was_delivered(
     assert [(place.ledgerId, place.entryId) for place in places] == [(0, 0)] * 4
     [subscription] = service.catalogue.topic(topic).subscriptions.values()
     assert subscription.backlog == 0
-    client.send(commands.get_last_message_id(1, request_id=9))
+    client.send(pb.CommandGetLastMessageId(consumer_id=1, request_id=9))
     clock.advance()
     assert client.got[-1].command.error.error == pb.UnknownError
     assert service.catalogue.in_namespace("public/default") == []

@@ -19,8 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from pulsar_encore.devbroker import Broker, BrokerSettings, BrokerThread, Credential, TlsSettings
 from pulsar_encore.errors import ConfigurationError, TransportError
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 
 
 class Authority:
@@ -94,7 +93,11 @@ async def greeted(broker: Broker, context: ssl.SSLContext, method: str | None = 
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         try:
-            command = commands.connect(client_version="test", auth_method_name=method)
+            command = pb.CommandConnect(
+                client_version="test",
+                auth_method_name=method,
+                protocol_version=PROTOCOL_VERSION,
+            )
             writer.write(frames.encode(command))
             data = await reader.read(10_000)
         finally:

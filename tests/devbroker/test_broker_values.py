@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.devbroker.frame_encoders import MessageEncoder, ReceiptEncoder, varint
+from pulsar_encore.devbroker.frame_encoders import MessageEncoder, ReceiptEncoder
 from pulsar_encore.devbroker.rules.names import parse
 from pulsar_encore.devbroker.rules.refusal import Refusal
 from pulsar_encore.devbroker.rules.schema_log import SchemaLog
@@ -56,10 +56,6 @@ def test_receipt_bytes_are_what_protobuf_reads(
     assert (receipt.producer_id, receipt.sequence_id) == (producer, sequence)
     assert (receipt.message_id.ledgerId, receipt.message_id.entryId) == (ledger, number)
     assert receipt.highest_sequence_id == (highest or 0)
-
-
-def test_varint_of_minus_one_has_ten_bytes() -> None:
-    assert varint(-1) == b"\xff" * 9 + b"\x01"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 import pytest
+from google.protobuf.message import Message
 
 from pulsar_encore.devbroker import Broker, BrokerSettings
 from pulsar_encore.errors import ConfigurationError, TransportError
-from pulsar_encore.wire import answers, commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 from pulsar_encore.wire.checksum import topics_hash
 from pulsar_encore.wire.entries import encode_body
 
@@ -39,10 +39,12 @@ class Wire:
             await self._writer.wait_closed()
 
     async def handshake(self, **fields: Any) -> pb.BaseCommand:
-        self.send(commands.connect(client_version="test", **fields))
+        self.send(
+            pb.CommandConnect(client_version="test", protocol_version=PROTOCOL_VERSION, **fields)
+        )
         return await self.get("CONNECTED")
 
-    def send(self, *sent: pb.BaseCommand) -> None:
+    def send(self, *sent: Message) -> None:
         self.raw(b"".join(frames.encode(command) for command in sent))
 
     def raw(self, data: bytes) -> None:
@@ -68,7 +70,7 @@ class Wire:
 
     async def quiet(self) -> None:
         """Everything sent so far was handled and got no answer."""
-        self.send(commands.ping())
+        self.send(pb.CommandPing())
         await self.get("PONG")
 
 
@@ -91,29 +93,32 @@ def body(sequence: int = 0, **fields: Any) -> bytes:
 
 
 async def make_producer(wire: Wire, producer_id: int = 1) -> None:
-    wire.send(commands.producer(TOPIC, producer_id=producer_id, request_id=1))
+    wire.send(pb.CommandProducer(topic=TOPIC, producer_id=producer_id, request_id=1))
     await wire.get("PRODUCER_SUCCESS")
 
 
 async def make_consumer(wire: Wire, consumer_id: int = 1, **fields: Any) -> None:
-    options = {"sub_type": pb.CommandSubscribe.Shared, **fields}
+    options = {"subType": pb.CommandSubscribe.Shared, **fields}
     wire.send(subscribe(consumer_id, **options))
     await wire.get("SUCCESS")
 
 
-def subscribe(consumer_id: int = 1, subscription: str = "s", **fields: Any) -> pb.BaseCommand:
-    return commands.subscribe(TOPIC, subscription, consumer_id=consumer_id, request_id=9, **fields)
+def subscribe(consumer_id: int = 1, subscription: str = "s", **fields: Any) -> Message:
+    options = {"subType": pb.CommandSubscribe.Exclusive, **fields}
+    return pb.CommandSubscribe(
+        topic=TOPIC, subscription=subscription, consumer_id=consumer_id, request_id=9, **options
+    )
 
 
 def send_frame(sequence: int = 0, producer_id: int = 1, **fields: Any) -> bytes:
-    command = commands.send(producer_id, sequence_id=sequence)
+    command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence)
     return frames.encode_with_body(command, body(sequence, **fields))
 
 
 async def test_handshake_answers_the_lower_version(broker: Broker) -> None:
     for asked, given in ((0, 0), (19, 19), (999, 21)):
         async with Wire(broker) as wire:
-            wire.send(commands.connect(client_version="test", protocol_version=asked))
+            wire.send(pb.CommandConnect(client_version="test", protocol_version=asked))
             connected = (await wire.get("CONNECTED")).connected
             assert connected.protocol_version == given
             assert connected.max_message_size == 5_242_880
@@ -134,13 +139,22 @@ async def test_ping_is_answered_before_connect(broker: Broker) -> None:
         pytest.param(struct.pack(">II", 8, 4) + b"\xff" * 4, id="undecodable"),
         pytest.param(struct.pack(">II", 7, 3) + b"\x08\xe7\x07", id="unknown type"),
         pytest.param(struct.pack(">II", 6, 2) + b"\x08\x04", id="type without its body"),
-        pytest.param(frames.encode(answers.success(1)), id="a broker's command"),
-        pytest.param(frames.encode(commands.connect(client_version="x")), id="second connect"),
-        pytest.param(frames.encode(commands.flow(1, permits=0)), id="no permits"),
-        pytest.param(frames.encode(commands.consumer_stats(7, request_id=1)), id="stats of nobody"),
+        pytest.param(frames.encode(pb.CommandSuccess(request_id=1)), id="a broker's command"),
+        pytest.param(
+            frames.encode(pb.CommandConnect(client_version="x", protocol_version=PROTOCOL_VERSION)),
+            id="second connect",
+        ),
+        pytest.param(
+            frames.encode(pb.CommandFlow(consumer_id=1, messagePermits=0)),
+            id="no permits",
+        ),
+        pytest.param(
+            frames.encode(pb.CommandConsumerStats(consumer_id=7, request_id=1)),
+            id="stats of nobody",
+        ),
         pytest.param(send_frame(producer_id=77), id="unknown producer"),
         pytest.param(
-            frames.encode(commands.get_topics_of_namespace("one", request_id=1)),
+            frames.encode(pb.CommandGetTopicsOfNamespace(namespace="one", request_id=1)),
             id="malformed namespace",
         ),
     ],
@@ -161,7 +175,7 @@ async def test_bad_input_closes_only_its_connection(broker: Broker, wire: Wire) 
 
 async def test_anything_before_connect_closes(broker: Broker) -> None:
     async with Wire(broker) as wire:
-        wire.send(commands.lookup("t", request_id=1))
+        wire.send(pb.CommandLookupTopic(topic="t", request_id=1, authoritative=False))
         await wire.closed()
 
 
@@ -177,22 +191,24 @@ async def test_silent_and_unconnected_clients_are_closed() -> None:
             await wire.handshake()
             for _ in range(4):
                 await wire.get("PING")
-                wire.send(commands.pong())
+                wire.send(pb.CommandPong())
 
 
 async def test_commands_for_unknown_consumers_are_dropped(wire: Wire) -> None:
     ids = [pb.MessageIdData(ledgerId=1, entryId=0)]
     wire.send(
-        commands.flow(5, permits=10),
-        commands.ack(5, ids, request_id=3),
-        commands.redeliver(5),
+        pb.CommandFlow(consumer_id=5, messagePermits=10),
+        pb.CommandAck(
+            consumer_id=5, message_id=ids, request_id=3, ack_type=pb.CommandAck.Individual
+        ),
+        pb.CommandRedeliverUnacknowledgedMessages(consumer_id=5),
     )
     await wire.quiet()
 
 
 async def test_flow_before_success_is_lost_only_if_it_came_first(wire: Wire) -> None:
     await make_producer(wire)
-    wire.send(commands.flow(1, permits=10), subscribe())
+    wire.send(pb.CommandFlow(consumer_id=1, messagePermits=10), subscribe())
     await wire.get("SUCCESS")
     wire.raw(send_frame())
     await wire.get("SEND_RECEIPT")
@@ -207,7 +223,10 @@ async def test_subscribe_with_an_id_in_use_does_nothing(broker: Broker, wire: Wi
 
 
 async def test_closing_what_is_not_there_is_a_success(wire: Wire) -> None:
-    wire.send(commands.close_consumer(8, request_id=1), commands.close_producer(8, request_id=2))
+    wire.send(
+        pb.CommandCloseConsumer(consumer_id=8, request_id=1),
+        pb.CommandCloseProducer(producer_id=8, request_id=2),
+    )
     assert (await wire.get("SUCCESS")).success.request_id == 1
     assert (await wire.get("SUCCESS")).success.request_id == 2
 
@@ -217,21 +236,30 @@ async def test_closing_what_is_not_there_is_a_success(wire: Wire) -> None:
     [
         (subscribe(subscription=" "), pb.ProducerBusy),
         (
-            subscribe(read_compacted=True, sub_type=pb.CommandSubscribe.Shared),
+            subscribe(read_compacted=True, subType=pb.CommandSubscribe.Shared),
             pb.NotAllowedError,
         ),
-        (commands.seek(4, request_id=1, publish_time_ms=1), pb.MetadataError),
-        (commands.unsubscribe(4, request_id=1), pb.MetadataError),
-        (commands.get_last_message_id(4, request_id=1), pb.MetadataError),
-        (commands.producer("a/b", producer_id=1, request_id=1), pb.InvalidTopicName),
-        (commands.producer("files://a/b/t", producer_id=1, request_id=1), pb.InvalidTopicName),
         (
-            commands.producer("persistent://no/such/t", producer_id=1, request_id=1),
+            pb.CommandSeek(consumer_id=4, request_id=1, message_publish_time=1),
+            pb.MetadataError,
+        ),
+        (pb.CommandUnsubscribe(consumer_id=4, request_id=1), pb.MetadataError),
+        (pb.CommandGetLastMessageId(consumer_id=4, request_id=1), pb.MetadataError),
+        (
+            pb.CommandProducer(topic="a/b", producer_id=1, request_id=1),
+            pb.InvalidTopicName,
+        ),
+        (
+            pb.CommandProducer(topic="files://a/b/t", producer_id=1, request_id=1),
+            pb.InvalidTopicName,
+        ),
+        (
+            pb.CommandProducer(topic="persistent://no/such/t", producer_id=1, request_id=1),
             pb.TopicNotFound,
         ),
     ],
 )
-async def test_refusals(wire: Wire, command: pb.BaseCommand, code: int) -> None:
+async def test_refusals(wire: Wire, command: Message, code: int) -> None:
     wire.send(command)
     assert (await wire.get("ERROR")).error.error == code
     await wire.quiet()
@@ -256,12 +284,12 @@ async def test_an_impossible_batch_is_refused(wire: Wire, count: int) -> None:
 async def test_body_passes_byte_for_byte(wire: Wire) -> None:
     await make_producer(wire)
     await make_consumer(wire)
-    wire.send(commands.flow(1, permits=10))
+    wire.send(pb.CommandFlow(consumer_id=1, messagePermits=10))
     plain = encode_body(
         pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), b"x", checksum=False
     )
     for sent in (body(0, num_messages_in_batch=1), plain):
-        wire.raw(frames.encode_with_body(commands.send(1, sequence_id=0), sent))
+        wire.raw(frames.encode_with_body(pb.CommandSend(producer_id=1, sequence_id=0), sent))
         got = [await wire.next(), await wire.next()]
         assert {TYPE.Name(frame.command.type) for frame in got} == {"SEND_RECEIPT", "MESSAGE"}
         assert [frame.body for frame in got if frame.body] == [sent]
@@ -271,7 +299,7 @@ async def test_message_command_field_by_field(wire: Wire) -> None:
     await make_producer(wire)
     await make_consumer(wire)
     wire.raw(send_frame(num_messages_in_batch=3))
-    wire.send(commands.flow(1, permits=100))
+    wire.send(pb.CommandFlow(consumer_id=1, messagePermits=100))
     await wire.get("SEND_RECEIPT")
     message = (await wire.get("MESSAGE")).message
     place = message.message_id
@@ -280,7 +308,10 @@ async def test_message_command_field_by_field(wire: Wire) -> None:
     assert not message.HasField("consumer_epoch")
     assert list(message.ack_set) == []
     some = pb.MessageIdData(ledgerId=place.ledgerId, entryId=0, ack_set=[0b110])
-    wire.send(commands.ack(1, [some]), commands.redeliver(1))
+    wire.send(
+        pb.CommandAck(consumer_id=1, message_id=[some], ack_type=pb.CommandAck.Individual),
+        pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1),
+    )
     message = (await wire.get("MESSAGE")).message
     assert (message.redelivery_count, list(message.ack_set)) == (1, [0b110])
 
@@ -288,10 +319,13 @@ async def test_message_command_field_by_field(wire: Wire) -> None:
 async def test_epoch_is_echoed_to_exclusive_consumers_only(wire: Wire) -> None:
     await make_producer(wire)
     await make_consumer(
-        wire, 1, subscription="x", sub_type=pb.CommandSubscribe.Exclusive, consumer_epoch=4
+        wire, 1, subscription="x", subType=pb.CommandSubscribe.Exclusive, consumer_epoch=4
     )
     await make_consumer(wire, 2, consumer_epoch=4)
-    wire.send(commands.flow(1, permits=9), commands.flow(2, permits=9))
+    wire.send(
+        pb.CommandFlow(consumer_id=1, messagePermits=9),
+        pb.CommandFlow(consumer_id=2, messagePermits=9),
+    )
     wire.raw(send_frame())
     await wire.get("SEND_RECEIPT")
     epochs = {}
@@ -305,7 +339,12 @@ async def test_epoch_is_echoed_to_exclusive_consumers_only(wire: Wire) -> None:
 
 async def test_ack_response_only_when_asked(wire: Wire) -> None:
     await make_consumer(wire)
-    wire.send(commands.ack(1, []), commands.ack(1, [], request_id=6))
+    wire.send(
+        pb.CommandAck(consumer_id=1, message_id=[], ack_type=pb.CommandAck.Individual),
+        pb.CommandAck(
+            consumer_id=1, message_id=[], request_id=6, ack_type=pb.CommandAck.Individual
+        ),
+    )
     assert (await wire.get("ACK_RESPONSE")).ackResponse.request_id == 6
 
 
@@ -314,17 +353,19 @@ async def test_stats_show_permits_below_zero(wire: Wire) -> None:
     await make_consumer(wire)
     wire.raw(send_frame(num_messages_in_batch=10))
     await wire.get("SEND_RECEIPT")
-    wire.send(commands.flow(1, permits=1))
+    wire.send(pb.CommandFlow(consumer_id=1, messagePermits=1))
     await wire.get("MESSAGE")
-    wire.send(commands.consumer_stats(1, request_id=3))
+    wire.send(pb.CommandConsumerStats(consumer_id=1, request_id=3))
     stats = (await wire.get("CONSUMER_STATS_RESPONSE")).consumerStatsResponse
     assert stats.availablePermits == 2**64 - 9
     assert (stats.unackedMessages, stats.msgBacklog, stats.type) == (10, 1, "Shared")
 
 
 async def test_topics_of_a_namespace_by_hash(broker: Broker, wire: Wire) -> None:
-    def ask(known: str | None = None) -> pb.BaseCommand:
-        return commands.get_topics_of_namespace("public/default", request_id=1, topics_hash=known)
+    def ask(known: str | None = None) -> Message:
+        return pb.CommandGetTopicsOfNamespace(
+            namespace="public/default", request_id=1, topics_hash=known
+        )
 
     wire.send(ask())
     answer = (await wire.get("GET_TOPICS_OF_NAMESPACE_RESPONSE")).getTopicsOfNamespaceResponse
@@ -346,19 +387,19 @@ async def test_lookup_must_come_first_when_set() -> None:
         await wire.handshake()
         wire.send(subscribe())
         assert (await wire.get("ERROR")).error.error == pb.ServiceNotReady
-        wire.send(commands.lookup("t", request_id=2))
+        wire.send(pb.CommandLookupTopic(topic="t", request_id=2, authoritative=False))
         found = (await wire.get("LOOKUP_RESPONSE")).lookupTopicResponse
         assert found.brokerServiceUrl == broker.url
         await make_consumer(wire)
 
 
 async def test_exclusive_holder_that_lives_keeps_its_place(broker: Broker, wire: Wire) -> None:
-    await make_consumer(wire, sub_type=pb.CommandSubscribe.Exclusive)
+    await make_consumer(wire, subType=pb.CommandSubscribe.Exclusive)
     async with Wire(broker) as other:
         await other.handshake()
         other.send(subscribe())
         await wire.get("PING")
-        wire.send(commands.pong())
+        wire.send(pb.CommandPong())
         assert (await other.get("ERROR")).error.error == pb.ConsumerBusy
 
 
@@ -367,22 +408,25 @@ async def test_exclusive_holder_that_is_silent_is_dropped() -> None:
     async with Broker(settings) as broker, Wire(broker) as wire, Wire(broker) as other:
         await wire.handshake()
         await other.handshake()
-        await make_consumer(wire, sub_type=pb.CommandSubscribe.Exclusive)
+        await make_consumer(wire, subType=pb.CommandSubscribe.Exclusive)
         other.send(subscribe())
         await other.get("SUCCESS")
         await wire.closed()
 
 
 async def test_waiting_producer_is_ready_with_the_same_request_id(wire: Wire) -> None:
-    def producer(producer_id: int, request_id: int, mode: Any) -> pb.BaseCommand:
-        return commands.producer(
-            TOPIC, producer_id=producer_id, request_id=request_id, access_mode=mode
+    def producer(producer_id: int, request_id: int, mode: Any) -> Message:
+        return pb.CommandProducer(
+            topic=TOPIC,
+            producer_id=producer_id,
+            request_id=request_id,
+            producer_access_mode=mode,
         )
 
     wire.send(producer(1, 11, pb.Exclusive), producer(2, 12, pb.WaitForExclusive))
     assert (await wire.get("PRODUCER_SUCCESS")).producer_success.producer_ready
     assert not (await wire.get("PRODUCER_SUCCESS")).producer_success.producer_ready
-    wire.send(commands.close_producer(1, request_id=13))
+    wire.send(pb.CommandCloseProducer(producer_id=1, request_id=13))
     ready = (await wire.get("PRODUCER_SUCCESS")).producer_success
     assert (ready.request_id, ready.producer_ready, ready.topic_epoch) == (12, True, 1)
     await wire.get("SUCCESS")

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from integration.faults.cases import generate
 from integration.faults.mischief import End, Kind, Mischief, Step, Stream, WireFault
 
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import frames, pb
 
-PING = frames.encode(commands.ping())
-FLOW = frames.encode(commands.flow(1, permits=5))
+PING = frames.encode(pb.CommandPing())
+FLOW = frames.encode(pb.CommandFlow(consumer_id=1, messagePermits=5))
 BODY = bytes(range(40))
-SEND = frames.encode_with_body(commands.send(1, sequence_id=7), BODY)
+SEND = frames.encode_with_body(pb.CommandSend(producer_id=1, sequence_id=7), BODY)
 
 
 def stream(kind: Kind, command: str, nth: int = 1, **fields: Any) -> tuple[Stream, Mischief]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from typing import Any
+
+from google.protobuf.message import Message
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.errors import TransportTimeout
@@ -18,8 +21,7 @@ from pulsar_encore.transport.native.connection.cluster_service import (
 )
 from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 
 
 class Brokers:
@@ -93,7 +95,7 @@ class Double:
         sessions: The client's ends.
     """
 
-    def __init__(self, answer: Callable[[pb.BaseCommand], list[pb.BaseCommand] | bytes]) -> None:
+    def __init__(self, answer: Callable[[pb.BaseCommand], list[Message] | bytes]) -> None:
         self._answer = answer
         self.heard: list[pb.BaseCommand] = []
         self.sessions: list[Session] = []
@@ -140,10 +142,16 @@ class _Line:
 HANG_UP = b"hang up"
 
 
-def welcome(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+def lookup_answer(command: pb.BaseCommand, **fields: Any) -> pb.CommandLookupTopicResponse:
+    """Answer a LOOKUP, with Connect unless `fields` have another response."""
+    fields = {"response": pb.CommandLookupTopicResponse.Connect, **fields}
+    return pb.CommandLookupTopicResponse(request_id=command.lookupTopic.request_id, **fields)
+
+
+def welcome(command: pb.BaseCommand) -> list[Message]:
     """What every broker answers to CONNECT and PING."""
     if command.type == pb.BaseCommand.CONNECT:
-        return [commands.connected(server_version="double")]
+        return [pb.CommandConnected(server_version="double", protocol_version=PROTOCOL_VERSION)]
     if command.type == pb.BaseCommand.PING:
-        return [commands.pong()]
+        return [pb.CommandPong()]
     return []

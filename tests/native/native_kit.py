@@ -15,12 +15,14 @@ from pulsar_encore.testing.dialer import BrokerDialer, Cuts, whole
 from pulsar_encore.transport.interface import Deliveries, Delivery, singly
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.native_transport import NativeTransport
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import PROTOCOL_VERSION, frames, message_id, pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
 TOPIC = "persistent://public/default/t"
 URL = "pulsar://memory:6650"
+CONNECTED = frames.encode(
+    pb.CommandConnected(server_version="test", protocol_version=PROTOCOL_VERSION)
+)
 
 T = TypeVar("T")
 
@@ -145,5 +147,5 @@ async def settle(seconds: float = 0.01) -> None:
 
 def message_frame(entry: int, body: bytes, *, ledger: int = 3, **fields: Any) -> bytes:
     """A MESSAGE for consumer 1."""
-    command = commands.message(1, commands.message_id(ledger, entry), **fields)
+    command = pb.CommandMessage(consumer_id=1, message_id=message_id(ledger, entry), **fields)
     return frames.encode_with_body(command, body)

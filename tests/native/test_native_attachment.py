@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from brokers_kit import Brokers, Double, welcome
+from brokers_kit import Brokers, Double, lookup_answer, welcome
+from google.protobuf.message import Message
 from native_kit import TOPIC, Collector, Rig, run, settle, subscription
 
 from pulsar_encore.devbroker import BrokerSettings
@@ -33,8 +34,7 @@ from pulsar_encore.transport.native.connection.attachment import Attachment
 from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.lookup.lookup import Lookup
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import NO_REQUEST, frames, pb
 
 FINAL = (
     AuthenticationError("x"),
@@ -384,13 +384,11 @@ def test_a_named_broker_that_is_not_there_is_forgotten_for_a_lookup(address: str
 
 
 def test_behind_a_proxy_a_named_broker_is_reached_by_the_proxy() -> None:
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == pb.BaseCommand.LOOKUP:
             return [
-                commands.lookup_response(
-                    command.lookupTopic.request_id,
-                    service_url="pulsar://inside:6650",
-                    proxy_through_service_url=True,
+                lookup_answer(
+                    command, brokerServiceUrl="pulsar://inside:6650", proxy_through_service_url=True
                 )
             ]
         return welcome(command)
@@ -424,19 +422,26 @@ def test_behind_a_proxy_a_named_broker_is_reached_by_the_proxy() -> None:
 def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_is_attached_again() -> None:
     closes = 1
 
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand] | bytes:
+    def answer(command: pb.BaseCommand) -> list[Message] | bytes:
         nonlocal closes
         if command.type == pb.BaseCommand.LOOKUP:
-            number = command.lookupTopic.request_id
-            return [commands.lookup_response(number, service_url="pulsar://memory:6650")]
+            return [lookup_answer(command, brokerServiceUrl="pulsar://memory:6650")]
         if command.type == pb.BaseCommand.PARTITIONED_METADATA:
             number = command.partitionMetadata.request_id
-            return [commands.partitioned_metadata_response(number, partitions=0)]
+            return [
+                pb.CommandPartitionedTopicMetadataResponse(
+                    request_id=number,
+                    partitions=0,
+                    response=pb.CommandPartitionedTopicMetadataResponse.Success,
+                )
+            ]
         if command.type == pb.BaseCommand.SUBSCRIBE:
-            success = frames.encode(commands.success(command.subscribe.request_id))
+            success = frames.encode(pb.CommandSuccess(request_id=command.subscribe.request_id))
             if closes:
                 closes -= 1
-                close = commands.close_consumer(command.subscribe.consumer_id)
+                close = pb.CommandCloseConsumer(
+                    consumer_id=command.subscribe.consumer_id, request_id=NO_REQUEST
+                )
                 return success + frames.encode(close)
             return success
         return welcome(command)

@@ -14,8 +14,7 @@ from pulsar_encore.transport.native.consumer import ack_commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entry_reader import Chunk, EntryReader, Marker, Opened
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage, Unreadable
-from pulsar_encore.wire import ack_sets, commands, compress, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import ack_sets, base_command, compress, frames, message_id, pb
 from pulsar_encore.wire.entries import (
     EntryError,
     decode_batch,
@@ -232,7 +231,7 @@ def decoded(data: bytes) -> pb.BaseCommand:
 
 
 def plain(places: list[tuple[int, int]]) -> list[pb.MessageIdData]:
-    return [commands.message_id(ledger, entry, partition=None) for ledger, entry in places]
+    return [message_id(ledger, entry, partition=None) for ledger, entry in places]
 
 
 @given(
@@ -251,11 +250,18 @@ def test_acks_by_hand_are_the_protocols(
 ) -> None:
     partial = [(ledger, entry, size, rng.randrange(1 << size)) for (ledger, entry), size in parts]
     expected = plain(whole) + [
-        commands.message_id(ledger, entry, partition=None, ack_set=ack_sets.to_words(mask, size))
+        message_id(ledger, entry, partition=None, ack_set=ack_sets.to_words(mask, size))
         for ledger, entry, size, mask in partial
     ]
     made = decoded(encoded.individual_acks(consumer, whole, partial, request))
-    assert made == commands.ack(consumer, expected, request_id=request)
+    assert made == base_command(
+        pb.CommandAck(
+            consumer_id=consumer,
+            message_id=expected,
+            request_id=request,
+            ack_type=pb.CommandAck.Individual,
+        )
+    )
 
 
 @given(st.integers(0, 2**40), st.lists(ids, max_size=20), st.one_of(st.none(), numbers))
@@ -263,11 +269,22 @@ def test_redelivery_requests_by_hand_are_the_protocols(
     consumer: int, places: list[tuple[int, int]], epoch: int | None
 ) -> None:
     made = decoded(encoded.redeliver(consumer, places, epoch))
-    assert made == commands.redeliver(consumer, plain(places), consumer_epoch=epoch)
+    assert made == base_command(
+        pb.CommandRedeliverUnacknowledgedMessages(
+            consumer_id=consumer, message_ids=plain(places), consumer_epoch=epoch
+        )
+    )
 
 
 @given(st.integers(0, 2**40), st.one_of(ids, st.just((7, -1))))
 def test_cumulative_acks_by_hand_are_the_protocols(consumer: int, place: tuple[int, int]) -> None:
     made = decoded(encoded.cumulative_ack(consumer, *place, 9))
-    expected = commands.message_id(*place, partition=None)
-    assert made == commands.ack(consumer, [expected], cumulative=True, request_id=9)
+    expected = message_id(*place, partition=None)
+    assert made == base_command(
+        pb.CommandAck(
+            consumer_id=consumer,
+            message_id=[expected],
+            ack_type=pb.CommandAck.Cumulative,
+            request_id=9,
+        )
+    )

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import CONNECTED, TOPIC, Collector, Rig, run, settle, subscription
 
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
@@ -14,8 +14,7 @@ from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.values.message_id import MessageId
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import frames, pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
 OTHER = f"{TOPIC}-other"
@@ -155,8 +154,8 @@ class Writer:
     ("said", "alive"),
     [
         (b"\0", False),  # of a frame whose size was damaged, and is never complete
-        (frames.encode(commands.ping()), False),  # what we send is lost on the way
-        (frames.encode(commands.pong()), True),
+        (frames.encode(pb.CommandPing()), False),  # the commands that we send are lost
+        (frames.encode(pb.CommandPong()), True),
     ],
 )
 def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool) -> None:
@@ -171,7 +170,7 @@ def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool
             renew=lambda session: None,
             on_end=lambda session: None,
         )
-        session.receive(frames.encode(commands.connected(server_version="test")))
+        session.receive(CONNECTED)
         if said == b"\0":
             session.receive((1 << 20).to_bytes(4))
         for _ in range(20):

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from native_kit import CONNECTED
 from test_native_session import Handler, body
 
 from pulsar_encore import ProtocolError
 from pulsar_encore.testing import run
 from pulsar_encore.transport.native.connection import session as module
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import frames, pb
 
 
 class Socket:
@@ -57,7 +57,7 @@ def opened() -> tuple[Session, Slow, Socket]:
         renew=lambda session: None,
         on_end=lambda session: None,
     )
-    session.receive(frames.encode(commands.connected(server_version="test")))
+    session.receive(CONNECTED)
     session.attach_consumer(1, handler)
     return session, handler, socket
 
@@ -132,9 +132,13 @@ def test_a_lost_connection_is_reported_after_the_bytes_that_were_read() -> None:
     async def main() -> None:
         session, handler, _ = opened()
         answer = session.ask(
-            lambda request_id: commands.get_last_message_id(1, request_id=request_id), "ask", None
+            lambda request_id: pb.CommandGetLastMessageId(consumer_id=1, request_id=request_id),
+            "ask",
+            None,
         )
-        session.receive(b"".join(map(message, range(COUNT))) + frames.encode(commands.success(1)))
+        session.receive(
+            b"".join(map(message, range(COUNT))) + frames.encode(pb.CommandSuccess(request_id=1))
+        )
         session.lost(None)
         assert handler.lost == [] and not session.gone.done()
         await until(lambda: session.gone.done())

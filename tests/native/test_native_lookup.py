@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from brokers_kit import Brokers, Double, welcome
+from brokers_kit import Brokers, Double, lookup_answer, welcome
+from google.protobuf.message import Message
 from native_kit import TOPIC, Rig, run, settle
 
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
@@ -24,7 +25,6 @@ from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.lookup.lookup_interface import NamePattern
-from pulsar_encore.wire import commands
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 _Type = pb.BaseCommand
@@ -74,14 +74,14 @@ def test_brokers_that_refer_to_each_other_are_left_by_name() -> None:
     ("scheme", "urls", "why"),
     [
         ("pulsar", {}, "no plain address"),
-        ("pulsar", {"service_url": "nonsense"}, "is malformed"),
-        ("pulsar+ssl", {"service_url": "pulsar://plain:1"}, "no TLS address"),
+        ("pulsar", {"brokerServiceUrl": "nonsense"}, "is malformed"),
+        ("pulsar+ssl", {"brokerServiceUrl": "pulsar://plain:1"}, "no TLS address"),
     ],
 )
 def test_an_answer_without_an_address_is_named(scheme: str, urls: dict[str, str], why: str) -> None:
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
-            return [commands.lookup_response(command.lookupTopic.request_id, **urls)]  # type: ignore[arg-type]
+            return [lookup_answer(command, **urls)]
         return welcome(command)
 
     async def main() -> None:
@@ -94,12 +94,11 @@ def test_an_answer_without_an_address_is_named(scheme: str, urls: dict[str, str]
 
 
 def test_by_tls_the_brokers_tls_address_counts() -> None:
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
-            number = command.lookupTopic.request_id
             return [
-                commands.lookup_response(
-                    number, service_url="pulsar://b:1", service_url_tls="pulsar+ssl://b:2"
+                lookup_answer(
+                    command, brokerServiceUrl="pulsar://b:1", brokerServiceUrlTls="pulsar+ssl://b:2"
                 )
             ]
         return welcome(command)
@@ -119,12 +118,11 @@ def test_by_tls_the_brokers_tls_address_counts() -> None:
 def test_a_proxy_connects_to_the_broker_for_us() -> None:
     """As behind Pulsar's proxy, where a broker's own address leads nowhere."""
 
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
-            number = command.lookupTopic.request_id
             return [
-                commands.lookup_response(
-                    number, service_url="pulsar://inside:6650", proxy_through_service_url=True
+                lookup_answer(
+                    command, brokerServiceUrl="pulsar://inside:6650", proxy_through_service_url=True
                 )
             ]
         return welcome(command)
@@ -211,12 +209,15 @@ def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> 
 
 
 def test_a_broker_with_too_much_to_do_is_left_for_another() -> None:
-    def busy(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def busy(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.PARTITIONED_METADATA:
             number = command.partitionMetadata.request_id
             return [
-                commands.partitioned_metadata_response(
-                    number, error=pb.TooManyRequests, message="busy"
+                pb.CommandPartitionedTopicMetadataResponse(
+                    request_id=number,
+                    error=pb.TooManyRequests,
+                    message="busy",
+                    response=pb.CommandPartitionedTopicMetadataResponse.Failed,
                 )
             ]
         return welcome(command)
@@ -238,10 +239,17 @@ def test_a_broker_with_too_much_to_do_is_left_for_another() -> None:
 
 
 def test_refusals_now_and_then_cost_no_connection() -> None:
-    def busy(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def busy(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
             number = command.lookupTopic.request_id
-            return [commands.lookup_response(number, error=pb.TooManyRequests, message="busy")]
+            return [
+                pb.CommandLookupTopicResponse(
+                    request_id=number,
+                    error=pb.TooManyRequests,
+                    message="busy",
+                    response=pb.CommandLookupTopicResponse.Failed,
+                )
+            ]
         return welcome(command)
 
     async def main() -> None:

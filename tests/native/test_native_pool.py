@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from brokers_kit import HANG_UP, Brokers, Deaf, Double, welcome
-from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+from native_kit import CONNECTED, TOPIC, Collector, Rig, run, settle, subscription
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.devbroker.rules.credentials import Credential
@@ -25,9 +25,7 @@ from pulsar_encore.transport.native.connection.addresses import Addresses, parse
 from pulsar_encore.transport.native.connection.cluster_service import ClusterService
 from pulsar_encore.transport.native.connection.reconnect_backoff import ReconnectBackoff
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.connection.staggered import first
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import NO_REQUEST, frames, pb
 
 
 class Secret:
@@ -299,7 +297,9 @@ def test_a_connection_that_is_asked_now_and_then_stays() -> None:
         session = await pool.any_broker()
         for _ in range(10):
             await session.ask(
-                lambda number: commands.partitioned_metadata(TOPIC, request_id=number), "ask", 5
+                lambda number: pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=number),
+                "ask",
+                5,
             )
             await asyncio.sleep(50)
         assert not session.closed
@@ -322,13 +322,13 @@ def alone(transport: Deaf) -> Session:
         renew=lambda session: None,
         on_end=lambda session: None,
     )
-    session.receive(frames.encode(commands.connected(server_version="test")))
+    session.receive(CONNECTED)
     return session
 
 
 def test_a_broker_that_reads_nothing_is_given_up_and_one_that_is_slow_is_not() -> None:
     async def main() -> None:
-        pong = frames.encode(commands.pong())
+        pong = frames.encode(pb.CommandPong())
         deaf, slow = Deaf(), Deaf()
         stuck, moving = alone(deaf), alone(slow)
         for _ in range(20):
@@ -351,7 +351,7 @@ def test_a_paused_connection_ends_with_the_second_keep_alive() -> None:
         session.pause_writing()
         for _ in range(13):
             await asyncio.sleep(5)
-            session.receive(frames.encode(commands.pong()))
+            session.receive(frames.encode(pb.CommandPong()))
         assert session.closed
         assert deaf.ended == "aborted"
 
@@ -384,9 +384,12 @@ def test_a_close_names_the_address_for_those_who_use_tls() -> None:
             def on_closed_by_broker(self, address: str | None) -> None:
                 told.append(address)
 
-        close = commands.close_consumer(1)
-        close.close_consumer.assignedBrokerServiceUrl = "pulsar://plain:1"
-        close.close_consumer.assignedBrokerServiceUrlTls = "pulsar+ssl://secure:2"
+        close = pb.CommandCloseConsumer(
+            consumer_id=1,
+            request_id=NO_REQUEST,
+            assignedBrokerServiceUrl="pulsar://plain:1",
+            assignedBrokerServiceUrlTls="pulsar+ssl://secure:2",
+        )
         for tls in (False, True):
             session = Session(
                 Deaf(),
@@ -398,7 +401,7 @@ def test_a_close_names_the_address_for_those_who_use_tls() -> None:
                 on_end=lambda session: None,
                 tls=tls,
             )
-            session.receive(frames.encode(commands.connected(server_version="test")))
+            session.receive(CONNECTED)
             session.attach_consumer(1, Handler())  # type: ignore[arg-type]
             session.receive(frames.encode(close))
             assert not session.holds_consumer(1)
@@ -453,53 +456,5 @@ def test_a_move_ends_the_connections_and_what_is_under_way_goes_to_the_other_clu
         assert await pool.probe(ClusterService.at("pulsar://nobody,new", network))
         await settle()
         assert len(network.brokers["new:6650"].lines) == 1, "a probe leaves nothing"
-
-    run(main())
-
-
-# One address of several
-
-
-def test_the_first_address_to_answer_wins_and_what_comes_later_is_discarded() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        discarded: list[str] = []
-        began: list[tuple[str, float]] = []
-
-        async def attempt(name: str, takes_s: float, *, fails: bool = False) -> str:
-            began.append((name, round(loop.time(), 2)))
-            try:
-                await asyncio.sleep(takes_s)
-            except asyncio.CancelledError:
-                if name == "stubborn":
-                    return name
-                raise
-            if fails:
-                raise ConnectError(name)
-            return name
-
-        async def ask(*attempts: tuple[str, float, bool]) -> str:
-            began.clear()
-            return await first(
-                [lambda each=each: attempt(each[0], each[1], fails=each[2]) for each in attempts],
-                discard=discarded.append,
-            )
-
-        assert await ask(("good", 0.1, False), ("other", 0.1, False)) == "good"
-        assert began == [("good", 0.0)]
-        assert await ask(("stubborn", 100, False), ("good", 0.1, False)) == "good"
-        assert [name for name, _ in began] == ["stubborn", "good"]
-        assert began[1][1] - began[0][1] == pytest.approx(0.25)
-        await settle()
-        assert discarded == ["stubborn"]
-        assert await ask(("bad", 0.01, True), ("good", 0.1, False)) == "good"
-        assert began[1][1] - began[0][1] < 0.1
-        with pytest.raises(ConnectError, match="last"):
-            await ask(("bad", 0.01, True), ("last", 0.3, True))
-        task = asyncio.create_task(ask(("a", 5, False), ("b", 5, False)))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
     run(main())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_kit import TOPIC, Rig, at_random, message_frame, run, settle
+from native_kit import CONNECTED, TOPIC, Rig, at_random, message_frame, run, settle
 
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.errors import ProtocolError, TransportTimeout
@@ -22,8 +22,7 @@ from pulsar_encore.exceptions import (
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import NO_REQUEST, frames, pb
 from pulsar_encore.wire.entries import encode_body
 
 
@@ -96,7 +95,7 @@ def alone(handler: Handler | None = None) -> tuple[Session, Writer]:
         renew=lambda session: None,
         on_end=lambda session: None,
     )
-    session.receive(frames.encode(commands.connected(server_version="test")))
+    session.receive(CONNECTED)
     if handler is not None:
         session.attach_consumer(1, handler)
     return session, writer
@@ -170,11 +169,15 @@ def test_a_request_without_an_answer_ends_in_time_and_a_late_answer_is_nobodys()
     async def main() -> None:
         session, _ = alone()
         asked = session.ask(
-            lambda request_id: commands.lookup(TOPIC, request_id=request_id), "look up", 5.0
+            lambda request_id: pb.CommandLookupTopic(
+                topic=TOPIC, request_id=request_id, authoritative=False
+            ),
+            "look up",
+            5.0,
         )
         with pytest.raises(TransportTimeout, match="look up: no answer of the broker within 5 s"):
             await asked
-        session.receive(frames.encode(commands.success(1)))
+        session.receive(frames.encode(pb.CommandSuccess(request_id=1)))
         assert not session.closed
         assert session.idle
 
@@ -186,7 +189,11 @@ def test_the_end_of_a_connection_fails_what_is_asked_and_tells_who_is_attached_o
         handler = Handler()
         session, _ = alone(handler)
         asked = session.ask(
-            lambda request_id: commands.lookup(TOPIC, request_id=request_id), "look up", 5.0
+            lambda request_id: pb.CommandLookupTopic(
+                topic=TOPIC, request_id=request_id, authoritative=False
+            ),
+            "look up",
+            5.0,
         )
         session.lost(ConnectionResetError("reset"))
         session.lost(None)
@@ -204,7 +211,7 @@ def test_a_silent_broker_is_given_up_and_one_that_answers_is_not() -> None:
         handler = Handler()
         session, writer = alone(handler)
         await asyncio.sleep(31)
-        assert frames.encode(commands.ping()) in writer.written
+        assert frames.encode(pb.CommandPing()) in writer.written
         await asyncio.sleep(60)
         assert session.closed
         assert writer.ended == "aborted"
@@ -257,7 +264,9 @@ def test_whatever_comes_ends_or_is_understood_and_holds_little(data: bytes, rng:
 def test_an_error_without_a_request_is_the_connections() -> None:
     async def main() -> None:
         session, _ = alone()
-        refusal = commands.error(error=pb.TooManyRequests, message="too many connections")
+        refusal = pb.CommandError(
+            error=pb.TooManyRequests, message="too many connections", request_id=NO_REQUEST
+        )
         session.receive(frames.encode(refusal))
         assert session.closed
 
@@ -313,7 +322,7 @@ def test_entries_come_before_a_close_that_follows_them_and_none_after_it() -> No
     async def main() -> None:
         handler = Handler()
         session, _ = alone(handler)
-        close = frames.encode(commands.close_consumer(1))
+        close = frames.encode(pb.CommandCloseConsumer(consumer_id=1, request_id=NO_REQUEST))
         session.receive(message_frame(1, body()) + close + message_frame(2, body()))
         assert [each[1] for each in handler.entries] == [1]
         assert handler.ends == 1

@@ -13,7 +13,7 @@ from pulsar_encore.exceptions import AuthorizationError, InvalidTopicName
 from pulsar_encore.options import RegexSubscriptionMode
 from pulsar_encore.transport.native.lookup.pattern_watch import PatternWatch
 from pulsar_encore.values.topic_names import base_name
-from pulsar_encore.wire import commands
+from pulsar_encore.wire import pb
 from pulsar_encore.wire.checksum import topics_hash
 
 NAMESPACE = "persistent://public/default"
@@ -267,8 +267,10 @@ def test_the_client_decides_what_matches() -> None:
         session = lookup.pool.sessions[0]
         assert not session.idle
         names = [topic("b"), topic("a1"), "non-persistent://public/default/a2"]
-        update = commands.watch_topic_update(1, new_topics=names, topics_hash=topics_hash(names))
-        watched.on_topics_changed(update.watchTopicUpdate)
+        update = pb.CommandWatchTopicUpdate(
+            watcher_id=1, new_topics=names, topics_hash=topics_hash(names)
+        )
+        watched.on_topics_changed(update)
         assert await watched.changed() == [names[2], names[1]]
         await watched.stop()
         assert session.idle

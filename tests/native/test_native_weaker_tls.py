@@ -12,7 +12,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from brokers_kit import Brokers, Double, welcome
+from brokers_kit import Brokers, Double, lookup_answer, welcome
+from google.protobuf.message import Message
 from native_kit import TOPIC, Collector, run, subscription
 from test_native_tls import broker, service
 from test_native_web import OWNER, PARTITIONS, Site, lookup_by, serving
@@ -38,8 +39,7 @@ from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.connection.tls_context import TlsContext
 from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.native_transport import NativeTransport
-from pulsar_encore.wire import commands, frames
-from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire import NO_REQUEST, frames, pb
 
 SECRET = "the-secret-token"
 ASKED = "pulsar+ssl://asked:6651"
@@ -148,9 +148,9 @@ class Schemes(Brokers):
 def answering(**lookup: Any) -> Double:
     """Return a broker that answers lookups with these fields, which are read at each lookup."""
 
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
-            return [commands.lookup_response(command.lookupTopic.request_id, **lookup)]
+            return [lookup_answer(command, **lookup)]
         return welcome(command)
 
     return Double(answer)
@@ -159,15 +159,15 @@ def answering(**lookup: Any) -> Double:
 @pytest.mark.parametrize(
     "lookup",
     [
-        {"service_url_tls": "pulsar://plain:1", "service_url": "pulsar://plain:1"},
-        {"service_url": "pulsar://plain:1"},
-        {"service_url_tls": "http://plain:1"},
+        {"brokerServiceUrlTls": "pulsar://plain:1", "brokerServiceUrl": "pulsar://plain:1"},
+        {"brokerServiceUrl": "pulsar://plain:1"},
+        {"brokerServiceUrlTls": "http://plain:1"},
         {
-            "service_url_tls": "pulsar://plain:1",
+            "brokerServiceUrlTls": "pulsar://plain:1",
             "response": pb.CommandLookupTopicResponse.Redirect,
         },
         {
-            "service_url": "pulsar://plain:1",
+            "brokerServiceUrl": "pulsar://plain:1",
             "response": pb.CommandLookupTopicResponse.Redirect,
             "proxy_through_service_url": True,
         },
@@ -193,11 +193,11 @@ async def _nothing(session: Session) -> None:
 
 
 def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_right() -> None:
-    lookup: dict[str, Any] = {"service_url_tls": "pulsar+ssl://h:1"}
+    lookup: dict[str, Any] = {"brokerServiceUrlTls": "pulsar+ssl://h:1"}
 
-    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
-            return [commands.lookup_response(command.lookupTopic.request_id, **lookup)]
+            return [lookup_answer(command, **lookup)]
         return welcome(command)
 
     async def main() -> None:
@@ -211,11 +211,11 @@ def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_righ
 
         attachment = Attachment(Lookup(pool), TOPIC, attach, failures.append)
         await attachment.first()
-        lookup["service_url_tls"] = "pulsar://plain:1"
+        lookup["brokerServiceUrlTls"] = "pulsar://plain:1"
         attachment.again()
         await asyncio.sleep(300)
         assert len(attached) == 1 and failures == []
-        lookup["service_url_tls"] = "pulsar+ssl://h:1"
+        lookup["brokerServiceUrlTls"] = "pulsar+ssl://h:1"
         await asyncio.sleep(100)
         assert attached == ["pulsar+ssl://h:1"] * 2
         assert set(network.addresses) == {"pulsar+ssl://h:1"}
@@ -242,7 +242,7 @@ def test_a_proxy_with_tls_may_name_a_plain_broker_and_gets_the_connection() -> N
     async def main() -> None:
         inside = "pulsar://inside:6650"
         proxy = answering(
-            service_url=inside, service_url_tls=inside, proxy_through_service_url=True
+            brokerServiceUrl=inside, brokerServiceUrlTls=inside, proxy_through_service_url=True
         )
         network = Schemes(h=proxy)
         session = await Lookup(network.pool("pulsar+ssl://h:1")).owner(TOPIC)
@@ -263,14 +263,21 @@ def _told(session: Session, *, plain: str, by_tls: str) -> str | None:
             told.append(address)
 
     session.attach_consumer(77, Handler())  # type: ignore[arg-type]
-    close = commands.close_consumer(77, assigned_url=plain, assigned_url_tls=by_tls)
+    close = pb.CommandCloseConsumer(
+        consumer_id=77,
+        assignedBrokerServiceUrl=plain,
+        assignedBrokerServiceUrlTls=by_tls,
+        request_id=NO_REQUEST,
+    )
     session.receive(frames.encode(close))
     return told[0]
 
 
 def test_an_answer_of_the_former_cluster_gets_no_credentials_of_the_next() -> None:
     async def main() -> None:
-        network = Schemes(a=answering(service_url="pulsar://b:1"), b=answering(), c=answering())
+        network = Schemes(
+            a=answering(brokerServiceUrl="pulsar://b:1"), b=answering(), c=answering()
+        )
         pool = network.pool("pulsar://a:1")
         first = pool.service
         (b,) = parse("pulsar://b:1")
@@ -380,12 +387,18 @@ async def test_no_token_reaches_a_plain_address_of_a_lookup(
             assert server.url_tls in str(caught.value) and listener.url in str(caught.value)
 
 
-_CLOSE: dict[str, Callable[[str, str], pb.BaseCommand]] = {
-    "consumer": lambda plain, by_tls: commands.close_consumer(
-        1, assigned_url=plain, assigned_url_tls=by_tls
+_CLOSE: dict[str, Callable[[str, str], Message]] = {
+    "consumer": lambda plain, by_tls: pb.CommandCloseConsumer(
+        consumer_id=1,
+        assignedBrokerServiceUrl=plain,
+        assignedBrokerServiceUrlTls=by_tls,
+        request_id=NO_REQUEST,
     ),
-    "producer": lambda plain, by_tls: commands.close_producer(
-        1, assigned_url=plain, assigned_url_tls=by_tls
+    "producer": lambda plain, by_tls: pb.CommandCloseProducer(
+        producer_id=1,
+        assignedBrokerServiceUrl=plain,
+        assignedBrokerServiceUrlTls=by_tls,
+        request_id=NO_REQUEST,
     ),
 }
 
@@ -431,11 +444,11 @@ async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
             ("pulsar://other:1", "pulsar+ssl://other:2", "pulsar+ssl://other:2"),
         ):
             caplog.clear()
-            moved = commands.topic_migrated(
-                1,
+            moved = pb.CommandTopicMigrated(
+                resource_id=1,
                 resource_type=pb.CommandTopicMigrated.Consumer,
-                service_url=url,
-                service_url_tls=by_tls,
+                brokerServiceUrl=url,
+                brokerServiceUrlTls=by_tls,
             )
             session.receive(frames.encode(moved))
             (logged,) = _warnings(caplog)

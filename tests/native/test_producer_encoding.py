@@ -16,11 +16,11 @@ from pulsar_encore.transport.native.producer.send_encoder import (
     PlainHeads,
     SendEncoder,
     described_head,
-    varint,
 )
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire import FRAME_OVERHEAD, FrameDecoder, decode_batch, decode_body, decompress
 from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.varints import varint
 
 LIMIT = 20_000
 NOW_MS = 1_700_000_000_000
@@ -64,12 +64,6 @@ outgoing = st.builds(
 sequence_ids = st.one_of(
     st.integers(0, 2**63 - 1), st.sampled_from([0, 127, 128, 16383, 16384, 2**35 - 1, 2**35])
 )
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_a_varint_is_what_protobuf_writes(value: int) -> None:
-    field = pb.CommandFlow(consumer_id=value, messagePermits=0).SerializeToString()
-    assert field.startswith(b"\x08" + varint(value) + b"\x10")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), sequence_ids), min_size=1, max_size=20))

@@ -14,9 +14,11 @@ from pulsar_encore.wire import (
     Frame,
     FrameDecoder,
     FrameError,
-    commands,
+    base_command,
     encode,
     encode_with_body,
+    key_values,
+    message_id,
     pb,
 )
 
@@ -30,25 +32,33 @@ def frame(command: bytes, rest: bytes = b"") -> bytes:
 
 
 message_ids = st.builds(
-    commands.message_id, U64, U64, partition=st.none() | st.integers(-1, 100), batch_size=st.none()
+    message_id, U64, U64, partition=st.none() | st.integers(-1, 100), batch_index=st.none()
 )
 bodies = st.binary(min_size=1, max_size=60).filter(lambda b: not b.startswith(b"\x0e\x02"))
-plain = st.one_of(
-    st.builds(commands.ping),
-    st.builds(commands.flow, U64, permits=st.integers(0, (1 << 32) - 1)),
-    st.builds(commands.redeliver, U64, st.lists(message_ids, max_size=4)),
-    st.builds(commands.lookup, st.text(max_size=20), request_id=U64),
-).map(lambda c: (encode(c), (c, None, None)))
+plain = (
+    st.one_of(
+        st.builds(pb.CommandPing),
+        st.builds(pb.CommandFlow, consumer_id=U64, messagePermits=st.integers(0, (1 << 32) - 1)),
+        st.builds(
+            pb.CommandRedeliverUnacknowledgedMessages,
+            consumer_id=U64,
+            message_ids=st.lists(message_ids, max_size=4),
+        ),
+        st.builds(pb.CommandLookupTopic, topic=st.text(max_size=20), request_id=U64),
+    )
+    .map(base_command)
+    .map(lambda c: (encode(c), (c, None, None)))
+)
 with_body = st.one_of(
-    st.builds(commands.send, U64, sequence_id=U64),
+    st.builds(pb.CommandSend, producer_id=U64, sequence_id=U64),
     st.builds(
-        commands.message,
-        U64,
-        message_ids,
+        pb.CommandMessage,
+        consumer_id=U64,
+        message_id=message_ids,
         redelivery_count=st.integers(0, 9),
         ack_set=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=3),
     ),
-)
+).map(base_command)
 
 
 @st.composite
@@ -76,7 +86,7 @@ def feed_in_pieces(decoder: FrameDecoder, data: bytes, cuts: list[int]) -> list[
 
 
 def test_ping_is_thirteen_known_bytes() -> None:
-    assert encode(commands.ping()) == PING
+    assert encode(pb.CommandPing()) == PING
     (found,) = FrameDecoder().feed(PING)
     assert found.command.type == pb.BaseCommand.PING and found.body is None
 
@@ -94,11 +104,13 @@ def test_what_is_decoded_does_not_depend_on_the_cuts(
 
 
 def test_every_single_cut_and_byte_by_byte() -> None:
-    message = commands.message(7, commands.message_id(1, 2), redelivery_count=3)
+    message = base_command(
+        pb.CommandMessage(consumer_id=7, message_id=message_id(1, 2), redelivery_count=3)
+    )
     body = b"\x0e\x01rest of it"
     data = PING + encode_with_body(message, body, broker_entry_metadata=b"\x08\x01") + PING
-    expected = [(commands.ping(), None, None), (message, body, b"\x08\x01")]
-    expected.append((commands.ping(), None, None))
+    expected = [(base_command(pb.CommandPing()), None, None), (message, body, b"\x08\x01")]
+    expected.append((base_command(pb.CommandPing()), None, None))
     for cut in range(len(data) + 1):
         assert shown(feed_in_pieces(FrameDecoder(), data, [cut])) == expected
     assert shown(feed_in_pieces(FrameDecoder(), data, list(range(len(data))))) == expected
@@ -106,7 +118,7 @@ def test_every_single_cut_and_byte_by_byte() -> None:
 
 def test_bytes_after_a_command_without_payload_are_ignored() -> None:
     (found,) = FrameDecoder().feed(frame(PING[8:], b"more"))
-    assert found.command == commands.ping() and found.body is None
+    assert found.command == base_command(pb.CommandPing()) and found.body is None
 
 
 def test_unknown_fields_are_skipped() -> None:
@@ -114,7 +126,7 @@ def test_unknown_fields_are_skipped() -> None:
     assert found.command.HasField("ping")
 
 
-SEND = commands.send(1, sequence_id=2).SerializeToString()
+SEND = base_command(pb.CommandSend(producer_id=1, sequence_id=2)).SerializeToString()
 BROKEN = {
     "no room for a command": b"\0\0\0\0",
     "frame size 3 ": b"\0\0\0\3abc",
@@ -152,14 +164,23 @@ def test_broken_frames_are_named_wherever_they_are_cut(named: str) -> None:
         with pytest.raises(FrameError, match=named) as raised:
             before += decoder.feed(data[:cut])
             before += decoder.feed(data[cut:])
-        assert shown(before + raised.value.frames) == [(commands.ping(), None, None)]
+        assert shown(before + raised.value.frames) == [(base_command(pb.CommandPing()), None, None)]
         with pytest.raises(FrameError, match=named) as again:
             decoder.feed(PING)
         assert again.value.frames == []
 
 
 def test_nested_text_is_checked_too() -> None:
-    command = commands.subscribe("t", "s", consumer_id=1, request_id=1, metadata={"key": "v"})
+    command = base_command(
+        pb.CommandSubscribe(
+            topic="t",
+            subscription="s",
+            subType=pb.CommandSubscribe.Exclusive,
+            consumer_id=1,
+            request_id=1,
+            metadata=key_values({"key": "v"}),
+        )
+    )
     data = encode(command)
     assert FrameDecoder().feed(data)[0].command == command
     with pytest.raises(FrameError, match="UTF-8"):
@@ -172,7 +193,7 @@ def test_a_client_skips_unknown_types() -> None:
 
 
 def test_the_limit_is_exact_and_counts_the_size_field() -> None:
-    send = commands.send(1, sequence_id=1)
+    send = pb.CommandSend(producer_id=1, sequence_id=1)
     room = 1000 - len(encode_with_body(send, b""))
     decoder = FrameDecoder(1000)
     assert len(decoder.feed(encode_with_body(send, b"x" * room))) == 1
@@ -197,7 +218,7 @@ def test_no_more_is_held_than_one_frame(reads: list[bytes]) -> None:
 
 def test_a_long_frame_in_many_reads() -> None:
     body = bytes(range(256)) * 4096
-    data = encode_with_body(commands.send(1, sequence_id=1), body)
+    data = encode_with_body(pb.CommandSend(producer_id=1, sequence_id=1), body)
     (found,) = feed_in_pieces(FrameDecoder(), data, list(range(0, len(data), 1000)))
     assert found.body == body
 

@@ -13,10 +13,12 @@ import socket
 import ssl
 from typing import Final
 
+from google.protobuf.message import Message
+
 from ..deadletters import printable
 from ..errors import TransportError
 from ..version import VERSION
-from ..wire import FrameDecoder, FrameError, commands, encode, pb
+from ..wire import PROTOCOL_VERSION, FrameDecoder, FrameError, encode, pb
 from .login import TOKEN, ClusterAccess
 
 _REQUEST: Final = 1
@@ -93,11 +95,12 @@ class _Conversation:
         flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
         method = self._access.method
         answer = await self._ask(
-            commands.connect(
+            pb.CommandConnect(
                 client_version=f"pulsar-encore {VERSION}",
                 auth_method_name=method,
                 auth_data=self._secret.encode(),
                 feature_flags=flags,
+                protocol_version=PROTOCOL_VERSION,
             )
         )
         kinds = pb.BaseCommand.Type
@@ -109,7 +112,9 @@ class _Conversation:
         if topic is None or not told.supports_get_partitioned_metadata_without_auto_creation:
             return
         answer = await self._ask(
-            commands.partitioned_metadata(topic, request_id=_REQUEST, auto_create=False)
+            pb.CommandPartitionedTopicMetadata(
+                topic=topic, request_id=_REQUEST, metadata_auto_creation_enabled=False
+            )
         )
         found = answer.partitionMetadataResponse
         if answer.type == kinds.ERROR:
@@ -117,14 +122,14 @@ class _Conversation:
         if found.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
             raise self._refused(found.error, found.message, topic)
 
-    async def _ask(self, command: pb.BaseCommand) -> pb.BaseCommand:
+    async def _ask(self, command: Message) -> pb.BaseCommand:
         try:
             self._writer.write(encode(command))
             while data := await self._reader.read(1 << 16):
                 self._heard += data[:8]
                 for frame in self._decoder.feed(data):
                     if frame.command.type == pb.BaseCommand.PING:
-                        self._writer.write(encode(commands.pong()))
+                        self._writer.write(encode(pb.CommandPong()))
                     else:
                         return frame.command
         except FrameError as error:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..wire import pulsar_pb2 as pb
+from google.protobuf.message import Message
+
 from ..wire.frames import Frame
 from .frame_encoders import MessageEncoder, ReceiptEncoder
 from .rules.attached_consumers import SubscribedConsumer
@@ -43,8 +44,8 @@ class Peer(Protocol):
     closed_producers: set[int]
     watchers: dict[int, Watcher]
 
-    def send(self, command: pb.BaseCommand) -> None:
-        """Queue a command."""
+    def send(self, command: Message) -> None:
+        """Queue a command, given by its message."""
 
     def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
         """Queue an encoded command, with what follows it."""

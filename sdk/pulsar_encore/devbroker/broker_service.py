@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 
-from ..wire import answers, commands
+from ..wire import NO_REQUEST, pb
 from ..wire.checksum import topics_hash
 from .attached import AttachedConsumer, AttachedProducer, Peer
 from .broker_settings import BrokerSettings
@@ -107,8 +107,8 @@ class BrokerService:
             for watcher in session.watchers.values():
                 if watcher.concerns(topic):
                     listed = watcher.pattern.filter(self.catalogue.in_namespace(watcher.namespace))
-                    update = answers.watch_topic_update(
-                        watcher.id,
+                    update = pb.CommandWatchTopicUpdate(
+                        watcher_id=watcher.id,
                         new_topics=[new] if new else [],
                         deleted_topics=[deleted] if deleted else [],
                         topics_hash=topics_hash(listed),
@@ -127,12 +127,12 @@ class BrokerService:
         """Send notices to the consumers they are for."""
         for consumer, kind in notices:
             attached: AttachedConsumer = consumer.owner
+            send = attached.session.send
             if kind is NoticeKind.END_OF_TOPIC:
-                command = answers.reached_end_of_topic(attached.id)
+                send(pb.CommandReachedEndOfTopic(consumer_id=attached.id))
             else:
                 active = kind is NoticeKind.ACTIVE
-                command = answers.active_consumer_change(attached.id, is_active=active)
-            attached.session.send(command)
+                send(pb.CommandActiveConsumerChange(consumer_id=attached.id, is_active=active))
 
     def detach(self, attached: AttachedConsumer) -> None:
         """A consumer is gone from its session; a reader's cursor goes with it."""
@@ -157,7 +157,9 @@ class BrokerService:
         for consumer in consumers:
             attached: AttachedConsumer = consumer.owner
             attached.session.consumers.pop(attached.id, None)
-            attached.session.send(commands.close_consumer(attached.id))
+            attached.session.send(
+                pb.CommandCloseConsumer(consumer_id=attached.id, request_id=NO_REQUEST)
+            )
 
     def withdraw(self, attached: AttachedProducer) -> None:
         """A producer is gone from its session; a waiting one may take over."""
@@ -170,12 +172,13 @@ class BrokerService:
         """Answer PRODUCER, now or later with the same request id."""
         publisher, state = attached.publisher, attached.state
         attached.session.send(
-            answers.producer_success(
-                publisher.request_id,
+            pb.CommandProducerSuccess(
+                request_id=publisher.request_id,
                 producer_name=publisher.name,
                 schema_version=publisher.schema_version,
                 topic_epoch=state.producers.topic_epoch,
                 producer_ready=publisher.ready,
+                last_sequence_id=-1,
             )
         )
 
@@ -186,7 +189,7 @@ class BrokerService:
             session = attached.session
             session.producers.pop(attached.id, None)
             session.closed_producers.add(attached.id)
-            session.send(commands.close_producer(attached.id))
+            session.send(pb.CommandCloseProducer(producer_id=attached.id, request_id=NO_REQUEST))
         state.producers.ready.clear()
         state.producers.waiting.clear()
 

@@ -11,17 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..wire import pulsar_pb2 as pb
+from ..wire import BODY_FIELDS, pb
 from .attached import AttachedConsumer, AttachedProducer, Peer
 from .broker_service import BrokerService
 from .rules.faults import Fault
 from .rules.names import parse
 from .rules.refusal import Refusal
-
-_FIELDS = {
-    name: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
-    for name, number in pb.BaseCommand.Type.items()
-}
 
 
 def inject(
@@ -64,7 +59,7 @@ def inject(
 
 def topic_of(session: Peer, name: str, command: pb.BaseCommand) -> str | None:
     """The topic a command is about, for faults that name one."""
-    content: Any = getattr(command, _FIELDS[name])
+    content: Any = getattr(command, BODY_FIELDS[command.type])
     if isinstance(getattr(content, "topic", None), str):  # a watch's answer has many
         try:
             return parse(content.topic).full

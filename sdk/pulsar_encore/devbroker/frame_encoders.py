@@ -8,25 +8,8 @@ Everything else goes through `wire`.
 from __future__ import annotations
 
 from ..wire.ack_sets import to_words
+from ..wire.varints import SMALL_VARINTS, varint
 from .rules.topic_log import LogEntry
-
-_MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
-_SMALL = [bytes((n,)) for n in range(128)] + [
-    bytes((n & 0x7F | 0x80, n >> 7)) for n in range(128, 16_384)
-]
-
-
-def varint(value: int) -> bytes:
-    """A protobuf varint; negative values take ten bytes."""
-    if 0 <= value < 16_384:
-        return _SMALL[value]
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 class IdEncoder:
@@ -43,19 +26,19 @@ class IdEncoder:
         self._persistent = persistent
         self._ledger = -1
         self._head = b""
-        self._tail = b"\x18" + (_MINUS_ONE if partition < 0 else varint(partition))
+        self._tail = b"\x18" + varint(partition)
 
     def encode(self, entry: LogEntry) -> bytes:
         """`MessageIdData` with its length before it."""
         if not self._persistent:
             body = b"\x08\x00\x10\x00" + self._tail
-            return _SMALL[len(body)] + body
+            return SMALL_VARINTS[len(body)] + body
         if entry.ledger != self._ledger:
             self._ledger = entry.ledger
             self._head = b"\x08" + varint(entry.ledger) + b"\x10"
         at = entry.entry
-        body = self._head + (_SMALL[at] if at < 16_384 else varint(at)) + self._tail
-        return _SMALL[len(body)] + body
+        body = self._head + (SMALL_VARINTS[at] if at < 16_384 else varint(at)) + self._tail
+        return SMALL_VARINTS[len(body)] + body
 
 
 class MessageEncoder:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..wire import answers
-from ..wire import pulsar_pb2 as pb
+from google.protobuf.message import Message
+
+from ..wire import NO_REQUEST, PROTOCOL_VERSION, pb
 from .broker_service import BrokerService
 from .clock import Timer
 from .rules.credentials import Credential
@@ -33,7 +34,7 @@ class Login:
         self,
         service: BrokerService,
         certificate: str | None,
-        send: Callable[[pb.BaseCommand], None],
+        send: Callable[[Message], None],
         end: Callable[[str], None],
     ) -> None:
         self._service = service
@@ -79,7 +80,11 @@ class Login:
                 method, data, self._certificate, service.age_ms()
             )
         except Refusal as refusal:
-            self._send(answers.error(error=pb.AuthenticationError, message=refusal.message))
+            self._send(
+                pb.CommandError(
+                    error=pb.AuthenticationError, message=refusal.message, request_id=NO_REQUEST
+                )
+            )
             self._end(refusal.message)
             return False
         return True
@@ -99,5 +104,10 @@ class Login:
                 self._end("AUTH_CHALLENGE was not answered")
                 return
             self._challenged = True
-            self._send(answers.auth_challenge(method=credential.method, data=REFRESH))
+            self._send(
+                pb.CommandAuthChallenge(
+                    challenge=pb.AuthData(auth_method_name=credential.method, auth_data=REFRESH),
+                    protocol_version=PROTOCOL_VERSION,
+                )
+            )
         self._check_later()

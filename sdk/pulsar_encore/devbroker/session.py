@@ -14,9 +14,10 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from google.protobuf.message import Message
+
 from ..errors import EncoreError, ProtocolError
-from ..wire import answers, commands
-from ..wire import pulsar_pb2 as pb
+from ..wire import PROTOCOL_VERSION, base_command, pb
 from ..wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, FrameError
 from .attached import AttachedConsumer, AttachedProducer
 from .broker_service import BrokerService
@@ -30,8 +31,6 @@ from .rules.refusal import Refusal
 from .rules.topic_watchers import Watcher
 
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
-
-PROTOCOL_VERSION = 21
 
 _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
 _UNSERVED = frozenset(
@@ -207,7 +206,7 @@ class Session:
 
     def _handle_own(self, name: str, command: pb.BaseCommand) -> None:
         if name == "PING":
-            self.send(commands.pong())
+            self.send(pb.CommandPong())
         elif name == "PONG":
             pass
         elif name == "CONNECT" and not self._connected:
@@ -233,7 +232,7 @@ class Session:
             supports_topic_watcher_reconcile=settings.topic_watchers,
         )
         self.send(
-            answers.connected(
+            pb.CommandConnected(
                 server_version="pulsar-encore development broker",
                 protocol_version=min(connect.protocol_version, PROTOCOL_VERSION),
                 max_message_size=settings.max_message_size,
@@ -258,14 +257,14 @@ class Session:
                 self._broken(ProtocolError("silent for two keep-alive intervals"))
                 return
             self._heard = False
-            self.send(commands.ping())
+            self.send(pb.CommandPing())
         self._await_tick()
 
     def probe(self, then: Callable[[], None]) -> None:
         """Call `then` once this client has shown that it lives, or was dropped for silence."""
         self._probes.append(then)
         if len(self._probes) == 1:
-            self.send(commands.ping())
+            self.send(pb.CommandPing())
             timeout_s = self._service.settings.liveness_timeout_s
             self._clock.call_later(timeout_s, self._probe_timed_out)
 
@@ -280,9 +279,10 @@ class Session:
 
     # Sending
 
-    def send(self, command: pb.BaseCommand) -> None:
-        """Queue a command."""
-        self.send_raw(_NAMES[command.type], command.SerializeToString())
+    def send(self, command: Message) -> None:
+        """Queue a command, given by its message."""
+        wrapped = base_command(command)
+        self.send_raw(_NAMES[wrapped.type], wrapped.SerializeToString())
 
     def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
         """Queue an encoded command, with what follows it."""

@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..transport.interface import AckPlan
-from ..wire import pulsar_pb2 as pb
+from ..wire import BODY_FIELDS, pb
 from ..wire.ack_sets import from_words
 from ..wire.checksum import Data
 from ..wire.entries import decode_body
 
-_FIELDS: Final = {
-    name: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
-    for name, number in pb.BaseCommand.Type.items()
-}
 # What a broker says without being asked, to an application in the end.
 _TOLD: Final = ("MESSAGE", "REACHED_END_OF_TOPIC", "ACTIVE_CONSUMER_CHANGE")
 
@@ -77,7 +73,7 @@ class CommandLog:
         body: Data,
     ) -> None:
         command = pb.BaseCommand.FromString(content) if isinstance(content, bytes) else content
-        said: Any = getattr(command, _FIELDS[name])
+        said: Any = getattr(command, BODY_FIELDS[command.type])
         if name == "SUBSCRIBE":
             self._consumers[connection, said.consumer_id] = (
                 said.topic,

@@ -1,13 +1,21 @@
 """The Pulsar binary protocol without any I/O: bytes in, objects out, and back.
 
-`frames` cuts the stream, `commands` makes commands, `entries` opens what SEND and MESSAGE carry,
+`frames` cuts the stream, `commands` wraps commands, `entries` opens what SEND and MESSAGE carry,
 `ack_sets`, `compression` and `checksum` serve it, `pulsar_pb2` is generated from `pulsar.proto`.
 Nothing here knows a socket, a clock or an event loop.
 """
 
-from . import ack_sets, commands
+from . import ack_sets
 from . import pulsar_pb2 as pb
 from .checksum import crc32c, topics_hash
+from .commands import (
+    BODY_FIELDS,
+    NO_REQUEST,
+    PROTOCOL_VERSION,
+    base_command,
+    key_values,
+    message_id,
+)
 from .compression import (
     CodecError,
     DecompressionError,
@@ -39,8 +47,11 @@ from .frames import (
 )
 
 __all__ = [
+    "BODY_FIELDS",
     "DEFAULT_MAX_MESSAGE_SIZE",
     "FRAME_OVERHEAD",
+    "NO_REQUEST",
+    "PROTOCOL_VERSION",
     "BatchError",
     "ChecksumError",
     "CodecError",
@@ -52,7 +63,7 @@ __all__ = [
     "FrameError",
     "UncompressedSizeError",
     "ack_sets",
-    "commands",
+    "base_command",
     "compress",
     "crc32c",
     "decode_batch",
@@ -62,6 +73,8 @@ __all__ = [
     "encode_batch",
     "encode_body",
     "encode_with_body",
+    "key_values",
+    "message_id",
     "metadata_of",
     "pb",
     "properties",

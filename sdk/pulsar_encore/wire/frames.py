@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import ProtocolError
 from . import pulsar_pb2 as pb
+from .commands import BODY_FIELDS, base_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,10 +36,6 @@ _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
 _SIZE_LIMIT: Final = 0x7FFFFFFF  # a size with its highest bit set is negative to the other side
 
 _Type = pb.BaseCommand.Type
-# The field that must come with each type: the one whose number equals the type.
-_BODY_FIELD: Final = {
-    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in _Type.values()
-}
 _WITH_PAYLOAD: Final = frozenset({_Type.Value("SEND"), _Type.Value("MESSAGE")})
 # Commands without any text, which make up nearly all of the traffic.
 _WITHOUT_TEXT: Final = frozenset(
@@ -181,25 +178,33 @@ class FrameDecoder:
         return at
 
 
-def encode(command: pb.BaseCommand) -> bytes:
-    """Write `command` as one frame.
+def encode(command: Message) -> bytes:
+    """Write a command as one frame.
+
+    Args:
+        command: The message of a command, such as `pb.CommandFlow`, or a `BaseCommand`.
 
     Raises:
         FrameError: A required field of `command` is missing.
     """
-    data = _serialize(command)
+    data = _serialize(base_command(command))
     return _SIZES.pack(4 + len(data), len(data)) + data
 
 
 def encode_with_body(
-    command: pb.BaseCommand, body: bytes, *, broker_entry_metadata: bytes | None = None
+    command: Message, body: bytes, *, broker_entry_metadata: bytes | None = None
 ) -> bytes:
     """Write SEND or MESSAGE as one frame, with `body` (see `entries.encode_body`) verbatim.
+
+    Args:
+        command: The message of the command, or a `BaseCommand`.
+        body: What follows the command.
+        broker_entry_metadata: A serialized `BrokerEntryMetadata`.
 
     Raises:
         FrameError: A required field of `command` is missing.
     """
-    data = _serialize(command)
+    data = _serialize(base_command(command))
     extra = b""
     if broker_entry_metadata is not None:
         extra = _ENTRY_METADATA_MAGIC + _U32.pack(len(broker_entry_metadata))
@@ -209,7 +214,7 @@ def encode_with_body(
 
 
 def _serialize(command: pb.BaseCommand) -> bytes:
-    field = _BODY_FIELD[command.type]
+    field = BODY_FIELDS[command.type]
     if not command.HasField("type") or not command.HasField(field):  # type: ignore[arg-type]
         raise FrameError(f"command without its type or its {field}")
     try:
@@ -235,7 +240,7 @@ def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
             return None
         raise FrameError(f"unknown command type {head.type}")
     number = command.type
-    field = _BODY_FIELD[number]
+    field = BODY_FIELDS[number]
     if not command.HasField(field):  # type: ignore[arg-type]
         raise FrameError(f"{_Type.Name(number)} without its {field}")
     if not command.IsInitialized():

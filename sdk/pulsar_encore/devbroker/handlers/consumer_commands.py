@@ -11,10 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from ...errors import ProtocolError
-from ...wire import answers
-from ...wire import pulsar_pb2 as pb
+from ...wire import message_id, pb
 from ...wire.ack_sets import from_words
-from ...wire.commands import message_id
 from ...wire.frames import Frame
 from ..attached import AttachedConsumer, Peer
 from ..broker_service import BrokerService
@@ -33,7 +31,7 @@ def on_subscribe(
     """Connect a consumer; a silent holder of what it wants alone is given time."""
     ask = frame.command.subscribe
     if ask.consumer_id in session.consumers:
-        session.send(answers.success(ask.request_id))
+        session.send(pb.CommandSuccess(request_id=ask.request_id))
         return
     if not ask.subscription.strip():
         raise Refusal("ProducerBusy", "the subscription needs a name")
@@ -79,7 +77,7 @@ def on_subscribe(
             service.forget(state, subscription)
         raise
     session.consumers[ask.consumer_id] = attached
-    session.send(answers.success(ask.request_id))
+    session.send(pb.CommandSuccess(request_id=ask.request_id))
     service.tell(notices)
 
 
@@ -156,7 +154,7 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
         mask = from_words(words) if words else None
         subscription.ack_cumulative(ids[0].ledgerId, ids[0].entryId, mask)
     if ask.HasField("request_id"):
-        session.send(answers.ack_response(ask.consumer_id, request_id=ask.request_id))
+        session.send(pb.CommandAckResponse(consumer_id=ask.consumer_id, request_id=ask.request_id))
     if state.log.terminated:
         service.tell(subscription.end_of_topic())
     settings = service.settings
@@ -186,7 +184,7 @@ def on_close_consumer(service: BrokerService, session: Peer, frame: Frame) -> No
     attached = session.consumers.get(ask.consumer_id)
     if attached is not None:
         service.detach(attached)
-    session.send(answers.success(ask.request_id))
+    session.send(pb.CommandSuccess(request_id=ask.request_id))
 
 
 def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -201,7 +199,7 @@ def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
     subscription.unload()
     service.close_consumers(others)
     service.forget(state, subscription)
-    session.send(answers.success(ask.request_id))
+    session.send(pb.CommandSuccess(request_id=ask.request_id))
 
 
 def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -223,7 +221,7 @@ def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
     closed, notices = subscription.seek(seq, service.clock.wall_ms(), mask)
     service.close_consumers(closed)
     service.tell(notices)
-    session.send(answers.success(ask.request_id))
+    session.send(pb.CommandSuccess(request_id=ask.request_id))
     service.scheduler.wake(attached.state, subscription)
 
 
@@ -241,10 +239,10 @@ def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> N
         where, index = (-1, -1), -1
     marked = message_id(*log.id_before(attached.subscription.cursor.mark), partition=None)
     session.send(
-        answers.get_last_message_id_response(
-            ask.request_id,
+        pb.CommandGetLastMessageIdResponse(
+            request_id=ask.request_id,
             last_message_id=message_id(*where, partition=log.partition, batch_index=index),
-            mark_delete_position=marked,
+            consumer_mark_delete_position=marked,
         )
     )
 
@@ -258,16 +256,21 @@ def on_consumer_stats(service: BrokerService, session: Peer, frame: Frame) -> No
     consumer, subscription = attached.consumer, attached.subscription
     since = datetime.fromtimestamp(attached.since_ms / 1000, UTC)
     session.send(
-        answers.consumer_stats_response(
-            ask.request_id,
-            consumer_name=consumer.name,
-            available_permits=consumer.permits,
-            unacked_messages=consumer.unacked,
-            blocked=consumer.blocked,
-            backlog=subscription.backlog,
-            subscription_type=subscription.type.name.title() if subscription.type else None,
+        pb.CommandConsumerStatsResponse(
+            request_id=ask.request_id,
+            msgRateOut=0.0,
+            msgThroughputOut=0.0,
+            msgRateRedeliver=0.0,
+            consumerName=consumer.name,
+            # Permits can be below zero, and the field is unsigned.
+            availablePermits=consumer.permits & 0xFFFF_FFFF_FFFF_FFFF,
+            unackedMessages=consumer.unacked,
+            blockedConsumerOnUnackedMsgs=consumer.blocked,
             address=session.address,
-            connected_since=f"{since:%Y-%m-%dT%H:%M:%SZ}",
+            connectedSince=f"{since:%Y-%m-%dT%H:%M:%SZ}",
+            type=subscription.type.name.title() if subscription.type else None,
+            msgRateExpired=0.0,
+            msgBacklog=subscription.backlog,
         )
     )
 

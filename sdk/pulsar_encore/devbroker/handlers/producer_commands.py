@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 
 from ...errors import ProtocolError
-from ...wire import answers
 from ...wire import pulsar_pb2 as pb
 from ...wire.entries import ChecksumError, decode_body, text
 from ...wire.frames import Frame
@@ -31,7 +30,14 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
     ask = frame.command.producer
     known = session.producers.get(ask.producer_id)
     if known is not None and ask.epoch <= known.publisher.epoch:
-        session.send(answers.producer_success(ask.request_id, producer_name=known.publisher.name))
+        session.send(
+            pb.CommandProducerSuccess(
+                request_id=ask.request_id,
+                producer_name=known.publisher.name,
+                last_sequence_id=-1,
+                producer_ready=True,
+            )
+        )
         return
     state = service.catalogue.topic(ask.topic)
     service.check_serves(state)
@@ -126,7 +132,7 @@ def on_close_producer(service: BrokerService, session: Peer, frame: Frame) -> No
     attached = session.producers.get(ask.producer_id)
     if attached is not None:
         service.withdraw(attached)
-    session.send(answers.success(ask.request_id))
+    session.send(pb.CommandSuccess(request_id=ask.request_id))
 
 
 HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {

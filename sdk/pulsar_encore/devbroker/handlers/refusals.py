@@ -4,40 +4,50 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...wire import answers
-from ...wire import pulsar_pb2 as pb
+from google.protobuf.message import Message
+
+from ...wire import BODY_FIELDS, NO_REQUEST, pb
 from ..rules.refusal import Refusal
 
 
-def refuse(command: pb.BaseCommand, refusal: Refusal) -> pb.BaseCommand:
+def refuse(command: pb.BaseCommand, refusal: Refusal) -> Message:
     """The answer to a refused command."""
     error = pb.ServerError.Value(refusal.code)
     message = refusal.message
     kinds = pb.BaseCommand
     if command.type == kinds.LOOKUP:
-        return answers.lookup_response(command.lookupTopic.request_id, error=error, message=message)
+        return pb.CommandLookupTopicResponse(
+            request_id=command.lookupTopic.request_id,
+            error=error,
+            message=message,
+            response=pb.CommandLookupTopicResponse.Failed,
+        )
     if command.type == kinds.PARTITIONED_METADATA:
-        return answers.partitioned_metadata_response(
-            command.partitionMetadata.request_id, error=error, message=message
+        return pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.partitionMetadata.request_id,
+            error=error,
+            message=message,
+            response=pb.CommandPartitionedTopicMetadataResponse.Failed,
         )
     if command.type == kinds.GET_SCHEMA:
-        return answers.get_schema_response(
-            command.getSchema.request_id, error=error, message=message
+        return pb.CommandGetSchemaResponse(
+            request_id=command.getSchema.request_id, error_code=error, error_message=message
         )
     if command.type == kinds.GET_OR_CREATE_SCHEMA:
-        return answers.get_or_create_schema_response(
-            command.getOrCreateSchema.request_id, error=error, message=message
+        return pb.CommandGetOrCreateSchemaResponse(
+            request_id=command.getOrCreateSchema.request_id,
+            error_code=error,
+            error_message=message,
         )
     if command.type == kinds.SEND:
-        return answers.send_error(
-            command.send.producer_id,
-            # Of a batch the last one, as Pulsar has it (4.2.4); a receipt has the first.
+        return pb.CommandSendError(
+            producer_id=command.send.producer_id,
+            # For a batch, Pulsar 4.2.4 names the last sequence id; a receipt names the first.
             sequence_id=max(command.send.sequence_id, command.send.highest_sequence_id),
             error=error,
             message=message,
         )
-    field = pb.BaseCommand.DESCRIPTOR.fields_by_number[command.type].name
-    content: Any = getattr(command, field)
+    content: Any = getattr(command, BODY_FIELDS[command.type])
     if not hasattr(content, "request_id"):
-        return answers.error(error=error, message=message)
-    return answers.error(content.request_id, error=error, message=message)
+        return pb.CommandError(error=error, message=message, request_id=NO_REQUEST)
+    return pb.CommandError(request_id=content.request_id, error=error, message=message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...errors import ProtocolError
-from ...wire import answers
 from ...wire import pulsar_pb2 as pb
 from ...wire.checksum import topics_hash
 from ...wire.frames import Frame
@@ -19,7 +18,13 @@ def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame)
     """How many partitions; creates the topic unless told not to."""
     ask = frame.command.partitionMetadata
     count = service.catalogue.partitions(ask.topic, ask.metadata_auto_creation_enabled)
-    session.send(answers.partitioned_metadata_response(ask.request_id, partitions=count))
+    session.send(
+        pb.CommandPartitionedTopicMetadataResponse(
+            request_id=ask.request_id,
+            partitions=count,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+        )
+    )
 
 
 def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -35,10 +40,10 @@ def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
     else:
         service.looked_up.add(topic)
     session.send(
-        answers.lookup_response(
-            ask.request_id,
-            service_url=None if tls else url,
-            service_url_tls=url if tls else None,
+        pb.CommandLookupTopicResponse(
+            request_id=ask.request_id,
+            brokerServiceUrl=None if tls else url,
+            brokerServiceUrlTls=url if tls else None,
             response=response,
             authoritative=True,
         )
@@ -62,8 +67,8 @@ def on_topics_of_namespace(service: BrokerService, session: Peer, frame: Frame) 
     hashed = topics_hash(topics)
     same = ask.topics_hash == hashed
     session.send(
-        answers.get_topics_of_namespace_response(
-            ask.request_id,
+        pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=ask.request_id,
             topics=[] if same else topics,
             filtered=filtered,
             topics_hash=hashed,
@@ -90,10 +95,10 @@ def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
     session.watchers[ask.watcher_id] = watcher
     hashed = topics_hash(topics)
     session.send(
-        answers.watch_topic_list_success(
-            ask.request_id,
+        pb.CommandWatchTopicListSuccess(
+            request_id=ask.request_id,
             watcher_id=ask.watcher_id,
-            topics=[] if ask.topics_hash == hashed else topics,
+            topic=[] if ask.topics_hash == hashed else topics,
             topics_hash=hashed,
         )
     )
@@ -103,7 +108,7 @@ def on_watch_close(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Tell no more; unknown ids are fine."""
     ask = frame.command.watchTopicListClose
     session.watchers.pop(ask.watcher_id, None)
-    session.send(answers.success(ask.request_id))
+    session.send(pb.CommandSuccess(request_id=ask.request_id))
 
 
 def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -112,7 +117,9 @@ def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
     states = service.catalogue.states(ask.topic)
     version = ask.schema_version if ask.HasField("schema_version") else None
     schema, found = states[0].schemas.get(version)
-    session.send(answers.get_schema_response(ask.request_id, schema=schema, schema_version=found))
+    session.send(
+        pb.CommandGetSchemaResponse(request_id=ask.request_id, schema=schema, schema_version=found)
+    )
 
 
 def on_get_or_create_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -121,7 +128,9 @@ def on_get_or_create_schema(service: BrokerService, session: Peer, frame: Frame)
     version = b""
     for state in service.catalogue.states(ask.topic):
         version = state.schemas.register(ask.schema)
-    session.send(answers.get_or_create_schema_response(ask.request_id, schema_version=version))
+    session.send(
+        pb.CommandGetOrCreateSchemaResponse(request_id=ask.request_id, schema_version=version)
+    )
 
 
 HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Final, Protocol
 
+from google.protobuf.message import Message
+
 from ....errors import (
     AuthenticationError,
     ConnectError,
@@ -25,8 +27,7 @@ from ....errors import (
     TransportTimeout,
 )
 from ....errors import LookupError as TopicLookupError
-from ....wire import commands
-from ....wire import pulsar_pb2 as pb
+from ....wire import NO_REQUEST, PROTOCOL_VERSION, pb
 from ....wire.ack_sets import from_words
 from ....wire.entries import text
 from ....wire.frames import (
@@ -244,8 +245,8 @@ class Session:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
-    def send(self, command: pb.BaseCommand) -> None:
-        """Queue a command without a body."""
+    def send(self, command: Message) -> None:
+        """Queue a command without a body, given by its message."""
         self.write(encode(command))
 
     def _flush(self) -> None:
@@ -259,12 +260,12 @@ class Session:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def ask(
-        self, make: Callable[[int], pb.BaseCommand], doing: str, timeout_s: float | None
+        self, make: Callable[[int], Message], doing: str, timeout_s: float | None
     ) -> asyncio.Future[Any]:
         """Send a request.
 
         Args:
-            make: Makes the command of a request id.
+            make: Makes the message of the command for a request id.
             doing: What is asked, for the text of errors.
             timeout_s: Longest wait in s; None waits for as long as the connection lives.
 
@@ -297,12 +298,13 @@ class Session:
         self._proxied = proxy_to is not None
         self._plain = plain = method == "none"
         self.send(
-            commands.connect(
+            pb.CommandConnect(
                 client_version=client_version,
                 auth_method_name=None if plain else method,
                 auth_data=None if plain else data,
                 proxy_to_broker_url=proxy_to,
                 feature_flags=flags,
+                protocol_version=PROTOCOL_VERSION,
             )
         )
 
@@ -310,7 +312,11 @@ class Session:
         """AUTH_RESPONSE, to a challenge; success is silent."""
         if not self.closed:
             self.send(
-                commands.auth_response(client_version=client_version, method=method, data=data)
+                pb.CommandAuthResponse(
+                    client_version=client_version,
+                    response=pb.AuthData(auth_method_name=method, auth_data=data),
+                    protocol_version=PROTOCOL_VERSION,
+                )
             )
 
     def _await_tick(self) -> None:
@@ -329,7 +335,7 @@ class Session:
             self.fail(TransportTimeout(f"{self.peer} reads nothing"))
             return
         self._answered, self._came, self._had_room = False, 0, self.writable
-        self.send(commands.ping())
+        self.send(pb.CommandPing())
         self._await_tick()
 
     # The end
@@ -634,7 +640,7 @@ class Session:
             producer = self._producers.get(command.send_receipt.producer_id)
             if producer is not None:
                 self._told += producer.on_receipt(command.send_receipt)
-        elif kind == _Type.ERROR and command.error.request_id == commands.NO_REQUEST:
+        elif kind == _Type.ERROR and command.error.request_id == NO_REQUEST:
             self.fail(_connection_error(self.peer, command.error, plain=self._plain))
         elif answer is not None:
             self.requests.answered(kind, getattr(command, answer))
@@ -654,7 +660,7 @@ class Session:
             self.ready.set_result(None)
 
     def _ping(self, command: pb.BaseCommand) -> None:
-        self.send(commands.pong())
+        self.send(pb.CommandPong())
 
     def _pong(self, command: pb.BaseCommand) -> None:
         self._answered = True

@@ -14,15 +14,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
+from aiohappyeyeballs import start_connection
+
 from ....errors import ConnectError, TransportTimeout
 from ...error_advice import REACHABLE
 from . import tls_context as tls
 from .addresses import Address
 from .session import ByteTransport, Session
-from .staggered import first
 from .tls_context import TlsContext
 
 _HIGH_WATER: Final = 4_000_000  # bytes unsent before producers pause
+_ATTEMPT_DELAY_S: Final = 0.25  # until the next address is tried as well (RFC 8305)
 
 
 class SocketProtocol(asyncio.Protocol):
@@ -131,22 +133,14 @@ async def _resolved(loop: asyncio.AbstractEventLoop, address: Address) -> list[A
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
-    """A TCP connection to one of the addresses of a host."""
+    """Open a TCP connection to one of the addresses of a host.
+
+    Raises:
+        OSError: if no address answered. The text has the error of each address.
+    """
     found = await _resolved(loop, address)
-
-    async def attempt(family: int, kind: int, protocol: int, place: Any) -> socket.socket:
-        stream = socket.socket(family, kind, protocol)
-        try:
-            stream.setblocking(False)
-            with contextlib.suppress(OSError):  # of a kind that has no such option
-                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(stream, place)
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-
-    attempts = [
-        lambda where=where: attempt(where[0], where[1], where[2], where[4]) for where in found
-    ]
-    return await first(attempts, discard=lambda stream: stream.close())
+    # Not `create_connection(happy_eyeballs_delay=...)`: uvloop does not accept the argument.
+    # The operating system has sorted the addresses (RFC 6724); `interleave=0` keeps its order.
+    return await start_connection(
+        found, happy_eyeballs_delay=_ATTEMPT_DELAY_S, interleave=0, loop=loop
+    )

@@ -1,9 +1,9 @@
 """Acks and redelivery requests of many entries, encoded by hand.
 
 Owns the bytes of the two commands that name entries by the thousand: what they share is made once
-per ledger, which is a tenth of the cost of an object per id
-(`docs/notes/wire-protocol.md#cost-per-message`). The result is what `wire.commands` would write,
-but for the partition, which is left at its default. Commands are of bounded size.
+per ledger, which is a tenth of the cost of an object per id (`docs/notes/wire-protocol.md#cost-per-message`). The
+result is what `wire.encode` would write, but for the partition, which is left at its default.
+Commands are of bounded size.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ....wire import ack_sets
+from ....wire.varints import SMALL_VARINTS, varint
 
 #: Ids in one command; a frame would take thirty times as many.
 MOST_IDS: Final = 5_000
@@ -26,25 +27,8 @@ _EPOCH: Final = b"\x18"
 _LEDGER: Final = b"\x08"
 _ENTRY: Final = b"\x10"
 _ACK_SET: Final = b"\x28"
-_WORD: Final = 0xFFFFFFFFFFFFFFFF
-
-
-def varint(value: int) -> bytes:
-    """A number from 0 to 2**64 - 1 as protobuf writes it."""
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-# Entry ids below 16,384, nearly all there are.
-_ONE: Final = 0x80
-_TWO: Final = 0x4000
-_VARINTS: Final = [varint(value) for value in range(_TWO)]
+_ONE: Final = 0x80  # below are the varints of one byte
+_TWO: Final = 0x4000  # below are the varints of at most two bytes
 
 
 def individual_acks(
@@ -110,22 +94,22 @@ def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
     for ledger, entry in entries:
         if ledger != last:
             last = ledger
-            inside = _LEDGER + varint(ledger & _WORD) + _ENTRY
+            inside = _LEDGER + varint(ledger) + _ENTRY
             short = bytes((tag, len(inside) + 1)) + inside
             long = bytes((tag, len(inside) + 2)) + inside
         if entry < _ONE and entry >= 0:
-            parts += (short, _VARINTS[entry])
+            parts += (short, SMALL_VARINTS[entry])
         elif 0 <= entry < _TWO:
-            parts += (long, _VARINTS[entry])
+            parts += (long, SMALL_VARINTS[entry])
         else:
-            number = varint(entry & _WORD)
+            number = varint(entry)
             parts += (bytes((tag, len(short) - 2 + len(number))), short[2:], number)
     return parts
 
 
 def _with_ack_set(ledger: int, entry: int, size: int, mask: int) -> bytes:
-    inside = [_LEDGER, varint(ledger & _WORD), _ENTRY, varint(entry & _WORD)]
+    inside = [_LEDGER, varint(ledger), _ENTRY, varint(entry)]
     for word in ack_sets.to_words(mask, size):
-        inside += (_ACK_SET, varint(word & _WORD))
+        inside += (_ACK_SET, varint(word))
     body = b"".join(inside)
     return bytes((_ACK[1],)) + varint(len(body)) + body

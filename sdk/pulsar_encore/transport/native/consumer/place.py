@@ -7,8 +7,8 @@ that comes again, was not to be delivered is left out here.
 from __future__ import annotations
 
 from ....values.message_id import MessageId
+from ....wire import NO_REQUEST
 from ....wire import pulsar_pb2 as pb
-from ....wire.commands import NO_REQUEST
 
 EntryKey = tuple[int, int]
 

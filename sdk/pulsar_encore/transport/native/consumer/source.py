@@ -28,8 +28,7 @@ from ....errors import (
 )
 from ....eventloop.affinity import end_all
 from ....values.message_id import MOST_IN_BATCH, MessageId
-from ....wire import commands as wire_commands
-from ....wire import pulsar_pb2 as pb
+from ....wire import NO_REQUEST, message_id, pb
 from ....wire.chunks import ChunkFate, JoinedMessage
 from ....wire.compression import UncompressedSizeError
 from ....wire.entries import EntryError
@@ -276,7 +275,7 @@ class Source:
         self._attachment.hurry()
 
     async def _subscribe(
-        self, session: Session, consumer_id: int, make: Callable[[int], pb.BaseCommand]
+        self, session: Session, consumer_id: int, make: Callable[[int], pb.CommandSubscribe]
     ) -> None:
         """Ask for it; when that fails nothing of it is left, neither here nor there."""
         doing = f"subscribe {self._subscribing.name!r} to {self.topic}"
@@ -292,10 +291,10 @@ class Source:
             session.detach_consumer(consumer_id)
             raise
 
-    def _subscribe_command(self, consumer_id: int) -> Callable[[int], pb.BaseCommand]:
+    def _subscribe_command(self, consumer_id: int) -> Callable[[int], pb.CommandSubscribe]:
         """Makes SUBSCRIBE, for the place where it is now."""
 
-        def make(request_id: int) -> pb.BaseCommand:
+        def make(request_id: int) -> pb.CommandSubscribe:
             start = None if self._place is None else self._place.start
             return self._subscribing.command(
                 self.topic,
@@ -322,8 +321,8 @@ class Source:
         self._seeking += 1  # the broker closes it, which is no loss
         try:
             await session.ask(
-                lambda request_id: wire_commands.seek(
-                    consumer_id, request_id=request_id, publish_time_ms=since
+                lambda request_id: pb.CommandSeek(
+                    consumer_id=consumer_id, request_id=request_id, message_publish_time=since
                 ),
                 f"seek on {self.topic}",
                 self._settings.operation_timeout_s,
@@ -360,7 +359,7 @@ class Source:
         session.detach_consumer(consumer_id)
         if not session.closed:
             request_id = session.requests.new_id()
-            session.send(wire_commands.close_consumer(consumer_id, request_id=request_id))
+            session.send(pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id))
 
     def _retrying(self, notice: RetryNotice) -> None:
         self._outlet.retrying(self.number, notice)
@@ -815,7 +814,7 @@ class Source:
             if permits:
                 if starved:
                     self._chunked.postpone()
-                self._session.send(wire_commands.flow(self._id, permits=permits))
+                self._session.send(pb.CommandFlow(consumer_id=self._id, messagePermits=permits))
 
     # Acks
 
@@ -913,8 +912,15 @@ class Source:
     ) -> None:
         """An entry that cannot be read, with the validation error that says why."""
         self._acked_s = self._loop.time()
-        which = [wire_commands.message_id(*place)]
-        session.send(wire_commands.ack(self._id, which, validation_error=why))
+        which = [message_id(*place)]
+        session.send(
+            pb.CommandAck(
+                consumer_id=self._id,
+                message_id=which,
+                validation_error=why,
+                ack_type=pb.CommandAck.Individual,
+            )
+        )
 
     def _refuse_chunks(self, places: Sequence[tuple[int, int]]) -> None:
         self._ack_chunks_unread(places, pb.CommandAck.UncompressedSizeCorruption)
@@ -1084,11 +1090,13 @@ class Source:
                 return
             await asyncio.sleep(rest)
 
-    def _seek_command(self, request_id: int, place: MessageId | int) -> pb.BaseCommand:
+    def _seek_command(self, request_id: int, place: MessageId | int) -> pb.CommandSeek:
         if isinstance(place, int):
-            return wire_commands.seek(self._id, request_id=request_id, publish_time_ms=place)
+            return pb.CommandSeek(
+                consumer_id=self._id, request_id=request_id, message_publish_time=place
+            )
         target = self._subscribing.place(place)
-        return wire_commands.seek(self._id, request_id=request_id, message_id=target)
+        return pb.CommandSeek(consumer_id=self._id, request_id=request_id, message_id=target)
 
     def _end_of_seek(self) -> None:
         """It failed; where the broker closed us all the same, go on as after any loss."""
@@ -1120,8 +1128,8 @@ class Source:
         self, session: Session, consumer_id: int
     ) -> pb.CommandGetLastMessageIdResponse:
         answer: pb.CommandGetLastMessageIdResponse = await session.ask(
-            lambda request_id: wire_commands.get_last_message_id(
-                consumer_id, request_id=request_id
+            lambda request_id: pb.CommandGetLastMessageId(
+                consumer_id=consumer_id, request_id=request_id
             ),
             f"last message id of {self.topic}",
             self._settings.operation_timeout_s,
@@ -1143,8 +1151,8 @@ class Source:
         """Of the cursor; ledger and entry are -1 before the first message."""
         answer = await self._last_stored()
         place = answer.consumer_mark_delete_position
-        entry = -1 if place.entryId == wire_commands.NO_REQUEST else place.entryId
-        ledger = -1 if place.ledgerId == wire_commands.NO_REQUEST else place.ledgerId
+        entry = -1 if place.entryId == NO_REQUEST else place.entryId
+        ledger = -1 if place.ledgerId == NO_REQUEST else place.ledgerId
         return MessageId(self.partition, ledger, entry, topic=self.topic)
 
     async def _last_stored(self) -> pb.CommandGetLastMessageIdResponse:
@@ -1172,7 +1180,9 @@ class Source:
         """Delete the subscription; raises what the broker says."""
         await self._when_attached(
             lambda session: session.ask(
-                lambda request_id: wire_commands.unsubscribe(self._id, request_id=request_id),
+                lambda request_id: pb.CommandUnsubscribe(
+                    consumer_id=self._id, request_id=request_id
+                ),
                 f"unsubscribe {self._subscribing.name!r} from {self.topic}",
                 self._settings.operation_timeout_s,
             )
@@ -1193,7 +1203,9 @@ class Source:
         session.detach_consumer(self._id)
         with contextlib.suppress(PulsarException):
             await session.ask(
-                lambda request_id: wire_commands.close_consumer(self._id, request_id=request_id),
+                lambda request_id: pb.CommandCloseConsumer(
+                    consumer_id=self._id, request_id=request_id
+                ),
                 f"close the consumer of {self.topic}",
                 self._settings.operation_timeout_s,
             )
@@ -1221,7 +1233,7 @@ class Source:
 def _last_id(answer: pb.CommandGetLastMessageIdResponse, partition: int, topic: str) -> MessageId:
     """What the answer says; ledger and entry are -1 of an empty topic."""
     place = answer.last_message_id
-    if place.entryId == wire_commands.NO_REQUEST:
+    if place.entryId == NO_REQUEST:
         return MessageId(partition, -1, -1, topic=topic)
     return MessageId(
         partition,

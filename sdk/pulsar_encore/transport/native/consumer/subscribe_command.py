@@ -9,8 +9,7 @@ from typing import Final
 
 from ....options import ConsumerType, InitialPosition, Subscription
 from ....values.message_id import MessageId, check_batch
-from ....wire import ack_sets, commands
-from ....wire import pulsar_pb2 as pb
+from ....wire import ack_sets, key_values, message_id, pb
 from ..wire_schema import wire_schema
 from .place import Place
 
@@ -86,7 +85,7 @@ class Subscribing:
         *,
         creates: bool,
         from_start: bool,
-    ) -> pb.BaseCommand:
+    ) -> pb.CommandSubscribe:
         """SUBSCRIBE.
 
         Args:
@@ -99,31 +98,31 @@ class Subscribing:
                 has to create begins at the first message, whatever the initial position is.
         """
         chosen = self.subscription
-        return commands.subscribe(
-            topic,
-            self.name,
+        return pb.CommandSubscribe(
+            topic=topic,
+            subscription=self.name,
             consumer_id=consumer_id,
             request_id=request_id,
-            sub_type=_TYPES[chosen.consumer_type],
+            subType=_TYPES[chosen.consumer_type],
             consumer_name=self._consumer_name,
             priority_level=chosen.priority_level or None,
             durable=None if self.durable else False,
             start_message_id=None if start is None else self.entry_of(start),
-            metadata=chosen.properties,
+            metadata=key_values(chosen.properties),
             read_compacted=chosen.read_compacted or None,
             schema=self._schema,
-            # On a non-durable subscription the position would overrule the start id:
+            # On a non-durable subscription the initial position would overrule the start id:
             # `docs/notes/wire-protocol.md#subscribe`.
-            initial_position=self._position(from_start) if self.durable else None,
+            initialPosition=self._position(from_start) if self.durable else None,
             replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
             force_topic_creation=None if creates else False,
-            key_shared=self._key_shared,
+            keySharedMeta=self._key_shared,
             consumer_epoch=None if self.shared else epoch,
         )
 
     def probe(
         self, topic: str, consumer_id: int, request_id: int, *, creates: bool
-    ) -> pb.BaseCommand:
+    ) -> pb.CommandSubscribe:
         """SUBSCRIBE of a consumer that gets nothing, and is there to ask for the last message.
 
         Args:
@@ -131,14 +130,14 @@ class Subscribing:
             consumer_id, request_id: Numbers of its own.
             creates: Whether the broker may create the topic.
         """
-        return commands.subscribe(
-            topic,
-            f"{self.name}-last-{consumer_id}",
+        return pb.CommandSubscribe(
+            topic=topic,
+            subscription=f"{self.name}-last-{consumer_id}",
             consumer_id=consumer_id,
             request_id=request_id,
-            sub_type=pb.CommandSubscribe.Exclusive,
+            subType=pb.CommandSubscribe.Exclusive,
             durable=False,
-            start_message_id=commands.message_id(_MOST, _MOST, partition=None),
+            start_message_id=message_id(_MOST, _MOST, partition=None),
             read_compacted=self.subscription.read_compacted or None,
             force_topic_creation=None if creates else False,
         )
@@ -151,7 +150,7 @@ class Subscribing:
     def entry_of(self, start: MessageId) -> pb.MessageIdData:
         """The entry of an id; delivery begins at it, and what is too early is left out here."""
         first = start.first_chunk if self._inclusive and start.first_chunk else start
-        return commands.message_id(first.ledger_id(), first.entry_id(), partition=None)
+        return message_id(first.ledger_id(), first.entry_id(), partition=None)
 
     def place(self, target: MessageId) -> pb.MessageIdData:
         """Where a seek to an id leads: to it, or behind it.
@@ -164,19 +163,19 @@ class Subscribing:
         where = target.first_chunk if inclusive and target.first_chunk else target
         ledger, entry, index = where.ledger_id(), where.entry_id(), where.batch_index()
         if entry in (-1, _MOST):
-            return commands.message_id(ledger, entry, partition=None)
+            return message_id(ledger, entry, partition=None)
         if index < 0:
-            return commands.message_id(ledger, entry + (not inclusive), partition=None)
+            return message_id(ledger, entry + (not inclusive), partition=None)
         first, size = index + (not inclusive), target.batch_size
         if size and first >= size:
-            return commands.message_id(ledger, entry + 1, partition=None)
+            return message_id(ledger, entry + 1, partition=None)
         if not first:
-            return commands.message_id(ledger, entry, partition=None)
+            return message_id(ledger, entry, partition=None)
         # Where the batch's size is not known, a batch is not larger than this.
         size = size or max(first + 1, 64 * (first // 64 + 1))
         mask = ack_sets.full(size) >> first << first
         words = ack_sets.to_words(mask, size)
-        return commands.message_id(ledger, entry, partition=None, ack_set=words)
+        return message_id(ledger, entry, partition=None, ack_set=words)
 
 
 def _key_shared(subscription: Subscription) -> pb.KeySharedMeta | None:

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 from ....errors import LookupError as TopicLookupError
 from ....errors import NotConnected, TooManyLookupRequestException
 from ....options import RegexSubscriptionMode
-from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import text
 from ..connection.addresses import Address, referred
@@ -47,9 +46,11 @@ class BinaryLookup:
         self._refused: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
-        def make(request_id: int) -> pb.BaseCommand:
-            return commands.partitioned_metadata(
-                topic, request_id=request_id, auto_create=None if create else False
+        def make(request_id: int) -> pb.CommandPartitionedTopicMetadata:
+            return pb.CommandPartitionedTopicMetadata(
+                topic=topic,
+                request_id=request_id,
+                metadata_auto_creation_enabled=None if create else False,
             )
 
         session = await self._pool.any_broker()
@@ -69,11 +70,14 @@ class BinaryLookup:
         )
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
-        def make(request_id: int) -> pb.BaseCommand:
+        def make(request_id: int) -> pb.CommandGetTopicsOfNamespace:
             # No pattern: dialects of regular expressions differ, so that a broker might leave out
             # topics that match here. `docs/notes/wire-protocol.md#topic-lists`.
-            return commands.get_topics_of_namespace(
-                namespace, request_id=request_id, mode=MODES[mode], topics_hash=known or None
+            return pb.CommandGetTopicsOfNamespace(
+                namespace=namespace,
+                request_id=request_id,
+                mode=MODES[mode],
+                topics_hash=known or None,
             )
 
         session = await self._pool.any_broker()
@@ -120,9 +124,9 @@ class BinaryLookup:
     async def _ask_owner(
         self, session: Session, topic: str, authoritative: bool
     ) -> pb.CommandLookupTopicResponse:
-        def make(request_id: int) -> pb.BaseCommand:
-            return commands.lookup(
-                topic,
+        def make(request_id: int) -> pb.CommandLookupTopic:
+            return pb.CommandLookupTopic(
+                topic=topic,
                 request_id=request_id,
                 authoritative=authoritative,
                 advertised_listener_name=self._settings.listener_name,

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from ....errors import PulsarException, TransportTimeout
 from ....options import RegexSubscriptionMode
-from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ..connection.pool import ConnectionPool
 from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, ReconnectBackoff
@@ -124,8 +123,8 @@ class Lookup:
         session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
         number = None if version is None else version.to_bytes(8, "big")
         answer: pb.CommandGetSchemaResponse = await session.ask(
-            lambda request_id: commands.get_schema(
-                topic, request_id=request_id, schema_version=number
+            lambda request_id: pb.CommandGetSchema(
+                topic=topic, request_id=request_id, schema_version=number
             ),
             doing,
             self.pool.settings.operation_timeout_s,

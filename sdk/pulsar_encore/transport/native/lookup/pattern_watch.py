@@ -17,7 +17,6 @@ from ....errors import NotConnected, NotSupportedError, PulsarException
 from ....eventloop.affinity import cancel
 from ....eventloop.process import in_background
 from ....options import RegexSubscriptionMode
-from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import topics_hash
 from ....wire.entries import text
@@ -138,7 +137,7 @@ class PatternWatch:
         if session is not None and not session.closed:
             session.detach_watcher(self._id)
             request_id = session.requests.new_id()
-            session.send(commands.watch_topic_list_close(self._id, request_id=request_id))
+            session.send(pb.CommandWatchTopicListClose(watcher_id=self._id, request_id=request_id))
 
     def abandon(self) -> None:
         """No more news, at once; the broker learns of it with the connection."""
@@ -177,9 +176,9 @@ class PatternWatch:
             session.attach_watcher(self._id, self)
         watcher_id = self._id
 
-        def make(request_id: int) -> pb.BaseCommand:
-            return commands.watch_topic_list(
-                self._pattern.namespace,
+        def make(request_id: int) -> pb.CommandWatchTopicList:
+            return pb.CommandWatchTopicList(
+                namespace=self._pattern.namespace,
                 request_id=request_id,
                 watcher_id=watcher_id,
                 topics_pattern=self._pattern.path,

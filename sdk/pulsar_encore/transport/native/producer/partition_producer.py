@@ -30,7 +30,6 @@ from ....errors import (
 )
 from ....options import ProducerOptions
 from ....values.outgoing_message import OutgoingMessage
-from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ...interface import ProducerListener
 from ..connection.attachment import Attachment
@@ -391,7 +390,7 @@ class PartitionProducer:
         if not session.closed:
             request_id = session.requests.new_id()
             producer_id = self._registration.producer_id
-            session.send(commands.close_producer(producer_id, request_id=request_id))
+            session.send(pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id))
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
@@ -617,8 +616,8 @@ class PartitionProducer:
             return
         producer_id = self._registration.producer_id
 
-        def close(request_id: int) -> pb.BaseCommand:
-            return commands.close_producer(producer_id, request_id=request_id)
+        def close(request_id: int) -> pb.CommandCloseProducer:
+            return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
 
         try:
             await session.ask(close, f"close the producer on {self.topic}", self._answer_s)

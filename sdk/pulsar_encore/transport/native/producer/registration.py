@@ -7,8 +7,7 @@ for all times after it: `docs/notes/wire-protocol.md#producer-registration`.
 from __future__ import annotations
 
 from ....options import ProducerOptions
-from ....wire import commands
-from ....wire import pulsar_pb2 as pb
+from ....wire import key_values, pb
 from ..wire_schema import wire_schema
 
 
@@ -49,21 +48,21 @@ class Registration:
         """Whether the broker may let it wait for as long as another one has the topic."""
         return self._access == pb.WaitForExclusive
 
-    def command(self, request_id: int) -> pb.BaseCommand:
+    def command(self, request_id: int) -> pb.CommandProducer:
         """The PRODUCER to send now, one for each attempt."""
         self._epoch += 1
         options = self._options
-        return commands.producer(
-            self.topic,
+        return pb.CommandProducer(
+            topic=self.topic,
             producer_id=self.producer_id,
             request_id=request_id,
             producer_name=self.name or None,
             user_provided_producer_name=options.producer_name is not None,
             encrypted=True if options.encryption_key is not None else None,
-            metadata=options.properties,
+            metadata=key_values(options.properties),
             schema=self._schema,
             epoch=self._epoch,
-            access_mode=self._access,
+            producer_access_mode=self._access,
             topic_epoch=self._topic_epoch,
             initial_subscription_name=options.initial_subscription_name,
         )

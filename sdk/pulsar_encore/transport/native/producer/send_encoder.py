@@ -19,6 +19,7 @@ from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import Data, crc32c
 from ....wire.compression import compress
 from ....wire.frames import FRAME_OVERHEAD
+from ....wire.varints import SMALL_VARINTS, varint
 
 _U32: Final = struct.Struct(">I")
 _TWO_U32: Final = struct.Struct(">II")
@@ -28,20 +29,7 @@ _CHECKSUM_SIZE: Final = 6
 
 _LOCAL_CLUSTER_ONLY: Final = "__local__"
 
-_ONE_BYTE: Final = tuple(bytes((n,)) for n in range(0x80))
-_MORE_FOLLOW: Final = tuple(bytes((n | 0x80,)) for n in range(0x80))
-
-
-def varint(value: int) -> bytes:
-    """Write a number that is not negative, as protobuf writes it."""
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+_MORE_FOLLOW: Final = [bytes((n | 0x80,)) for n in range(0x80)]
 
 
 def is_plain(message: OutgoingMessage) -> bool:
@@ -76,7 +64,7 @@ class PlainHeads:
     def __init__(self) -> None:
         self._size = self._block = -1
         self._prefix = self._high = b""
-        self._low = _ONE_BYTE
+        self._low = SMALL_VARINTS
 
     def head(self, size: int, sequence_id: int) -> bytes:
         """``u32 metadata_size`` and the metadata: payload size and sequence id.
@@ -93,7 +81,7 @@ class PlainHeads:
         self._size = size
         self._block = block
         self._high = varint(block) if block else b""
-        self._low = _MORE_FOLLOW if block else _ONE_BYTE
+        self._low = _MORE_FOLLOW if block else SMALL_VARINTS
         fields = b"\x18" + varint(size) + b"\x40"
         self._prefix = _U32.pack(len(fields) + 1 + len(self._high)) + fields
 
