@@ -1,9 +1,9 @@
 """Acks and redelivery requests of many entries, encoded by hand.
 
 Owns the bytes of the two commands that name entries by the thousand: what they share is made once
-per ledger, which is a tenth of the cost of an object per id (`docs/notes/wire-protocol.md#cost-per-message`). The
-result is what `wire.encode` would write, but for the partition, which is left at its default.
-Commands are of bounded size.
+per ledger, which is a tenth of the cost of an object per id
+(`docs/notes/wire-protocol.md#cost-per-message`). The result is what `wire.encode` would write, but
+for the partition, which is left at its default. Commands are of bounded size.
 """
 
 from __future__ import annotations
