@@ -195,8 +195,8 @@ async def test_an_issuer_that_does_not_answer_can_be_tried_again() -> None:
     assert caught.value.retryable
 
 
-async def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+async def test_without_httpx2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(encore.NotSupportedError, match=r"pulsar-encore\[oauth2\]"):
         await oauth2("http://127.0.0.1:1").data()
 
