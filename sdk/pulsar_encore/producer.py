@@ -291,7 +291,7 @@ class Producer:
         await self.close()
 
     def _come_here(self) -> None:
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident() and not self.place.is_here():
             if self.place.over and running_loop() is not None:
                 self.place = self.place.moved()
                 self._sending.clear()  # nobody is left to be told

@@ -274,7 +274,7 @@ class Reader:
         await self.close()
 
     def _check_open(self) -> None:
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident():
             self.place.check()
         if self._closed:
             raise ClosedError("the reader is closed: create another")

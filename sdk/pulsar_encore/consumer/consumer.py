@@ -171,7 +171,7 @@ class Consumer:
             ClosedError: The consumer was closed.
             ConfigurationError: With a `message_listener`, which does the receiving.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident():
             self.place.check()
         if self._no_receiving:
             self._check_receiver()
@@ -324,7 +324,7 @@ class Consumer:
             ClosedError: The consumer is closed; or was before the broker confirmed, and the message
                 may come again.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident() and not self.place.is_here():
             whole = tuple(message) if isinstance(message, list) else message
             return self._calls.elsewhere(self.acknowledge, whole)
         if type(message) is Message and self._life.refusal is None:
@@ -363,7 +363,7 @@ class Consumer:
         Raises:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident() and not self.place.is_here():
             return self._calls.elsewhere(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
@@ -404,7 +404,7 @@ class Consumer:
             ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident() and not self.place.is_here():
             return self._calls.elsewhere(
                 partial(self.negative_acknowledge, error=error), message, delay
             )
@@ -622,7 +622,7 @@ class Consumer:
         A `message_listener` that is under way may end first and settle its message; after 5 s it is
         cancelled, and the message comes again.
         """
-        if self.place.runner._thread_id != get_ident():
+        if not self.place.is_here():
             if self.place.over:  # and with it all that could be sent or waited for
                 self.abandon()
                 return
@@ -731,7 +731,7 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if self.place.runner._thread_id != get_ident():
+        if self.place.thread != get_ident():
             self.place.check()
         self._life.check()
 
