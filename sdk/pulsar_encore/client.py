@@ -12,18 +12,12 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import finalize
 
 from .awaiting import opening
 from .backoff import BackoffLike
 from .closing import CloseOnce, warn_unless_closed
-from .consumer import Consumer
-from .consumer.announcer import EventDispatcher, ProducerAnnouncer
-from .consumer.durability import Durability
-from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
-from .consumer.nack_index import NackSpilling
-from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
 from .ids import MessageId
 from .loops import end_all, running_loop
@@ -49,10 +43,19 @@ from .options import (
 from .options.checks import boolean, topic_name
 from .options.client import DEFAULT_RECREATE_AFTER_S
 from .process import check_process
-from .producer import Producer
-from .reader import Reader, subscription_of
 from .transport.base import ConsumerLink, ProducerLink, Transport
 from .transport.choosing import make_transport
+
+# Producers, readers and consumers are most of this package. The first of a kind that a client makes
+# loads its modules, so `import pulsar_encore` is quick, and a program that publishes loads no more.
+if TYPE_CHECKING:
+    from .consumer.announcer import ProducerAnnouncer
+    from .consumer.consumer import Consumer
+    from .consumer.durability import Durability
+    from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
+    from .consumer.nack_index import NackSpilling
+    from .producer import Producer
+    from .reader import Reader
 
 _ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
 
@@ -273,6 +276,8 @@ class Client:
             message_router=message_router,
             event_listener=event_listener,
         )
+        from .producer import Producer  # not at the top: see there
+
         announcer = self._producer_announcer(options)
         link = await self._transport.create_producer(options, announcer)
         await self._still_open(link)
@@ -289,6 +294,11 @@ class Client:
                 f"event_listener: the {capabilities.name} transport is told nothing about its "
                 "producers. Leave it out, or use transport='native'"
             )
+        from .consumer.announcer import (  # not at the top: see there
+            EventDispatcher,
+            ProducerAnnouncer,
+        )
+
         loop = asyncio.get_running_loop()
         return ProducerAnnouncer(EventDispatcher(options.event_listener, loop, started=False))
 
@@ -441,10 +451,19 @@ class Client:
             ordered_leases=ordered_leases,
             nack_index=nack_index,
         )
-        spilling = await NackSpilling.open(options)
-        durability = None
+        from .consumer.opening import make_consumer, open_link  # not at the top: see there
+
+        spilling: NackSpilling | None = None
+        durability: Durability | None = None
+        if options.nack_index is not None:
+            from .consumer.nack_index import NackSpilling  # the one option that needs it
+
+            spilling = await NackSpilling.open(options)
         try:
-            durability = await Durability.open(options)
+            if options.state is not None:
+                from .consumer.durability import Durability  # the one option that needs it
+
+                durability = await Durability.open(options)
             link = await open_link(self._transport, options)
             await self._still_open(link)
             consumer = make_consumer(
@@ -510,6 +529,8 @@ class Client:
             crypto_failure_action=crypto_failure_action,
             event_listener=event_listener,
         )
+        from .reader import Reader, subscription_of  # not at the top: see there
+
         link = await self._transport.subscribe(subscription_of(options))
         await self._still_open(link)
         reader = Reader(link, options, on_closed=self._forget)

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..awaiting import settles
 from ..backoff import BackoffLike, to_ms
@@ -32,12 +32,10 @@ from ..loops import Place, end_all, get_ident
 from ..message import Message
 from ..options import ConsumerOptions
 from ..options.checks import integer
-from ..state import MetricSample
 from ..transport.base import ConsumerLink
 from ..turn import Turn
 from .announcer import Announcer
 from .calls import LONG, Calls
-from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
@@ -50,7 +48,6 @@ from .leasing.lease import Lease
 from .leasing.leases import Leases
 from .leasing.popping import Popping
 from .life import Life
-from .nack_index import NackSpilling
 from .receiving.batches import BatchReceiver
 from .receiving.listener import Listener
 from .receiving.queue import ReceiveQueue
@@ -61,6 +58,11 @@ from .settling.settlement import Settlement
 from .sources import Sources
 from .statistics import Statistics, snapshot
 from .window import Window
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from ..state.spilling.metrics import MetricSample
+    from .durability import Durability
+    from .nack_index import NackSpilling
 
 logger: logging.Logger = logging.getLogger(__name__)
 

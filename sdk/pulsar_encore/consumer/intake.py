@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
 
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
@@ -26,13 +27,15 @@ from ..transport.base import (
     ShutDownError,
 )
 from .announcer import Announcer
-from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .receiving.queue import ReceiveQueue
 from .settling.ack_sender import AckSender
 from .settling.redelivery import Redelivery
 from .sources import Sources
 from .window import Window
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from .durability import Durability
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..backoff import backoff_of, to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
@@ -28,7 +28,6 @@ from ..turn import Turn
 from ..version import VERSION
 from .announcer import Announcer
 from .consumer import Consumer, Parts
-from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.last_attempts import LastAttempts
@@ -41,7 +40,6 @@ from .leasing.leases import Leases
 from .leasing.popping import Popping
 from .leasing.writing import LeaseWriter
 from .life import Life
-from .nack_index import NackSpilling
 from .receiving.batches import BatchReceiver
 from .receiving.queue import ReceiveQueue
 from .settling.ack_sender import AckSender
@@ -51,6 +49,10 @@ from .settling.redelivery import Redelivery
 from .settling.settlement import Settlement
 from .sources import Sources
 from .window import Window
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from .durability import Durability
+    from .nack_index import NackSpilling
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 

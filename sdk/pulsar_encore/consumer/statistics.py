@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..core.entry import QUEUED
-from ..state.rocks import StoreStatistics
 from .announcer import Announcer
 from .events import Failed, Retrying
-from .nack_index import NackIndexStatistics
 from .sources import Sources
 from .window import Window
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from ..state.rocks import StoreStatistics
+    from .nack_index import NackIndexStatistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
 from ..closing import to_its_end
-from ..consumer import Consumer
+from ..consumer.consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
 from ..exceptions import ConsumerBusy

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ..durability import Durability
 from .grant import BITS, Grant
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from ..durability import Durability
 
 _LOOK_S: Final = 1.0
 _BURST: Final = 100  # leases written in one turn of the loop: 2 ms or so

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ... import authentication, stock
-from ...authentication import Authentication, AuthenticationOauth2, AuthenticationTLS
+from ...authentication import Authentication, AuthenticationTLS
+from ...authentication.oauth2 import AuthenticationOauth2
 from ...errors import ConfigurationError, NotSupportedError
 from ...options import ClientOptions
 from ...options.checks import seconds
