@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,11 @@ def loaded_by(program: str) -> set[str]:
 def of_package(loaded: set[str], *parts: str) -> list[str]:
     names = [f"pulsar_encore.{part}" for part in parts]
     return [each for each in loaded if any(f"{each}.".startswith(f"{name}.") for name in names)]
+
+
+@pytest.mark.parametrize("part", LATER)
+def test_every_part_that_is_left_out_is_there(part: str) -> None:
+    assert find_spec(f"pulsar_encore.{part}") is not None
 
 
 def test_the_import_loads_no_part_that_a_client_may_not_need() -> None:
