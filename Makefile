@@ -6,10 +6,11 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test worlds faults integration histories image bench lint types format clean
 
+# pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the dev broker

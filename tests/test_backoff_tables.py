@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_encore import Backoff, BackoffTable, ConfigurationError, ConsumerType
 from pulsar_encore.options import ConsumerOptions
-from pulsar_encore.spark.sink.retry_delays import retry_delays
+from pulsar_encore.spark.sink.delays import retry_delays
 from pulsar_encore.values.backoff import backoff_of
 
 RNG = Random(1)

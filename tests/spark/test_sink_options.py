@@ -10,7 +10,7 @@ from sink_kit import URL
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.options import BatchingType, CompressionType
-from pulsar_encore.spark.sink.retry_delays import RetryDelays, retry_delays
+from pulsar_encore.spark.sink.delays import RetryDelays, retry_delays
 from pulsar_encore.spark.sink.sink_options import SinkOptions, sink_options
 
 

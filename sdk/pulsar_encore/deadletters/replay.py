@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
-from ..consumer import Consumer
+from ..consumer.consumer import Consumer
 from ..consumer.forwarding.copy_options import producer_options
 from ..errors import ClosedError, ConfigurationError, ConsumerBusy, EncoreError, ReceiveTimeout
 from ..eventloop.close_once import to_its_end

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
-from ..consumer import Consumer
+from ..consumer.consumer import Consumer
 from ..consumer.forwarding.copy_options import producer_options
 from ..core.entry import EntryKey
 from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of

@@ -19,8 +19,8 @@ from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from ...values.topic_names import full_name
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
+from .delays import MOST_MS
 from .letter_copies import AttemptTimes, CopyRule, Destination, FailureReason
-from .retry_delays import MOST_MS
 from .row_original import RowOriginal
 from .sink_columns import (
     AFTER_MS,

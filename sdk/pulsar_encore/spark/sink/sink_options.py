@@ -32,7 +32,7 @@ from ..option_parsers import (
     words,
 )
 from ..source_options import CLIENT, READER, connection_of
-from .retry_delays import RetryDelays, retry_delays
+from .delays import RetryDelays, retry_delays
 
 PRODUCE, RECONSUME, DEAD_LETTER, REPLAY = "produce", "reconsume_later", "dead_letter", "replay"
 SEQUENCED: Final = "task-sequence"
