@@ -7,10 +7,11 @@ DOCS_STAMP := $(VENV)/.docs-installed
 
 .PHONY: demo test worlds faults integration histories image bench docs lint types format clean
 
+# pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $(STAMP)
 
 $(DOCS_STAMP): $(STAMP)

@@ -14,10 +14,12 @@ import pulsar
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
 
-#: Of the extra "dev", what is run and not imported.
+#: Members of the dependency group "dev" that are run and not imported.
 TOOLS = {
     "grpcio-tools",
     "mypy",
@@ -44,9 +46,7 @@ NOT_HERE = re.compile(r"extra ==|python_(full_)?version < ['\"]3\.(\d|10|11)(\.0
 
 REQUIRED = names(PROJECT["dependencies"])
 #: By extra. An extra that includes another one of this package names only what it adds.
-OPTIONAL = {
-    extra: names(each) - {"pulsar-encore"} for extra, each in EXTRAS.items() if extra != "dev"
-}
+OPTIONAL = {extra: names(each) - {"pulsar-encore"} for extra, each in EXTRAS.items()}
 
 
 def imported(files: Iterable[Path]) -> set[str]:
@@ -107,7 +107,7 @@ def test_only_the_command_line_needs_its_extra() -> None:
 
 
 def test_what_the_tests_import_is_declared_and_nothing_else() -> None:
-    dev = names(EXTRAS["dev"]) - {"pulsar-encore"}
+    dev = names(DEV) - {"pulsar-encore"}
     found = imported(python_files("tests", "integration", "docker", "examples"))
     assert found <= REQUIRED | dev | set().union(*OPTIONAL.values())
     assert dev - found == TOOLS
@@ -122,6 +122,12 @@ def test_the_notice_names_what_is_installed(block: str) -> None:
     named = names(line.strip() for line in lines[1].splitlines())
     base = installed_with(REQUIRED)
     assert named == (base if block == "always" else installed_with(OPTIONAL[block]) - base)
+
+
+def test_the_dev_group_installs_every_extra_and_is_no_extra_itself() -> None:
+    (whole,) = [each for each in DEV if each.startswith("pulsar-encore[")]
+    assert set(whole.removeprefix("pulsar-encore[").rstrip("]").split(",")) == EXTRAS.keys()
+    assert "dev" not in EXTRAS
 
 
 def test_the_versions_of_python_agree() -> None:

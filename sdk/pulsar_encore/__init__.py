@@ -6,29 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 from . import exceptions, schema
 from .authentication import (
     Authentication,
-    AuthenticationAthenz,
     AuthenticationBasic,
-    AuthenticationOauth2,
     AuthenticationTLS,
     AuthenticationToken,
 )
 from .client import Client
-from .consumer import Consumer, NackIndexStatistics, Statistics
-from .consumer.events import (
-    BecameActive,
-    BecameInactive,
-    Connected,
-    ConsumerEvent,
-    Disconnected,
-    EndOfTopic,
-    Failed,
-    ProducerEvent,
-    ReaderEvent,
-    Retrying,
-    TopicAdded,
-    TopicRemoved,
-)
-from .consumer.leases.lease import Lease
 from .errors import (
     AlreadyClosed,
     AuthenticationError,
@@ -121,10 +103,6 @@ from .options import (
     SpillingNackIndex,
 )
 from .options import BatchReceivePolicy as ConsumerBatchReceivePolicy
-from .producer import ContentError, Producer
-from .reader.reader import Reader
-from .state import MetricSample
-from .state.rocks import StoreStatistics
 from .values.backoff import Backoff, BackoffTable
 from .values.crypto_keys import CryptoKeyReader, EncryptionContext, EncryptionKey
 from .values.message_id import MessageId
@@ -133,24 +111,87 @@ from .version import VERSION
 
 __version__ = VERSION
 
-from . import asyncio
-
 if TYPE_CHECKING:
-    from . import deadletters, testing
+    from . import asyncio, deadletters, testing
+    from .authentication.athenz import AuthenticationAthenz
+    from .authentication.oauth2 import AuthenticationOauth2
+    from .consumer.consumer import Consumer
+    from .consumer.events import (
+        BecameActive,
+        BecameInactive,
+        Connected,
+        ConsumerEvent,
+        Disconnected,
+        EndOfTopic,
+        Failed,
+        ProducerEvent,
+        ReaderEvent,
+        Retrying,
+        TopicAdded,
+        TopicRemoved,
+    )
+    from .consumer.leases.lease import Lease
+    from .consumer.nack_spilling import NackIndexStatistics
+    from .consumer.statistics import Statistics
     from .message_batch import MessageBatch
+    from .producer import ContentError, Producer
+    from .reader.reader import Reader
     from .schema import BytesSchema
+    from .state import MetricSample
+    from .state.rocks import StoreStatistics
 
-# What brings a library along that most programs do without, and where it is.
-_LATER: Final = {"BytesSchema": "schema", "MessageBatch": "message_batch"}
+# Modules and names that are imported at their first use, and the modules that the names are in.
+# What a client makes comes from the client; a program names these classes in annotations and
+# `isinstance`. Loading them here would double the time that `import pulsar_encore` takes.
+_LATER_MODULES: Final = ("asyncio", "deadletters", "testing")
+_LATER: Final = {
+    "AuthenticationAthenz": "authentication.athenz",
+    "AuthenticationOauth2": "authentication.oauth2",
+    "BytesSchema": "schema",
+    "Consumer": "consumer.consumer",
+    "ContentError": "producer",
+    "Lease": "consumer.leases.lease",
+    "MessageBatch": "message_batch",
+    "MetricSample": "state",
+    "NackIndexStatistics": "consumer.nack_spilling",
+    "Producer": "producer",
+    "Reader": "reader",
+    "Statistics": "consumer.statistics",
+    "StoreStatistics": "state.rocks",
+    **dict.fromkeys(
+        (
+            "BecameActive",
+            "BecameInactive",
+            "Connected",
+            "ConsumerEvent",
+            "Disconnected",
+            "EndOfTopic",
+            "Failed",
+            "ProducerEvent",
+            "ReaderEvent",
+            "Retrying",
+            "TopicAdded",
+            "TopicRemoved",
+        ),
+        "consumer.events",
+    ),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`pulsar_encore.testing` and `deadletters` need no import of their own, and cost none."""
-    if name in ("deadletters", "testing"):
+    """Import a name of `_LATER` or a module of `_LATER_MODULES`."""
+    if name in _LATER_MODULES:
         return import_module(f".{name}", __name__)
     if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+        found = getattr(import_module(f".{_LATER[name]}", __name__), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return all names, for completion in a shell: those not imported yet, too."""
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

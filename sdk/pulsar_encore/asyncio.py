@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .client import Client
-from .consumer import Consumer
+from .consumer.consumer import Consumer
 from .errors import PulsarException
 from .options import (
     BatchingType,

@@ -12,15 +12,9 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import finalize
 
-from .consumer import Consumer
-from .consumer.consumer_factory import make_consumer, open_link
-from .consumer.event_publisher import EventDispatcher, ProducerEventPublisher
-from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
-from .consumer.nack_spilling import NackSpilling
-from .consumer.state_writer import StateWriter
 from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
 from .eventloop.affinity import end_all, running_loop
 from .eventloop.awaitables import opening
@@ -47,12 +41,21 @@ from .options import (
 )
 from .options.checks import boolean, topic_name
 from .options.client_options import DEFAULT_RECREATE_AFTER_S
-from .producer import Producer
-from .reader.reader import Reader, subscription_of
 from .transport.interface import Transport, TransportConsumer, TransportProducer
 from .transport.transport_choice import make_transport
 from .values.backoff import BackoffLike
 from .values.message_id import MessageId
+
+# Producers, readers and consumers are most of this package. The first of a kind that a client makes
+# loads its modules, so `import pulsar_encore` is quick, and a program that publishes loads no more.
+if TYPE_CHECKING:
+    from .consumer.consumer import Consumer
+    from .consumer.event_publisher import ProducerEventPublisher
+    from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
+    from .consumer.nack_spilling import NackSpilling
+    from .consumer.state_writer import StateWriter
+    from .producer import Producer
+    from .reader.reader import Reader
 
 _ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
 
@@ -273,6 +276,8 @@ class Client:
             message_router=message_router,
             event_listener=event_listener,
         )
+        from .producer import Producer  # not at the top: see there
+
         event_publisher = self._producer_announcer(options)
         link = await self._transport.create_producer(options, event_publisher)
         await self._still_open(link)
@@ -289,6 +294,11 @@ class Client:
                 f"event_listener: the {capabilities.name} transport is told nothing about its "
                 "producers. Leave it out, or use transport='native'"
             )
+        from .consumer.event_publisher import (  # not at the top: see there
+            EventDispatcher,
+            ProducerEventPublisher,
+        )
+
         loop = asyncio.get_running_loop()
         return ProducerEventPublisher(EventDispatcher(options.event_listener, loop, started=False))
 
@@ -441,10 +451,19 @@ class Client:
             ordered_leases=ordered_leases,
             nack_index=nack_index,
         )
-        spilling = await NackSpilling.open(options)
-        durability = None
+        from .consumer.consumer_factory import make_consumer, open_link  # not at the top: see there
+
+        spilling: NackSpilling | None = None
+        durability: StateWriter | None = None
+        if options.nack_index is not None:
+            from .consumer.nack_spilling import NackSpilling  # the one option that needs it
+
+            spilling = await NackSpilling.open(options)
         try:
-            durability = await StateWriter.open(options)
+            if options.state is not None:
+                from .consumer.state_writer import StateWriter  # the one option that needs it
+
+                durability = await StateWriter.open(options)
             link = await open_link(self._transport, options)
             await self._still_open(link)
             consumer = make_consumer(
@@ -510,6 +529,8 @@ class Client:
             crypto_failure_action=crypto_failure_action,
             event_listener=event_listener,
         )
+        from .reader.reader import Reader, subscription_of  # not at the top: see there
+
         link = await self._transport.subscribe(subscription_of(options))
         await self._still_open(link)
         reader = Reader(link, options, on_closed=self._forget)

@@ -290,7 +290,7 @@ class Producer:
         await self.close()
 
     def _come_here(self) -> None:
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident() and not self.affinity.is_here():
             if self.affinity.over and running_loop() is not None:
                 self.affinity = self.affinity.moved()
                 self._sending.clear()  # nobody is left to be told

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from issuer_kit import Issuer, issuer
 
@@ -195,8 +197,32 @@ async def test_an_issuer_that_does_not_answer_can_be_tried_again() -> None:
     assert caught.value.retryable
 
 
-async def test_without_httpx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+@pytest.mark.parametrize(
+    ("variable", "argument"), [("SSL_CERT_FILE", "cafile"), ("SSL_CERT_DIR", "capath"), (None, "")]
+)
+async def test_the_issuers_certificate_is_trusted_by_the_environment_else_by_certifi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, argument: str
+) -> None:
+    made: list[dict[str, str]] = []
+    real = ssl.create_default_context
+
+    def create(**given: str) -> ssl.SSLContext:
+        made.append(given)
+        return real()
+
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(ssl, "create_default_context", create)
+    async with issuer() as asked:
+        await oauth2(asked.url).data()
+    expected = {argument: str(tmp_path)} if variable else {"cafile": certifi.where()}
+    assert made[0] == expected
+
+
+async def test_without_httpx2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(encore.NotSupportedError, match=r"pulsar-encore\[oauth2\]"):
         await oauth2("http://127.0.0.1:1").data()
 

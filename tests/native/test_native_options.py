@@ -150,7 +150,7 @@ def test_what_it_cannot_serve_is_said(options: ClientOptions, why: str) -> None:
         of_options(options)
 
 
-def test_without_httpx_there_is_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_httpx2_there_is_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ClientOptions(service_url="http://h:8080")
     assert unsupported(options) is None
     monkeypatch.setattr(native, "find_spec", lambda name: None)

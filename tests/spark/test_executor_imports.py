@@ -8,7 +8,7 @@ import sys
 import pytest
 
 # The chart's, the command line's, and the web service's, which only the driver asks.
-DRIVERS = ("matplotlib", "pandas", "cyclopts", "rich", "httpx", "rocksdict", "cryptography")
+DRIVERS = ("matplotlib", "pandas", "cyclopts", "rich", "httpx2", "rocksdict", "cryptography")
 EXECUTORS = """
 import sys
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -95,7 +95,10 @@ class StillLoop:
     def __init__(self) -> None:
         self.now = _BEGIN_S
         self.timers: list[Timer] = []
-        self._thread_id = threading.get_ident()  # it runs here, always
+        self.hook = self.first_step  # kept: the loop never stops running in this thread
+
+    def first_step(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Do nothing. The loops of asyncio have such a hook, and `Place` looks for it."""
 
     def time(self) -> float:
         return self.now
@@ -205,10 +208,13 @@ class App:
         self.link = Link(name, capabilities)
         options = _options(plan)
         asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self.loop.hook)
         try:
             parts = assemble(self.link, options, new_index=PlainIndex)  # type: ignore[arg-type]
             self.consumer = Consumer(parts)
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
         self.consumer._turn.clock = lambda: -math.inf  # no call ever has to let a loop run
         self.source: TopicState = parts.sources.by_number[0]

@@ -1,17 +1,16 @@
-"""Who a client is: what it proves that by, at each connection and whenever a broker asks again."""
+"""Who a client is: what it proves that by, at each connection and whenever a broker asks again.
 
-from .athenz import AuthenticationAthenz
+`athenz` and `oauth2` are imported by those who need them: OAuth2 brings TLS, certificates and JSON.
+"""
+
 from .authentication import Authentication, of
 from .basic import AuthenticationBasic
 from .client_certificate import AuthenticationTLS
-from .oauth2 import AuthenticationOauth2
 from .token import AuthenticationToken
 
 __all__ = [
     "Authentication",
-    "AuthenticationAthenz",
     "AuthenticationBasic",
-    "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
     "of",

@@ -65,7 +65,7 @@ class AuthenticationOauth2(Authentication):
         Raises:
             AuthenticationError: The issuer gave none; `retryable` where it is only away.
             ConfigurationError: The key file cannot be used any more.
-            NotSupportedError: `httpx` is not installed.
+            NotSupportedError: `httpx2` is not installed.
         """
         kept = self._kept
         if kept is not None and time.monotonic() < kept.renewed:

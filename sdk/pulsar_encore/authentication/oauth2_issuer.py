@@ -2,7 +2,7 @@
 
 Owns `grant`. An issuer that is away can be tried again, one that refuses cannot. Refuses: more
 than `_MOST` bytes of answer, redirects, and to send a secret in the clear where the issuer is
-reached by https. Needs `httpx`.
+reached by https. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+
+import certifi
 
 from ..errors import NotSupportedError
 from .authentication import failed
@@ -38,9 +42,9 @@ async def grant(parameters: Parameters) -> TokenGrant:
     Raises:
         AuthenticationError: There is none; the text says why.
         ConfigurationError: The key file cannot be used.
-        NotSupportedError: `httpx` is not installed.
+        NotSupportedError: `httpx2` is not installed.
     """
-    httpx = _httpx()
+    httpx2 = _httpx2()
     client = await asyncio.to_thread(parameters.client)
     fields = {
         "grant_type": "client_credentials",
@@ -52,15 +56,15 @@ async def grant(parameters: Parameters) -> TokenGrant:
     form = {name: value for name, value in fields.items() if value is not None}
     discovery = parameters.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
     try:
-        timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S)
-        async with httpx.AsyncClient(timeout=timeout) as http:
+        timeout = httpx2.Timeout(_ANSWER_S, connect=_CONNECT_S)
+        async with httpx2.AsyncClient(timeout=timeout, verify=_trust()) as http:
             found = await _ask(http, "GET", discovery, None)
             endpoint = _endpoint(found.get("token_endpoint"), discovery)
             answer = await _ask(http, "POST", endpoint, form)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         # Its text may hold an address with a secret in it; its type does not.
         why = f"{parameters.issuer_url}: {type(error).__name__}"
-        raise failed(why, retryable=isinstance(error, httpx.TransportError)) from error
+        raise failed(why, retryable=isinstance(error, httpx2.TransportError)) from error
     token = answer.get("access_token")
     if not isinstance(token, str) or not token:
         raise failed(f"{endpoint} answered without an access_token")
@@ -122,10 +126,22 @@ def _lifetime(expires_in: object) -> float:
         return 0.0
 
 
-def _httpx() -> Any:
+def _trust() -> ssl.SSLContext:
+    """Return a TLS context that trusts `SSL_CERT_FILE`, else `SSL_CERT_DIR`, else certifi.
+
+    The default of httpx2 is the operating system's store, which slim containers do not have.
+    """
+    if file := os.environ.get("SSL_CERT_FILE"):
+        return ssl.create_default_context(cafile=file)
+    if folder := os.environ.get("SSL_CERT_DIR"):
+        return ssl.create_default_context(capath=folder)
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+def _httpx2() -> Any:
     try:
-        return importlib.import_module("httpx")
+        return importlib.import_module("httpx2")
     except ImportError as error:
         raise NotSupportedError(
-            "AuthenticationOauth2 needs httpx: pip install 'pulsar-encore[oauth2]'"
+            "AuthenticationOauth2 needs httpx2: pip install 'pulsar-encore[oauth2]'"
         ) from error

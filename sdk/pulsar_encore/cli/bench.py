@@ -35,6 +35,7 @@ BENCHMARKS: Final = (
     "held_messages",
     "pending_set",
     "rocks_state",
+    "import_time",
 )
 
 

@@ -36,7 +36,7 @@ app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters."
 
 CONSOLE: Final = "console"
 _CURSOR: Final = "encore-triage"
-_LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx")
+_LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx2")
 _OF_SPARK: Final = ("pyspark.", "py4j.")  # modules of errors
 _CONFIGURED: Final = (
     *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..core.source_state import TopicState
 from ..errors import (
@@ -32,7 +32,6 @@ from ..letters.evidence import check_error
 from ..message import Message
 from ..options import ConsumerOptions
 from ..options.checks import integer
-from ..state import MetricSample
 from ..transport.interface import TransportConsumer
 from ..values.backoff import BackoffLike, to_ms
 from ..values.message_id import MessageId
@@ -52,16 +51,19 @@ from .leases.lease_table import LeaseTable
 from .leases.pop_queue import PopQueue
 from .leases.restored_leases import RestoredLeases
 from .leases.topic_choice import TopicChoices
-from .nack_spilling import NackSpilling
 from .settlement.ack_sender import AckSender
 from .settlement.ownership import Settleable
 from .settlement.redelivery import Redelivery
 from .settlement.settlement import Settlement
 from .settlement_calls import LONG, SettlementCalls
-from .state_writer import StateWriter
 from .statistics import Statistics, snapshot
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from ..state.spilling.spilling_metrics import MetricSample
+    from .nack_spilling import NackSpilling
+    from .state_writer import StateWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -176,7 +178,7 @@ class Consumer:
             ClosedError: The consumer was closed.
             ConfigurationError: With a `message_listener`, which does the receiving.
         """
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident():
             self.affinity.check()
         if self._no_receiving:
             self._check_receiver()
@@ -329,7 +331,7 @@ class Consumer:
             ClosedError: The consumer is closed; or was before the broker confirmed, and the message
                 may come again.
         """
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident() and not self.affinity.is_here():
             whole = tuple(message) if isinstance(message, list) else message
             return self._calls.elsewhere(self.acknowledge, whole)
         if type(message) is Message and self._status.refusal is None:
@@ -368,7 +370,7 @@ class Consumer:
         Raises:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident() and not self.affinity.is_here():
             return self._calls.elsewhere(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
@@ -409,7 +411,7 @@ class Consumer:
             ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident() and not self.affinity.is_here():
             return self._calls.elsewhere(
                 partial(self.negative_acknowledge, error=error), message, delay
             )
@@ -627,7 +629,7 @@ class Consumer:
         A `message_listener` that is under way may end first and settle its message; after 5 s it is
         cancelled, and the message comes again.
         """
-        if self.affinity.runner._thread_id != get_ident():
+        if not self.affinity.is_here():
             if self.affinity.over:  # and with it all that could be sent or waited for
                 self.abandon()
                 return
@@ -736,7 +738,7 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident():
             self.affinity.check()
         self._status.check()
 

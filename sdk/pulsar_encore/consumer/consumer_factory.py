@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from random import Random
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
@@ -43,15 +43,17 @@ from .leases.lease_table import LeaseTable
 from .leases.lease_writer import LeaseWriter
 from .leases.pop_queue import PopQueue
 from .leases.restored_leases import RestoredLeases
-from .nack_spilling import NackSpilling
 from .settlement.ack_sender import AckSender
 from .settlement.ack_timeouts import AckTimeouts
 from .settlement.ownership import Ownership
 from .settlement.redelivery import Redelivery
 from .settlement.settlement import Settlement
-from .state_writer import StateWriter
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from .nack_spilling import NackSpilling
+    from .state_writer import StateWriter
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
 
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
@@ -30,9 +31,11 @@ from .event_publisher import EventPublisher
 from .forwarding.arrival_filter import ArrivalFilter
 from .settlement.ack_sender import AckSender
 from .settlement.redelivery import Redelivery
-from .state_writer import StateWriter
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from .state_writer import StateWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 

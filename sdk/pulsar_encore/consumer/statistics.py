@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..core.entry import QUEUED
-from ..state.rocks import StoreStatistics
 from .event_publisher import EventPublisher
 from .events import Failed, Retrying
-from .nack_spilling import NackIndexStatistics
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from ..state.rocks import StoreStatistics
+    from .nack_spilling import NackIndexStatistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

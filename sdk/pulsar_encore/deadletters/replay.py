@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..client import Client, transport_of
-from ..consumer import Consumer
+from ..consumer.consumer import Consumer
 from ..consumer.forwarding.bounded_copy import BoundedCopy
 from ..consumer.forwarding.copy_options import Destination
 from ..errors import ClosedError, ConfigurationError, ConsumerBusy, EncoreError, ReceiveTimeout

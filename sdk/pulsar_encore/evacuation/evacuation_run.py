@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..client import Client, transport_of
-from ..consumer import Consumer
+from ..consumer.consumer import Consumer
 from ..consumer.forwarding.bounded_copy import BoundedCopy
 from ..consumer.forwarding.copy_options import Destination, ensure_subscription
 from ..core.entry import EntryKey

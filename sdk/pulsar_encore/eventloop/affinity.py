@@ -4,18 +4,20 @@ Owns `LoopAffinity`, `LoopEnd`, `cancel` and `end_all`. A consumer, a reader or 
 timers, waiters and an order of events on the loop it was made on. Called from another one it would
 wait for answers that go elsewhere, or send and then fail; in a forked child its connection and its
 threads are not there at all. So every call looks where it is before it does anything; on its own
-loop that costs one comparison.
+loop that costs one comparison of thread identifiers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from asyncio import _get_running_loop as running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from functools import partial
 from threading import get_ident
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from ..errors import ConfigurationError, WrongLoopError
 from .process import check_process, forget
@@ -23,48 +25,61 @@ from .process import check_process, forget
 __all__ = ["LoopAffinity", "LoopEnd", "cancel", "end_all", "get_ident", "running_loop"]
 
 
-class _Asked:
-    """For loops that don't say on which thread they run, such as uvloop's."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    @property
-    def _thread_id(self) -> int | None:
-        return get_ident() if running_loop() is self._loop else None
-
-
-class _NoLoop:
-    _thread_id = None
-
-
 class LoopAffinity:
-    """The running loop and this process.
+    """The event loop that runs now, and this process.
 
-    Before anything else a call does::
+    The calls that are made for each message check it inline::
 
-        if place.runner._thread_id != get_ident():
+        if place.thread != get_ident():
             place.check()
 
-    which is `running_loop() is not place.loop` without the system call that this makes in Python
-    3.11, of which two for each message cost a third of what receiving and settling it does.
-
     Args:
-        what: What belongs here, for the text of an error, such as "consumer".
+        what: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
 
     Attributes:
-        runner: Has the thread's identity in `_thread_id` while the loop runs there, as the loops of
-            asyncio have.
+        loop: The event loop.
+        thread: The identifier of the thread in which the loop runs; None if that is not known.
+            `check` and `is_here` find it out again.
     """
 
-    __slots__ = ("__weakref__", "_pid", "_what", "loop", "runner")
+    # `running_loop() is place.loop` alone would do, but Python 3.11 makes a system call for it: 180
+    # ns for each call, where comparing two thread identifiers takes 40 ns.
+    #
+    # A thread identifier alone is not enough, because two loops can run in a thread one after the
+    # other. So `thread` becomes None when the loop stops running. A loop does not announce that,
+    # but while it runs it installs its hook for asynchronous generators
+    # (`sys.set_asyncgen_hooks`), a bound method that ceases to exist when the loop stops. A weak
+    # reference to the hook reports the stop. The loops of asyncio and uvloop both work this way. If
+    # a loop installs no hook of its own, `thread` stays None, and every call asks for the running
+    # loop. If a debugger keeps the hook alive, calls from the next loop in the same thread pass
+    # this check; waiting for something then fails with asyncio's own error ("attached to a
+    # different loop").
+
+    __slots__ = ("__weakref__", "_hook", "_pid", "_what", "loop", "thread")
 
     def __init__(self, what: str) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.runner: Any = self.loop if hasattr(self.loop, "_thread_id") else _Asked(self.loop)
+        self.thread: int | None = None
+        self._hook: ref[Any] | None = None
         self._pid = os.getpid()
         self._what = what
+        self._note_thread()
         _places.add(self)
+
+    def _note_thread(self) -> None:
+        hook = sys.get_asyncgen_hooks().firstiter
+        if getattr(hook, "__self__", None) is self.loop:
+            self._hook = ref(hook, partial(_stopped, ref(self)))
+            self.thread = get_ident()
+
+    def is_here(self) -> bool:
+        """Return True if the caller is on the loop, in the process that made this object."""
+        if self.thread == get_ident():
+            return True
+        if running_loop() is not self.loop or os.getpid() != self._pid:
+            return False
+        self._note_thread()
+        return True
 
     def check(self) -> None:
         """
@@ -72,7 +87,7 @@ class LoopAffinity:
             ForkedError: In a child of the process it was made in.
             WrongLoopError: On another loop, or on none.
         """
-        if self.runner._thread_id != get_ident():
+        if not self.is_here():
             raise self._refusal()
 
     def check_process(self) -> None:
@@ -190,14 +205,21 @@ def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]
         raise failure
 
 
+def _stopped(where: ref[LoopAffinity], _: object) -> None:
+    affinity = where()
+    if affinity is not None:
+        affinity.thread = None
+
+
 _places: WeakSet[LoopAffinity] = WeakSet()
 _loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 
 def _in_child() -> None:
-    # A fork in a running loop leaves the child with a loop that looks as if it ran.
+    # A fork in a running loop leaves the child with a loop that looks as if it ran, in a thread of
+    # the same identifier.
     for affinity in list(_places):
-        affinity.runner = _NoLoop
+        affinity.thread = None
     for each in list(_loop_ends):
         each.cancel()  # the child's exit would try to run it on the parent's loop
 

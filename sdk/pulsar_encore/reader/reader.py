@@ -274,7 +274,7 @@ class Reader:
         await self.close()
 
     def _check_open(self) -> None:
-        if self.affinity.runner._thread_id != get_ident():
+        if self.affinity.thread != get_ident():
             self.affinity.check()
         if self._closed:
             raise ClosedError("the reader is closed: create another")

@@ -13,12 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..authentication import (
-    AuthenticationBasic,
-    AuthenticationOauth2,
-    AuthenticationTLS,
-    AuthenticationToken,
-)
+from ..authentication import AuthenticationBasic, AuthenticationTLS, AuthenticationToken
+from ..authentication.oauth2 import AuthenticationOauth2
 from ..client import Client
 from ..errors import ConfigurationError, EncoreError
 from .option_parsers import function_name, load_function, nearest

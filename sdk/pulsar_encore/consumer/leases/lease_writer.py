@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ..state_writer import StateWriter
 from .lease_record import BITS, LeaseRecord
+
+if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+    from ..state_writer import StateWriter
 
 _LOOK_S: Final = 1.0
 _BURST: Final = 100  # leases written in one turn of the loop: 2 ms or so

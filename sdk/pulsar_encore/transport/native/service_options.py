@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ... import authentication, stock
-from ...authentication import Authentication, AuthenticationOauth2, AuthenticationTLS
+from ...authentication import Authentication, AuthenticationTLS
+from ...authentication.oauth2 import AuthenticationOauth2
 from ...errors import ConfigurationError, NotSupportedError
 from ...options import ClientOptions
 from ...options.checks import seconds
@@ -61,8 +62,8 @@ def _not_understood(info: Any) -> str | None:
 
 
 def _not_reached(url: str) -> str | None:
-    if url.startswith("http") and not _has_httpx():
-        return "a service_url of http needs httpx: pip install 'pulsar-encore[http]'"
+    if url.startswith("http") and not _has_httpx2():
+        return "a service_url of http needs httpx2: pip install 'pulsar-encore[http]'"
     return None
 
 
@@ -75,13 +76,13 @@ def _not_readable(given: Any) -> str | None:
         return None
     if type(known).data is Authentication.data:
         return f"{type(known).__name__} is for the stock library"
-    if isinstance(known, AuthenticationOauth2) and not _has_httpx():
-        return "AuthenticationOauth2 needs httpx: pip install 'pulsar-encore[oauth2]'"
+    if isinstance(known, AuthenticationOauth2) and not _has_httpx2():
+        return "AuthenticationOauth2 needs httpx2: pip install 'pulsar-encore[oauth2]'"
     return None
 
 
-def _has_httpx() -> bool:
-    return find_spec("httpx") is not None
+def _has_httpx2() -> bool:
+    return find_spec("httpx2") is not None
 
 
 def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:

@@ -2,7 +2,7 @@
 
 Owns `HttpLookup`. Answers are bounded, redirects are followed with the credentials (a cluster's
 brokers refer to each other), but never from TLS to none (`addresses.redirected`). Connections to
-brokers themselves are binary. Needs `httpx`.
+brokers themselves are binary. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -101,31 +101,33 @@ class HttpLookup:
 
     async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
         """The JSON that a broker of the service answers; the next is asked when one is away."""
-        httpx = _httpx()
+        httpx2 = _httpx2()
         pool = self._pool
         service = pool.service
         data = await pool.data_of(service.credentials)
         pool.check_cluster(service)  # before the first of its addresses is chosen
         headers = _headers(service.credentials, data)
         settings = pool.settings
-        timeout = httpx.Timeout(settings.operation_timeout_s, connect=settings.connection_timeout_s)
+        timeout = httpx2.Timeout(
+            settings.operation_timeout_s, connect=settings.connection_timeout_s
+        )
 
         def connect(tls: bool) -> Any:
             # A client for each request: a redirect from http to https is checked like any other
             # connection by TLS, and http alone needs no certificates.
             verify = service.tls.context() if tls else False
-            return httpx.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
+            return httpx2.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
 
         failure: PulsarException | None = None
         for address in pool.to_ask():
             url = f"{address}{path}"
             try:
                 status, body = await _fetch(connect, url, query, headers, doing)
-            except httpx.TimeoutException as error:
+            except httpx2.TimeoutException as error:
                 failure = TransportTimeout(f"{doing}: no answer of {address} in time")
                 failure.__cause__ = error
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                failure = _not_reached(httpx, doing, address, error)
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                failure = _not_reached(httpx2, doing, address, error)
                 failure.__cause__ = error
             else:
                 pool.answered(address, service)
@@ -163,8 +165,8 @@ async def _fetch(
 def _joined(asked: Any, location: str, doing: str) -> str:
     """The target of a redirect as the HTTP library will read it: its scheme in lower case."""
     try:
-        return str(_httpx().URL(urljoin(str(asked), location)))
-    except (ValueError, _httpx().InvalidURL) as error:
+        return str(_httpx2().URL(urljoin(str(asked), location)))
+    except (ValueError, _httpx2().InvalidURL) as error:
         raise _nonsense(f"{doing}: a redirect of {asked} to no web address: {error}") from error
 
 
@@ -207,14 +209,14 @@ def path_of(topic: str) -> str:
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
 
 
-def _not_reached(httpx: Any, doing: str, address: Address, error: Exception) -> PulsarException:
+def _not_reached(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
             return tls.refused(str(address), address.host, cause)
         cause = cause.__cause__ or cause.__context__
     text = f"{doing}: {address}: {str(error) or type(error).__name__}"
-    if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
+    if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
         # Somebody listens, and speaks no HTTP: it ended what it took for garbage.
         text += (
             ": give service_url the port of the web service (8080, with TLS 8443), not the binary "
@@ -232,11 +234,11 @@ def _nonsense(text: str) -> TopicLookupError:
     return TopicLookupError(text, retryable=False)
 
 
-def _httpx() -> Any:
+def _httpx2() -> Any:
     try:
-        return importlib.import_module("httpx")
+        return importlib.import_module("httpx2")
     except ImportError as error:
         raise NotSupportedError(
-            "a service URL of http:// or https:// needs httpx: pip install 'pulsar-encore[http]', "
+            "a service URL of http:// or https:// needs httpx2: pip install 'pulsar-encore[http]', "
             "or connect by pulsar://"
         ) from error
