@@ -11,7 +11,7 @@ from pulsar_encore.transport.interface import (
     Deliveries,
     Delivery,
     RetryNotice,
-    SkipReason,
+    SkippedEntry,
     Transport,
     TransportConsumer,
     singly,
@@ -84,7 +84,7 @@ class Recording:
     def on_removed(self, source: int) -> None:
         self.events.append(f"removed {source}")
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
 

@@ -19,7 +19,7 @@ from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.interface import AckPlan, SkippedEntry
+from pulsar_encore.transport.interface import AckPlan, SkipReason
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.consumer.chunked_messages import uuid_of
@@ -247,7 +247,7 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
         assert listener.payloads == [b"behind"]
         assert "disconnected" not in listener.names
         passed = [each for told in listener.told if told[0] == "unread" for each in told[2]]
-        assert SkippedEntry.BROKEN in {each.why for each in passed}
+        assert SkipReason.BROKEN in {each.why for each in passed}
         assert link.is_connected()
 
     run(main())

@@ -23,7 +23,7 @@ from ..transport.interface import (
     PlainDeliveries,
     RetryNotice,
     ShutDownError,
-    SkipReason,
+    SkippedEntry,
     TransportConsumer,
 )
 from .delivery.receive_queue import ReceiveQueue
@@ -233,7 +233,7 @@ class DeliveryHandler:
     def on_removed(self, source: int) -> None:
         self._event_publisher.removed(source)
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         """Told of subscriptions that are not durable."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

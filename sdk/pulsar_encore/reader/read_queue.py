@@ -19,7 +19,7 @@ from ..transport.interface import (
     Deliveries,
     Delivery,
     RetryNotice,
-    SkipReason,
+    SkippedEntry,
     TransportConsumer,
     singly,
 )
@@ -166,7 +166,7 @@ class ReadQueue:
     def on_removed(self, source: int) -> None:
         self._event_publisher.removed(source)
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

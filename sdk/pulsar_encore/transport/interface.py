@@ -153,7 +153,7 @@ def singly(deliveries: Deliveries) -> Iterator[Delivery]:
             yield each
 
 
-class SkippedEntry(Enum):
+class SkipReason(Enum):
     """Why an entry of a subscription that is not durable is no delivery."""
 
     MARKER = "a broker's own entry"
@@ -163,7 +163,7 @@ class SkippedEntry(Enum):
     SEALED = "an encrypted entry that is not handed on"
 
 
-class SkipReason(NamedTuple):
+class SkippedEntry(NamedTuple):
     """An entry of a subscription that is not durable, and is no delivery.
 
     Attributes:
@@ -174,7 +174,7 @@ class SkipReason(NamedTuple):
 
     ledger: int
     entry: int
-    why: SkippedEntry
+    why: SkipReason
     error: Exception | None = None
 
 
@@ -304,7 +304,7 @@ class DeliveryListener(Protocol):
     def on_removed(self, source: int) -> None:
         """The topic of a source was deleted, or has other partitions now: it is read no more."""
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         """Entries that are no deliveries; all before them was delivered.
 
         Of a subscription that is not durable, by engines that see entries: so a reader of a range

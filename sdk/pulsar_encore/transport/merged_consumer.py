@@ -22,7 +22,7 @@ from .interface import (
     DeliveryListener,
     PlainDeliveries,
     RetryNotice,
-    SkipReason,
+    SkippedEntry,
     TransportConsumer,
 )
 
@@ -104,7 +104,7 @@ class _PartListener:
     def on_removed(self, source: int) -> None:
         self._listener.on_removed(source * self._parts + self._part)
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         self._listener.on_skipped(source * self._parts + self._part, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

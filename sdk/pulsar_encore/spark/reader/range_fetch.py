@@ -60,7 +60,7 @@ _SHORTLY_S: Final = 0.05  # the same at first, where nothing but the end is to c
 _OPEN_S: Final = 120.0
 
 
-Came = Delivery | SkipReason
+Came = Delivery | SkippedEntry
 """A delivery, or an entry that is none."""
 
 Place = tuple[int, int]
@@ -113,7 +113,7 @@ class FetchBuffer:
         self._refusal: Exception | None = None
         # On the event loop alone, until the end of its turn.
         self._deliveries: list[Delivery] = []
-        self._unread: list[SkipReason] = []
+        self._unread: list[SkippedEntry] = []
         self._publishing = False
 
     @property
@@ -140,7 +140,7 @@ class FetchBuffer:
         self._deliveries.extend(singly(deliveries))
         self._publish_soon()
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         self._unread.extend(entries)
         self._publish_soon()
 
@@ -375,7 +375,7 @@ class RangeFetch:
             count += len(each.messages)
             source = each.source
             if not self._tells_sealed and self._refuses(each):
-                self._looks_back(SkipReason(each.ledger, each.entry, SkippedEntry.SEALED))
+                self._looks_back(SkippedEntry(each.ledger, each.entry, SkipReason.SEALED))
                 continue
             cut = cutter.take(each)
             if cut is not None and not (self._reads_values and self._is_unreadable(each)):
@@ -542,7 +542,7 @@ class RangeFetch:
         doing = f"end of {self._wanted.topic}"
         return self._runtime.call(link.has_message_available(), doing, timeout_s)
 
-    def _looks_back(self, passed: SkipReason) -> bool:
+    def _looks_back(self, passed: SkippedEntry) -> bool:
         """What an entry means that is no message; True when it is read again from further back."""
         ledger, entry, why, _ = passed
         place, start = (ledger, entry), self._wanted.start
@@ -553,11 +553,11 @@ class RangeFetch:
         if place > self._wanted.end.place:
             self._cutter.passed(ledger, entry)
             return False
-        if why is SkippedEntry.TORN and self._goes_back(place):
+        if why is SkipReason.TORN and self._goes_back(place):
             return True
-        if why is SkippedEntry.SEALED:
+        if why is SkipReason.SEALED:
             self._not_decrypted(passed)
-        elif why in (SkippedEntry.BROKEN, SkippedEntry.TORN):
+        elif why in (SkipReason.BROKEN, SkipReason.TORN):
             self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
         self._cutter.passed(ledger, entry)
         return False
@@ -586,7 +586,7 @@ class RangeFetch:
         context = delivery.messages[0].encryption_context()
         return context is not None and context.is_decryption_failed()
 
-    def _not_decrypted(self, passed: SkipReason) -> None:
+    def _not_decrypted(self, passed: SkippedEntry) -> None:
         place = (passed.ledger, passed.entry)
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
             if place > self._cutter.last.place:  # after a reconnect it comes again

@@ -19,7 +19,7 @@ from ..interface import (
     Delivery,
     DeliveryListener,
     RetryNotice,
-    SkipReason,
+    SkippedEntry,
     TransportConsumer,
     singly,
 )
@@ -133,7 +133,7 @@ class SchemaGate:
     def on_removed(self, source: int) -> None:
         self._listener.on_removed(source)
 
-    def on_skipped(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         self._listener.on_skipped(source, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:

@@ -36,7 +36,7 @@ from ...interface import (
     DeliveryListener,
     RetryNotice,
     ShutDownError,
-    SkipReason,
+    SkippedEntry,
 )
 from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
@@ -658,7 +658,7 @@ class NativeConsumer:
         if self._listener is not None:
             self._listener.on_failed(error, source)
 
-    def unread(self, source: int, entries: Sequence[SkipReason]) -> None:
+    def unread(self, source: int, entries: Sequence[SkippedEntry]) -> None:
         if self._listener is not None:
             self._listener.on_skipped(source, entries)
 

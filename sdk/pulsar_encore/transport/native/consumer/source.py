@@ -89,7 +89,7 @@ class Outlet(Protocol):
     def failed(self, source: int, error: Exception) -> None: ...
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
-    def unread(self, source: int, entries: Sequence[SkipReason]) -> None: ...
+    def unread(self, source: int, entries: Sequence[SkippedEntry]) -> None: ...
     def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None: ...
 
 
@@ -185,7 +185,7 @@ class Source:
         self._epoch = 0
         self._flowing = False  # the sink listens
         self._arrived: list[Delivery | PlainDeliveries] = []
-        self._unread: list[SkipReason] = []  # where there is a place
+        self._unread: list[SkippedEntry] = []  # where there is a place
         self._damaged: set[tuple[int, int]] = set()  # entries that came broken, once
         self._is_damaged = False  # one came during a seek
         self._plain = self._plain_bytes = 0  # messages among those, and the size of their entries
@@ -568,7 +568,7 @@ class Source:
             if self._place is None:
                 self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
-                self._pass(ledger, entry, SkippedEntry.BROKEN, error)
+                self._pass(ledger, entry, SkipReason.BROKEN, error)
                 self._hand_over()  # what comes next begins behind it
                 self._place.passed(*place, broken=True)
         self._come_again()
@@ -586,11 +586,11 @@ class Source:
             self._attach_anew()
 
     def _pass(
-        self, ledger: int, entry: int, why: SkippedEntry, error: Exception | None = None
+        self, ledger: int, entry: int, why: SkipReason, error: Exception | None = None
     ) -> None:
         """An entry that is not delivered; whoever has acks need not know."""
         if self._place is not None:
-            self._unread.append(SkipReason(ledger, entry, why, error))
+            self._unread.append(SkippedEntry(ledger, entry, why, error))
 
     def _attach_anew(self) -> None:
         """Leave the broker that it is attached to, and come back."""
@@ -611,7 +611,7 @@ class Source:
         if isinstance(opened, Marker):
             self.permits.arrived(1, 0, size)
             self._ack([(ledger, entry)])
-            self._pass(ledger, entry, SkippedEntry.MARKER)
+            self._pass(ledger, entry, SkipReason.MARKER)
         elif isinstance(opened, Withheld):
             self._withhold(ledger, entry, ack_set, opened, size)
         elif isinstance(opened, Chunk):
@@ -621,7 +621,7 @@ class Source:
         text = "%s: entry %d:%d is %s: %s"
         log.error(text, self.topic, ledger, entry, opened.action.value, opened.error)
         self.permits.arrived(_charged(opened, ack_set), 0, size)
-        self._pass(ledger, entry, SkippedEntry.SEALED, opened.error)
+        self._pass(ledger, entry, SkipReason.SEALED, opened.error)
         if opened.action is Undecrypted.DISCARDED and self._session is not None:
             self._ack_unread(self._session, (ledger, entry), pb.CommandAck.DecryptionError)
 
@@ -641,10 +641,10 @@ class Source:
             self.permits.passed()
             if joined is ChunkFate.REFUSE:
                 error = UncompressedSizeError("a chunk of a message over max_uncompressed_size")
-                self._pass(ledger, entry, SkippedEntry.BROKEN, error)
+                self._pass(ledger, entry, SkipReason.BROKEN, error)
             else:
                 torn = joined is ChunkFate.REDELIVER
-                self._pass(ledger, entry, SkippedEntry.TORN if torn else SkippedEntry.PIECE)
+                self._pass(ledger, entry, SkipReason.TORN if torn else SkipReason.PIECE)
             return
         places, size = joined.places, len(joined.payload)
         if not ack_set:  # the message was acked while its last chunk waited in the line
@@ -679,7 +679,7 @@ class Source:
             text = "%s: chunked message %d:%d is broken and %s: %s"
             log.error(text, self.topic, *places[0], self._left_out, content)
             self._ack_chunks_unread(places, content.validation_error)
-            self._pass(ledger, entry, SkippedEntry.BROKEN, content)
+            self._pass(ledger, entry, SkipReason.BROKEN, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
             self.permits.arrived(1, 0, size)
@@ -693,7 +693,7 @@ class Source:
         else:  # no client writes batches in chunks
             self.permits.arrived(1, 0, size)
             self._ack(list(places))
-            self._pass(ledger, entry, SkippedEntry.BROKEN)
+            self._pass(ledger, entry, SkipReason.BROKEN)
 
     def on_entries_end(self) -> None:
         self._came_s = self._loop.time()
