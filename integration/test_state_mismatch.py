@@ -75,7 +75,7 @@ async def test_messages_match_their_records_on_both_transports(
             consumer = await subscribed(client, topic, path)
             with pytest.raises(encore.ReceiveTimeout):
                 await consumer.receive(timeout=3)
-            durability = consumer._parts.durability
+            durability = consumer._parts.state_writer
             assert durability is not None and durability._store is not None
             assert durability._store.statistics().mismatched == 0
             assert durability._store.statistics().waiting >= 50
@@ -123,7 +123,7 @@ async def test_a_wiped_standalone(tmp_path: Path, transport: str) -> None:
                 ids.append({(each.ledger_id(), each.entry_id()) for each in found})
                 for message in messages:
                     await consumer.negative_acknowledge(message, delay=3600)
-                durability = consumer._parts.durability
+                durability = consumer._parts.state_writer
                 assert durability is not None and durability._store is not None
                 mismatched = durability._store.statistics().mismatched
                 assert mismatched == (50 if life and ids[0] == ids[1] else 0)

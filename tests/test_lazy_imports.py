@@ -126,7 +126,7 @@ testing.run(main())
 """
     )
     assert "pulsar_encore.consumer.consumer" in loaded
-    assert of_package(loaded, "state", "consumer.durability", "consumer.nack_index") == []
+    assert of_package(loaded, "state", "consumer.state_writer", "consumer.nack_spilling") == []
 
 
 @pytest.mark.parametrize("name", encore.__all__)

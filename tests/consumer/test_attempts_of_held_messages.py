@@ -122,7 +122,7 @@ async def test_closing_with_50_000_held_messages_lets_the_loop_run(
     put_numbers(transport, 50_000, batch=10)
     consumer = await host.start(state={"count_attempts": "lazy"}, receiver_queue_size=50_000)
     await receive_n(consumer, 50_000)
-    durability = consumer._parts.durability
+    durability = consumer._parts.state_writer
     assert durability is not None
     entries = 0
     steps = []

@@ -39,14 +39,14 @@ async def subscribed(client: Client, **options: Any) -> Consumer:
 
 
 def lanes_of(consumer: Any) -> Any:
-    return consumer._parts.popping._lanes
+    return consumer._parts.popping._key_queues
 
 
 def waiting_bytes(consumer: Any) -> int:
     lanes = lanes_of(consumer)
     found = sum(
         item[2].length()
-        for lane in (*lanes._lanes.values(), *lanes._alone)
+        for lane in (*lanes._key_queues.values(), *lanes._alone)
         for item in list(lane.items)[int(lane.out) :]
     )
     assert lanes._bytes == found

@@ -314,8 +314,8 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     assert lost > 0 and longest > 1
     assert await consumer.pop(wait=5) == []
     assert consumer.statistics().unacked == 0
-    lanes: Any = consumer._parts.popping._lanes
-    assert len(lanes) == lanes._bytes == 0 and not lanes._lanes
+    lanes: Any = consumer._parts.popping._key_queues
+    assert len(lanes) == lanes._bytes == 0 and not lanes._key_queues
     assert not consumer._parts.popping._lane_of
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 0

@@ -322,7 +322,7 @@ def test_things_lost_together_do_not_come_back_together() -> None:
             times.append(loop.time())
 
         things = [
-            Attachment(rig.transport._place().lookup, f"{TOPIC}-{each}", attach, print)
+            Attachment(rig.transport._scope().lookup, f"{TOPIC}-{each}", attach, print)
             for each in range(200)
         ]
         for thing in things:

@@ -39,7 +39,7 @@ class Client:
 
     @property
     def at(self) -> str:
-        (pool,) = [place.lookup.pool for place in self.transport._places.values()]
+        (pool,) = [place.lookup.pool for place in self.transport._scopes.values()]
         return pool.service.addresses[0].host
 
     def down(self, name: str) -> None:
@@ -195,7 +195,7 @@ def test_a_provider_says_where_to_go_on_any_thread() -> None:
         assert network.brokers["one:6650"].lines == network.brokers["two:6650"].lines == []
         with pytest.raises(InvalidUrl):
             provider.tell("nonsense")
-        assert clusters.now() is transport._place().lookup.pool.service
+        assert clusters.now() is transport._scope().lookup.pool.service
         await transport.close()
         transport.shutdown()
         assert provider.closed == 1

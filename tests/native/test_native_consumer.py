@@ -452,7 +452,7 @@ def test_a_seek_goes_to_an_id_or_behind_it(kind: ConsumerType, inclusive: bool) 
         await link.seek(MessageId(-1, plain.ledger, plain.entry))
         await settle(1)
         assert listener.payloads == [b"b", b"c", b"d", b"e", b"f"][not inclusive :]
-        assert "sought" in listener.names
+        assert "seek" in listener.names
         assert "disconnected" not in listener.names
         listener.deliveries.clear()
         await link.seek(MessageId(-1, batch.ledger, batch.entry, 1, batch_size=3))
@@ -483,7 +483,7 @@ def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
             await link.seek(MessageId.earliest)
             await settle(2)
             assert listener.payloads[-2:] == [b"a", b"b"]
-            assert listener.names.count("sought") == 1
+            assert listener.names.count("seek") == 1
 
     run(main())
 
@@ -556,7 +556,7 @@ def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
             rig.store(b"a", b"b")
             await settle(3)
             assert listener.payloads == [b"a", b"b"]
-            assert listener.names.count("sought") == 1
+            assert listener.names.count("seek") == 1
             rig.dialer.drop()
             rig.store(b"c")
             await settle(3)

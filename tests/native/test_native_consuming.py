@@ -425,7 +425,7 @@ def test_a_reader_that_flaps_holds_no_more_than_its_queue() -> None:
                 await asyncio.sleep(1)
                 rig.dialer.drop()
             await asyncio.sleep(1)
-            place = next(iter(rig.transport._places.values()))
+            place = next(iter(rig.transport._scopes.values()))
             (link,) = place.links
             assert link._sources[0].permits._held <= 100  # type: ignore[union-attr]
             assert [(await reader.read_next()).data() for _ in range(2000)] == [

@@ -187,7 +187,7 @@ def told_unread(listener: Collector) -> list[tuple[int, str]]:
     return [
         (entry, why.name)
         for name, *details in listener.told
-        if name == "unread"
+        if name == "skipped"
         for _, entry, why, _ in details[1]
     ]
 

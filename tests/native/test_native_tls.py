@@ -93,7 +93,7 @@ async def test_a_whole_consumer_by_tls(authority: Authority) -> None:
         transport = NativeTransport(OneCluster(service(server.url_tls, tls)))
         link: Any = await transport.subscribe(subscription())
         link.start(Collector())
-        (session,) = transport._place().lookup.pool.sessions
+        (session,) = transport._scope().lookup.pool.sessions
         assert session.peer == server.url_tls
         cipher = session._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
         assert cipher[1] in ("TLSv1.2", "TLSv1.3")

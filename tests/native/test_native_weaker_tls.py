@@ -418,7 +418,7 @@ async def test_a_plain_address_in_a_close_is_logged_and_a_lookup_follows(
             link.start(Collector())
         else:
             link = await transport.create_producer(ProducerOptions(topic=TOPIC))
-        (session,) = transport._place().lookup.pool.sessions
+        (session,) = transport._scope().lookup.pool.sessions
         close = _CLOSE[kind](listener.url, listener.url if by_tls else "")
         caplog.clear()
         session.receive(frames.encode(close))
@@ -428,7 +428,7 @@ async def test_a_plain_address_in_a_close_is_logged_and_a_lookup_follows(
         assert not link.is_connected()
         while not link.is_connected():
             await asyncio.sleep(0.01)
-        assert transport._place().lookup.pool.sessions == [session]
+        assert transport._scope().lookup.pool.sessions == [session]
 
 
 async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
@@ -437,7 +437,7 @@ async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
     async with plain_listener() as listener, secured(authority) as (server, transport):
         link = await transport.subscribe(subscription())
         link.start(Collector())
-        (session,) = transport._place().lookup.pool.sessions
+        (session,) = transport._scope().lookup.pool.sessions
         for url, by_tls, said in (
             (listener.url, listener.url, "has no TLS"),
             (listener.url, "", "is empty"),
