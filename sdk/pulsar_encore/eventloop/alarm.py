@@ -1,7 +1,7 @@
-"""One alarm for everything that waits: sleeps until the head is due, re-arms when the head moves.
+"""One timer for many due times.
 
-Owns `Alarm`. A later due time never postpones an earlier one (the stock client's fault: every nack
-re-arms its only timer), and with nothing due nothing runs.
+A later due time never postpones an earlier one. The C++ client has that fault: every nack restarts
+its only timer. While nothing is due, no timer runs.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Callable
 
 
 def now_ms(loop: asyncio.AbstractEventLoop) -> int:
-    """The loop's monotonic clock in whole ms: the one that has begun."""
+    """Return the loop's monotonic clock in whole ms, rounded down."""
     return int(loop.time() * 1000)
 
 
 def due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
-    """A due time on that clock, so late that `now_ms` does not reach it before the delay is over.
+    """Return a due time on that clock that `now_ms` does not reach before the delay is over.
 
-    Counted from the ms that has begun, it would be up to 1 ms early.
+    The current time is rounded up. Rounded down, the due time would be up to 1 ms early.
     """
     return math.ceil(loop.time() * 1000) + delay_ms
 
 
 def wall_now_ms(loop: asyncio.AbstractEventLoop) -> int:
-    """Ms since the epoch; by the loop's own wall clock where it has one, as virtual time does."""
+    """Return ms since the epoch, by the loop's own wall clock if it has one (virtual time)."""
     return int(_wall_s(loop) * 1000)
 
 
 def wall_due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
-    """A due time in ms since the epoch; as `due_in_ms`, never reached before the delay is over."""
+    """Return a due time in ms since the epoch; as `due_in_ms`, it is never early."""
     return math.ceil(_wall_s(loop) * 1000) + delay_ms
 
 
@@ -41,10 +41,10 @@ def _wall_s(loop: asyncio.AbstractEventLoop) -> float:
 
 
 class Alarm:
-    """Calls `fire(now_ms)` when the earliest due time is reached.
+    """Calls a function when the earliest due time is reached.
 
     Args:
-        loop: Where it runs.
+        loop: The event loop of the timer.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -55,15 +55,16 @@ class Alarm:
         self._closed = False
 
     def start(self, fire: Callable[[int], int | None]) -> None:
-        """Ring for `fire` from now on.
+        """Set the function to call.
 
         Args:
-            fire: Does what is due and returns the next due time in ms, or None when nothing waits.
+            fire: Called with the time in ms. It handles everything that is due and returns the next
+                due time in ms, or None.
         """
         self._fire = fire
 
     def at(self, due_ms: int | None) -> None:
-        """Something is due at `due_ms`; a no-op if the alarm rings by then, or is closed."""
+        """Set the alarm for `due_ms`, unless it is set for an earlier time or is closed."""
         if due_ms is None or self._closed:
             return
         if self._handle is not None and self._due_ms <= due_ms:
@@ -71,7 +72,7 @@ class Alarm:
         if self._handle is not None:
             self._handle.cancel()
         self._due_ms = due_ms
-        # One ms more: the loop's clock is read in whole ms, and early is not an option.
+        # One ms more: the clock is read in whole ms, and the alarm must not be early.
         when = (due_ms + 1) / 1000
         self._handle = self._loop.call_at(max(when, self._loop.time()), self._ring)
 
@@ -80,7 +81,7 @@ class Alarm:
         self.at(self._fire(now_ms(self._loop)))
 
     def close(self) -> None:
-        """Never ring again. Messages can still arrive while a consumer closes, and call `at`."""
+        """Stop for good. Messages that arrive while a consumer closes may still call `at`."""
         self._closed = True
         if self._handle is not None:
             self._handle.cancel()

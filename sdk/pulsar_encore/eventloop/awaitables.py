@@ -1,8 +1,8 @@
-"""What calls return that can do more than a coroutine.
+"""Awaitables that calls of this package return instead of a plain coroutine.
 
-Owns `Done` and its kin, of calls that work whether they are awaited or not, and `Opening`, which
-is awaited or entered. All are coroutines to asyncio: `create_task`, `gather` and `wait_for` take
-them.
+`acknowledge` and its siblings act when they are called, awaited or not; they return `Done` or one
+of its relatives. `Client.subscribe` and its siblings return `Opening`, which is awaited or entered.
+asyncio takes all of them for coroutines: `create_task`, `gather` and `wait_for` accept them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,23 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 if TYPE_CHECKING:
 
     class Settling(Coroutine[Any, Any, None]):
-        """What settling returns. A type checker complains of a Coroutine that is not awaited; of
-        this it does not, as nobody has to."""
+        """The result of settling a message.
+
+        A type checker warns about a Coroutine that is not awaited. It does not warn about this
+        class, because nobody has to await it.
+        """
 else:
     Settling = Coroutine
 
 
 class Done(asyncio.Future[None]):
-    """The call has acted: there is nothing to wait for. A future, because awaiting one that is done
-    costs next to nothing; and a coroutine to who asks. One serves all calls of an object."""
+    """The result of a call that has acted and has nothing to wait for.
 
-    # `asyncio.isfuture` says no to None here, so `ensure_future` makes a task.
+    It is a future, because awaiting a future that is done costs almost nothing, and it is
+    registered as a coroutine. One instance serves all calls of an object.
+    """
+
+    # With None here `asyncio.isfuture` returns False, so that `ensure_future` makes a task.
     _asyncio_future_blocking: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,20 +52,20 @@ class Done(asyncio.Future[None]):
         self.set_result(None)
 
     def send(self, value: Any) -> Any:
-        raise StopIteration  # as a task of its own it has nothing left to do
+        raise StopIteration  # a task made of it has nothing left to do
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         raise typ if val is None else val
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 Coroutine.register(Done)
 
 
 class DoneByLast(Coroutine[Any, Any, None]):
-    """The call has acted, and its turn is over: awaited, it lets the event loop run."""
+    """As `Done`, for a call that used up its time slice: awaiting it lets the event loop run."""
 
     __slots__ = ("_fair_yield",)
 
@@ -76,17 +82,18 @@ class DoneByLast(Coroutine[Any, Any, None]):
         raise typ if val is None else val
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class Failing(asyncio.Future[None]):
-    """The call was refused: whoever awaits it is told, else asyncio's log of what nobody saw.
+    """The result of a call that failed. Awaiting it raises the error.
 
-    A caller that is cancelled before it awaits has given up, and nothing is logged.
+    If nobody awaits it, asyncio logs the error as one that was never retrieved. A caller that is
+    cancelled before it awaits has given up, and nothing is logged.
 
     Args:
-        error: Why.
-        loop: Of the object that was called.
+        error: The error.
+        loop: The loop of the object that was called.
     """
 
     _asyncio_future_blocking: Any = None  # as with `Done`
@@ -99,11 +106,11 @@ class Failing(asyncio.Future[None]):
         self.result()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        self.exception()  # a task that is cancelled before its first step comes here alone
+        self.exception()  # a task that is cancelled before its first step calls only this
         raise typ if val is None else val
 
     def close(self) -> None:
-        """The caller gave up."""
+        """Mark the error as retrieved: the caller gave up."""
         self.exception()
 
 
@@ -111,7 +118,7 @@ Coroutine.register(Failing)
 
 
 class _Stepped(Coroutine[Any, Any, None]):
-    """What can be awaited, as a coroutine; the steps are those of its `__await__`."""
+    """Base of awaitables that act as a coroutine, with the steps of their `__await__`."""
 
     __slots__ = ("_steps",)
 
@@ -135,7 +142,7 @@ class _Stepped(Coroutine[Any, Any, None]):
 
 
 class InProgress(_Stepped):
-    """The call's work is under way in a task, awaited or not; cancelling the caller leaves it."""
+    """The result of a call that works on in a task. Cancelling its caller leaves the task."""
 
     __slots__ = ("task",)
 
@@ -147,7 +154,7 @@ class InProgress(_Stepped):
         return asyncio.shield(seen(self.task)).__await__()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        seen(self.task)  # cancelled before it was awaited
+        seen(self.task)  # the caller was cancelled before it awaited
         return super().throw(typ, val, tb)
 
     def close(self) -> None:
@@ -156,10 +163,10 @@ class InProgress(_Stepped):
 
 
 class AwaitingReceipt(_Stepped):
-    """The call has acted; awaited, it waits until the broker has confirmed that.
+    """The result of a call that has acted. Awaiting it waits for the ack receipts of the broker.
 
     Args:
-        futures: Done then, and shared: cancelling the caller leaves them.
+        futures: Futures of the receipts. Calls share them, so cancelling the caller leaves them.
     """
 
     __slots__ = ("futures",)
@@ -174,7 +181,7 @@ class AwaitingReceipt(_Stepped):
 
 
 class HandedToLoop(_Stepped):
-    """A call made in a thread without an event loop, on its way to the one it belongs to."""
+    """The result of a call from a thread without an event loop, which runs on its object's loop."""
 
     __slots__ = ("_outcome", "_watched")
 
@@ -214,10 +221,12 @@ _T_co = TypeVar("_T_co", bound=_Entered, covariant=True)
 
 
 class Opening(Coroutine[Any, Any, _T_co]):
-    """`await` it for the object, or `async with` it, which closes the object at the end.
+    """The result of a call that opens an object.
+
+    ``await`` returns the object. ``async with`` also closes it at the end.
 
     Args:
-        coroutine: Makes the object.
+        coroutine: Coroutine that makes the object.
     """
 
     __slots__ = ("_coroutine", "_opened")
@@ -229,7 +238,7 @@ class Opening(Coroutine[Any, Any, _T_co]):
         return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
-        if value is not None:  # a producer was meant
+        if value is not None:  # the caller wanted to send with a producer
             raise TypeError(self._not_awaited("send"))
         return self._coroutine.send(value)
 
@@ -267,7 +276,7 @@ class Opening(Coroutine[Any, Any, _T_co]):
 def opening(
     function: Callable[_P, Coroutine[Any, Any, _Opened]],
 ) -> Callable[_P, Opening[_Opened]]:
-    """Let what a coroutine function makes be awaited or entered."""
+    """Decorate a coroutine function so that its result can be awaited or entered."""
 
     @returns_coroutine
     @functools.wraps(function)
@@ -278,8 +287,10 @@ def opening(
 
 
 def returns_coroutine(function: _F) -> _F:
-    """Mark a function that returns one of these as the coroutine function it stands for: mocks and
-    frameworks ask."""
+    """Mark a function that returns one of these awaitables as a coroutine function.
+
+    Mocks and frameworks check for that.
+    """
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
@@ -289,5 +300,5 @@ def returns_coroutine(function: _F) -> _F:
 def settles(
     function: Callable[_P, Coroutine[Any, Any, None]],
 ) -> Callable[_P, Settling]:
-    """Mark a function that acts when called and returns what can be awaited."""
+    """Mark a function that acts when it is called and returns an awaitable."""
     return returns_coroutine(cast("Callable[_P, Settling]", function))

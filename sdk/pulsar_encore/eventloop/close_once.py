@@ -1,7 +1,6 @@
-"""Closing once: every caller waits for the same close, and none can stop it half-way.
+"""Helpers for closing: one close for all callers, shielded work, and a warning if none was made.
 
-Owns `CloseOnce`, which the client, its producers and its readers share, `to_its_end` for work that
-is half done, and the warning about what was never closed.
+Clients, producers and readers use `CloseOnce`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,13 @@ T = TypeVar("T")
 
 
 class CloseOnce:
-    """Runs a close at most once; cancelling a caller leaves it running.
+    """Runs a close at most once.
+
+    Every caller waits for it. Cancelling a caller leaves it running.
 
     Args:
-        close: Of the object that holds this; not kept by it, so that an object nobody has any more
-            is gone at once, with its threads and connections.
+        close: Close method of the object that holds this one. It is held weakly, so that an object
+            without references is freed at once, with its threads and connections.
     """
 
     __slots__ = ("_close", "_task")
@@ -35,8 +36,8 @@ class CloseOnce:
         loop = asyncio.get_running_loop()
         task = self._task
         close = self._close()
-        assert close is not None  # who calls has its object
-        # A loop that ended half-way took its task with it: begin again on this one.
+        assert close is not None  # the caller holds the object
+        # If the loop of an earlier close has ended, its task never finishes: close again here.
         if task is None or task.cancelled() or (not task.done() and task.get_loop() is not loop):
             task = self._task = loop.create_task(close())
         await asyncio.shield(seen(task))
@@ -45,8 +46,8 @@ class CloseOnce:
 def seen(task: asyncio.Task[T]) -> asyncio.Task[T]:
     """Mark the outcome of a task as retrieved once the task is done.
 
-    `asyncio.shield` forgets its task when the caller is cancelled (CPython 3.11), and an error of
-    the task would be logged as one that "was never retrieved".
+    When a caller is cancelled, `asyncio.shield` drops its task (CPython 3.11). asyncio would then
+    log an error of the task as one that "was never retrieved".
     """
     task.add_done_callback(_retrieve)
     return task
@@ -58,14 +59,14 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 def warn_unless_closed(thing: object, name: str) -> finalize[[str, int], object]:
-    """A `ResourceWarning` when `thing` is collected, or the process ends.
+    """Give a `ResourceWarning` when `thing` is collected, or the process ends.
 
     Args:
-        thing: What is to be closed.
-        name: What the warning calls it.
+        thing: The object to close.
+        name: Name of the object in the warning.
 
     Returns:
-        Its `detach` calls the warning off.
+        The finalizer. Its `detach` cancels the warning.
     """
     return finalize(thing, _warn, name, os.getpid())
 
@@ -81,7 +82,7 @@ def _warn(name: str, pid: int) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await work that a cancel must not leave half done; the cancel takes effect afterwards."""
+    """Await work to its end. A cancel of the caller takes effect afterwards."""
     task = seen(asyncio.get_running_loop().create_task(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

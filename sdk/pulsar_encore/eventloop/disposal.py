@@ -1,8 +1,7 @@
-"""Freeing many objects little by little.
+"""Freeing large containers in small steps.
 
-Owns `Disposal`. Freeing a container of 45,000 records takes 10 ms or more, in the step of the event
-loop that drops the last reference. A container that is handed to `Disposal.add` is emptied in later
-turns of the loop instead.
+Freeing a container of 45,000 records takes 10 ms or more, in the step of the event loop that drops
+the last reference. A container that is given to `Disposal.add` is emptied in later steps instead.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-#: Objects freed in one turn of the loop: 0.3 to 1 ms.
+#: Objects freed in one step of the loop: 0.3 to 1 ms.
 STEP: Final = 2_000
 
 
 class Disposal:
-    """Empties containers that nobody uses any more.
+    """Empties containers that are no longer used.
 
     Args:
-        loop: The event loop in whose turns it works. Containers that it has not emptied when the
-            loop ends are freed with it.
+        loop: The event loop for the steps. When it ends, the remaining containers are freed at
+            once.
     """
 
     __slots__ = ("_containers", "_loop")
@@ -34,8 +33,8 @@ class Disposal:
         """Take over a container.
 
         Args:
-            container: Nobody else may change it afterwards.
-            each: How many objects one item of it holds.
+            container: The container. The caller must not change it afterwards.
+            each: Number of objects in one item.
         """
         if len(container) * each <= STEP or self._loop.is_closed():
             return  # freed with the caller's reference

@@ -1,7 +1,7 @@
-"""From any thread to one event loop: work handed over, in order, without keeping the loop.
+"""Calls from any thread to one event loop, in order.
 
-Owns `Mailbox`. Only `post` may be called on other threads; it never blocks and never raises, so
-that the C++ library's callback may call it.
+Only `Mailbox.post` may be called on other threads. It never blocks and never raises, so callbacks
+of the C++ client may call it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-_PASS_S: Final = 0.002  # the longest that what has piled up keeps the loop
+_PASS_S: Final = 0.002  # a backlog of calls holds the loop for this long at most
 
 
 class Mailbox:
-    """Hands work from any thread to one loop, with a single wake-up for all that waits.
+    """Runs calls from any thread on one loop, with one wake-up for all pending calls.
 
-    What has piled up behind a busy loop is done in passes of a few ms, in order; between two of
-    them the loop sees to everything else.
+    A backlog is worked off in passes of a few milliseconds, in order. Between two passes the loop
+    runs its other tasks.
     """
 
     __slots__ = ("_items", "_woken", "loop")
@@ -32,18 +32,18 @@ class Mailbox:
     def post(self, action: Callable[..., None], *args: Any) -> bool:
         """Run `action(*args)` on the loop. Never raises; False if the loop is closed or fails."""
         self._items.append((action, args))
-        if self._woken:  # the drain that is scheduled has not begun: it takes this one too
+        if self._woken:  # the scheduled drain has not begun, and runs this call, too
             return True
         return self._schedule()
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand over to `loop` from now on, with what the last one did not get to."""
+        """Use `loop` from now on, also for the calls that are still pending."""
         if loop is not self.loop:
             self.loop = loop
             self._schedule()
 
     def take_all(self) -> None:
-        """Run what was posted so far now, on the loop: before something that outdates it."""
+        """Run all pending calls now. Call this on the loop, before an action that outdates them."""
         for _ in range(len(self._items)):
             self._take()
 
@@ -62,14 +62,14 @@ class Mailbox:
         until = time.perf_counter() + _PASS_S
         for _ in range(len(self._items)):
             if time.perf_counter() >= until:
-                # A post since the pass began has scheduled the next already; two do no harm.
+                # A post during this pass may have scheduled the next one already.
                 if not self._woken:
                     self._schedule()
                 return
             self._take()
 
     def _take(self) -> None:
-        if not self._items:  # what ran has taken all
+        if not self._items:  # a call has run `take_all`
             return
         action, args = self._items.popleft()
         try:

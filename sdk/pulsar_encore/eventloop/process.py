@@ -1,8 +1,7 @@
-"""The process this package is in: whether it is a fork's child, and what is to be done at its end.
+"""Hooks of the process: actions at the interpreter's exit, and the detection of forked children.
 
-Owns both hooks of the interpreter from the moment the package is imported, for what is loaded only
-later: the exit handlers that a program registers itself run before those given here, and a child
-knows that it is one.
+Both hooks are installed when the package is imported, for modules that are loaded later. Exit
+handlers that the program registers afterwards therefore run before the actions given to `at_end`.
 """
 
 from __future__ import annotations
@@ -24,38 +23,40 @@ atexit.register(_ends.close)
 
 
 def at_end(action: Callable[[], None]) -> Callable[[], None]:
-    """Have the interpreter's exit call `action`; what is registered last comes first."""
+    """Call `action` at the interpreter's exit; the last registered action runs first."""
     _ends.callback(action)
     return action
 
 
 try:
     from ctypes import py_object, pythonapi
-except ImportError:  # built without: an exit may wait for what is not there, or end by a signal
+except ImportError:  # Python without ctypes: its exit may hang, or end by a signal
 
     def keep_for_ever(thing: object) -> None: ...
 
 else:
 
     def keep_for_ever(thing: object) -> None:
-        """Never destroyed, not even at the interpreter's end."""
+        """Keep an object alive beyond the interpreter's exit."""
         pythonapi.Py_IncRef(py_object(thing))
 
 
 def in_background(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]
 ) -> asyncio.Task[None]:
-    """A task that waits until its owner is closed. In a child, where it never runs again and is
-    dropped at the end, nothing is said about it."""
+    """Return a task for work that lasts until its owner is closed.
+
+    In a forked child the task never runs again. asyncio does not warn when it is destroyed there.
+    """
     task = loop.create_task(work)
     _background.add(task)
     return task
 
 
 def forget(task: asyncio.Future[Any]) -> None:
-    """Say nothing when a task that never runs again is dropped."""
+    """Suppress asyncio's warning when a task that never runs again is destroyed."""
     if isinstance(task, asyncio.Task):
-        # As asyncio's own helpers tell a task that nobody has to be warned; it has no other way.
+        # asyncio's own helpers set this attribute; there is no public way.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
@@ -69,18 +70,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def forked() -> bool:
-    """Whether this is a child process of the one that imported this package."""
+    """Return True in a forked child of the process that imported this package."""
     return os.getpid() != _PID
 
 
 def check_process(pid: int, what: str) -> None:
-    """
+    """Check that an object is used in the process that made it.
+
     Args:
-        pid: Of the process that made it.
-        what: What it is, for the text.
+        pid: Id of the process that made the object.
+        what: Name of the object for the error, such as "consumer".
 
     Raises:
-        ForkedError: This is another process.
+        ForkedError: if this is another process.
     """
     if os.getpid() != pid:
         raise ForkedError(

@@ -1,9 +1,8 @@
-"""What letters say: retry letters, dead letters, parked nacks and the copies that a replay sends.
+"""The content of letters: retry letters, dead letters, overflow letters and replayed copies.
 
-One format, written and read here for consumers, for the triage of dead-letter topics, and for
-whoever has rows instead of messages. Pure: times are arguments, a message comes in as an
-`Original`, a letter goes out as an `Outgoing`. The names of the properties are public, and are
-here.
+Consumers, the triage of dead letter topics and the Spark sink write and read letters with this
+package. It is pure: times are arguments, a message is an `OriginalMessage`, and a letter is an
+`OutgoingMessage`. The names of the properties are public.
 """
 
 from .properties import (

@@ -1,7 +1,6 @@
-"""Why a message failed, in a form that fits into properties and groups like failures.
+"""Evidence: the reason of a failure, as properties of a letter.
 
-Owns `Evidence`. Pure: an exception in, a small dict of strings out. Sizes are capped, because
-properties travel in every message's metadata and in every listing.
+Sizes are bounded, because properties travel in the metadata of every message and in every listing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MAX_MESSAGE: Final = 1_000
 _MAX_STACK: Final = 4_000
 _FRAMES: Final = 12
 
-# What differs from one failure to the next of the same kind: numbers, hex, quoted values.
+# The parts of a text that differ between failures of one kind: numbers, hex, quoted values.
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}|\d+|'[^']*'|\"[^\"]*\"")
 
 
@@ -30,12 +29,12 @@ class Evidence:
     """One failure: exception class, message, trimmed stack, and a fingerprint of its kind.
 
     Attributes:
-        reason: Which path led here, such as "nack", "ack timeout", "reconsume_later".
+        reason: The path of the failure, such as "nack", "ack timeout" or "reconsume_later".
         error_class: Qualified name of the exception's class, "" without an exception.
-        error_message: Its text, at most 1,000 characters.
+        error_message: Text of the exception, at most 1,000 characters.
         error_stack: The innermost frames, at most 4,000 characters, file names without directories.
-        fingerprint: 12 hex digits; equal for failures of the same class, place and text, numbers
-            and quoted values in the text aside.
+        fingerprint: 12 hex digits. They are equal for failures with the same class, frames and
+            text, where numbers and quoted values in the text are ignored.
     """
 
     reason: str
@@ -45,7 +44,7 @@ class Evidence:
     fingerprint: str = ""
 
     def properties(self) -> dict[str, str]:
-        """As letter properties; empty fields are left out."""
+        """Return the fields as letter properties, without the empty ones."""
         named = {
             REASON: self.reason,
             ERROR_CLASS: self.error_class,
@@ -57,10 +56,10 @@ class Evidence:
 
 
 def check_error(error: Any) -> None:
-    """What callers give as `error`: an exception, a text, or None.
+    """Check an argument `error`: an exception, a text, or None.
 
     Raises:
-        ConfigurationError: Something else.
+        ConfigurationError: if `error` is anything else.
     """
     if error is None or isinstance(error, (BaseException, str)):
         return
@@ -72,7 +71,7 @@ def check_error(error: Any) -> None:
 
 
 def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
-    """The evidence of an exception, of a text, or of a reason alone."""
+    """Return the evidence of an exception, of a text, or of a reason alone."""
     if error is None:
         return _of_reason(reason)
     if isinstance(error, str):

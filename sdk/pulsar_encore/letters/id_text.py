@@ -1,4 +1,4 @@
-"""Message ids as letters write them: Java's text, in properties and in listings."""
+"""Message ids as text in letter properties and listings, in Java's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ID: Final = re.compile(
 
 
 def id_text(message_id: MessageId) -> str:
-    """An id as letters write it: `L:E:P`, `L:E:P:I` in a batch, `first;last` when chunked."""
+    """Return the text of an id: `L:E:P`, `L:E:P:I` in a batch, `first;last` for chunks."""
     plain = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
     first = message_id.first_chunk
     if first is not None:
@@ -28,16 +28,16 @@ def id_text(message_id: MessageId) -> str:
 
 
 def parse_id(text: str) -> MessageId:
-    """The id that `id_text` wrote; a chunked one has its first chunk.
+    """Return the id of a text that `id_text` made. The id of a chunked message has `first_chunk`.
 
     Raises:
-        ConfigurationError: It is not written like one.
+        ConfigurationError: if the text has another format.
     """
     match = _ID.fullmatch(text)
     if match is None:
         raise ConfigurationError(
             f"{text[:100]!r} is not the id of a letter: write ledger:entry:partition, with :index "
-            "behind it in a batch, as the listing shows"
+            "after it for a message of a batch, as the listing shows"
         )
     parts: Mapping[str, Any] = match.groupdict()
     partition = int(parts["p"] or -1)

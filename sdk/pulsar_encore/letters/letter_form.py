@@ -1,7 +1,7 @@
-"""What a copy must be written with so that it reads as its original: schema version and secrets.
+"""The schema version and encryption keys that a letter needs to read like its original.
 
-Owns `LetterForm`, which a letter and its producer share: a producer writes one schema version and
-encrypts with one set of keys, so there is one for each form.
+A producer writes one schema version and encrypts with one set of keys, so there is one producer
+for each form.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from .original_message import Encryption, OriginalMessage
 
 
 class LetterForm(NamedTuple):
-    """What all letters of one producer have in common.
+    """The properties that all letters of one producer share.
 
     Attributes:
-        topic: That has the schema, without partition; "" for messages without a schema version.
-        version: The schema version there, -1 for none.
-        keyed: It has a schema and a partition key, which some schemas give a meaning.
-        secrets: Names of the keys it was encrypted with, in order; empty for clear text.
+        topic: Topic that has the schema, without partition; "" without a schema version.
+        version: Schema version on that topic, -1 for none.
+        keyed: True if the message has a schema and a partition key. Some schemas store a part of
+            the value in the key.
+        secrets: Names of the encryption keys, sorted; empty for clear text.
     """
 
     topic: str = ""
@@ -33,11 +34,11 @@ PLAIN = LetterForm()
 
 
 def form_of(original: OriginalMessage) -> LetterForm:
-    """The form of a message's copies.
+    """Return the form of a message's letters.
 
     Raises:
-        NotSupportedError: It could not be decrypted: a copy would be unreadable for ever.
-        UnreadableError: Its key cannot be read.
+        NotSupportedError: if the message could not be decrypted. Nobody could read a copy.
+        UnreadableError: if its key cannot be read.
     """
     version = original.int_schema_version()
     encryption = original.encryption_context()
@@ -53,7 +54,7 @@ def form_of(original: OriginalMessage) -> LetterForm:
 def _secrets(encryption: Encryption) -> tuple[str, ...]:
     if encryption.is_decryption_failed():
         raise NotSupportedError(
-            "the message is encrypted and was not decrypted here: a copy would lack what decrypts "
-            "it; give a crypto_key_reader that has its key"
+            "the message is encrypted and was not decrypted here, so a copy of it could not be "
+            "decrypted; give a crypto_key_reader that has its key"
         )
     return tuple(sorted(each.key for each in encryption.keys()))

@@ -1,7 +1,7 @@
-"""Reading letters: what a message of a dead-letter topic says of its way there and its end.
+"""Reading the facts of a letter from its properties.
 
-Owns `LetterFacts`. Every property may be missing or forged: letters of other clients carry Java's
-names only, and nothing here trusts a value.
+Every property may be missing or forged. Letters of other clients carry Java's names only, and no
+value is trusted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .properties import (
 )
 
 _MARKS: Final = frozenset({REAL_TOPIC, ORIGIN_MESSAGE_ID})
-_TOLD: Final = (
+_EVIDENCE_ORDER: Final = (
     REAL_TOPIC,
     REAL_SUBSCRIPTION,
     ORIGIN_MESSAGE_ID,
@@ -58,30 +58,31 @@ _TOLD: Final = (
 
 
 class LetterMessage(Protocol):
-    """A message of a topic, as far as reading it as a letter goes."""
+    """The part of a message that is needed to read it as a letter."""
 
     def properties(self) -> dict[str, str]: ...
     def message_id(self) -> MessageId: ...
     def publish_timestamp(self) -> int:
-        """In ms since the epoch."""
+        """Return the publish time in ms since the epoch."""
 
 
 M = TypeVar("M", bound=LetterMessage)
 
 
 class LetterFacts(Generic[M]):
-    """A message of a dead-letter topic.
+    """A message of a dead letter topic, with the facts from its properties.
 
     Attributes:
-        message: As read.
-        id: Its own id as text, `ledger:entry:partition`, in a batch `:index` behind it.
-        properties: All of them; empty when they cannot be read as text.
-        real_topic: Full name of the topic it died on, without partition; "" when it does not say.
-        fingerprint: Of the failure; "" without evidence.
-        error_class: Of the failure; "" without evidence.
-        error_message: Of the failure; "" without evidence.
-        replay_id: Of the replay it has been through before it died again; "" for none.
-        written_ms: When it was written to the dead-letter topic, ms since the epoch.
+        message: The message.
+        id: Id of the letter as text: `ledger:entry:partition`, and `:index` in a batch.
+        properties: All properties; empty if they cannot be read as text.
+        real_topic: Full name of the topic where the message failed, without partition; "" if the
+            letter does not name it.
+        fingerprint: Fingerprint of the failure; "" without evidence.
+        error_class: Class of the failure's exception; "" without evidence.
+        error_message: Text of the failure; "" without evidence.
+        replay_id: Id of the last replay of this message; "" for none.
+        written_ms: Publish time on the dead letter topic, ms since the epoch.
     """
 
     __slots__ = (
@@ -106,24 +107,24 @@ class LetterFacts(Generic[M]):
         except UnreadableError:
             self.properties = {}
             self._readable = False
-        said = self.properties.get
-        topic = said(REAL_TOPIC, "").strip()
+        get = self.properties.get
+        topic = get(REAL_TOPIC, "").strip()
         self.real_topic: str = base_name(full_name(topic)) if topic else ""
-        self.fingerprint: str = said(FINGERPRINT, "")
-        self.error_class: str = said(ERROR_CLASS, "")
-        self.error_message: str = said(ERROR_MESSAGE, "") or said(REASON, "")
-        self.replay_id: str = said(REPLAY_ID, "")
+        self.fingerprint: str = get(FINGERPRINT, "")
+        self.error_class: str = get(ERROR_CLASS, "")
+        self.error_message: str = get(ERROR_MESSAGE, "") or get(REASON, "")
+        self.replay_id: str = get(REPLAY_ID, "")
         self.written_ms: int = message.publish_timestamp()
 
     def evidence(self) -> dict[str, str]:
-        """What it says of its way here and its end, by property name, in a fixed order."""
-        return {name: self.properties[name] for name in _TOLD if name in self.properties}
+        """Return the origin and the failure of the message, by property name, in a fixed order."""
+        return {name: self.properties[name] for name in _EVIDENCE_ORDER if name in self.properties}
 
     def user_properties(self) -> dict[str, str]:
-        """The application's own."""
+        """Return the properties that the application set."""
         return {name: value for name, value in self.properties.items() if name not in RESERVED}
 
     @property
     def marked(self) -> bool:
-        """Whether its properties are a letter's; also where they cannot be read."""
+        """True if the properties are those of a letter, or cannot be read."""
         return not self.properties.keys().isdisjoint(_MARKS) or not self._readable

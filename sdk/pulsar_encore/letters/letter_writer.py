@@ -1,10 +1,10 @@
-"""Writing letters: of a message, and what befell it, the `OutgoingMessage` to publish.
+"""Writing letters: one function for each kind makes the `OutgoingMessage` to publish.
 
-One function for each kind: `retry_letter`, `dead_letter_by_reconsume`, `dead_letter_by_nack`,
-`parked_nack`, `replayed_copy`. All copy the original's content, and all but the last say where it
-came from: of the properties that point back, the first values stay through every retry, as Java
-keeps them; those that nobody believes (`counting.is_letter`) are written anew. Two failures are
-never mixed: what describes one is replaced as a whole.
+The kinds are `retry_letter`, `dead_letter_by_reconsume`, `dead_letter_by_nack`, `parked_nack` and
+`replayed_copy`. All copy the content of the original. All but the last add properties that name the
+origin. As in Java, the first values of these stay through every retry; values that cannot be
+trusted (`reconsume_counts.is_letter`) are replaced. The properties of one failure are replaced as a
+whole, so that a letter never mixes two failures.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _RESET: Final = COUNTERS | EVIDENCE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LetterAuthor:
-    """Who writes: what all letters of one consumer have in common.
+    """The consumer that writes letters: the values that all its letters share.
 
     Attributes:
-        subscription: Its name.
-        consumer_name: For the evidence.
-        version: Of this package, for the evidence.
-        refuse_byte_keys: Keys that read as bytes are not copied (`original.keys_of`).
+        subscription: Name of the subscription.
+        consumer_name: Name of the consumer, for the evidence.
+        version: Version of this package, for the evidence.
+        refuse_byte_keys: As for `original_message.keys_of`.
     """
 
     subscription: str
@@ -77,21 +77,22 @@ def retry_letter(
     custom: Mapping[str, str] | None = None,
     from_retry_topic: bool = False,
 ) -> OutgoingMessage:
-    """What `reconsume_later` sends to the retry-letter topic.
+    """Return the letter that `reconsume_later` sends to the retry letter topic.
 
     Args:
         original: The message that failed.
-        author: Who writes.
-        attempt: The one that failed, 1 for the first (`counting.reconsume_attempt`).
-        delay_ms: Until the next one, as it was asked for.
-        deliver_at: When that is, ms since the epoch; None for at once.
-        wall_now: Ms since the epoch.
-        evidence: Of the failure; None leaves what the message brought along.
-        custom: The application's own properties (`properties.checked_properties`).
-        from_retry_topic: The message is from the subscription's retry-letter topic.
+        author: The consumer that writes the letter.
+        attempt: Number of the failed attempt, 1 for the first (`reconsume_counts`).
+        delay_ms: Delay before the next attempt.
+        deliver_at: Time of the next attempt, ms since the epoch; None for at once.
+        wall_now: The current time, ms since the epoch.
+        evidence: Evidence of the failure. With None, earlier evidence in the message stays.
+        custom: Properties from the application (`properties.checked_properties`).
+        from_retry_topic: True if the message was read from the subscription's retry letter topic.
 
     Raises:
-        NotSupportedError: Not all of the original can be read, or told from something else.
+        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
+            from text.
     """
     properties = _reconsumed(
         original, author, attempt, delay_ms, wall_now, custom, from_retry_topic
@@ -112,9 +113,9 @@ def dead_letter_by_reconsume(
     custom: Mapping[str, str] | None = None,
     from_retry_topic: bool = False,
 ) -> OutgoingMessage:
-    """What `reconsume_later` sends to the dead-letter topic when the retries are used up.
+    """Return the letter that `reconsume_later` sends to the dead letter topic after the last retry.
 
-    The arguments and errors are those of `retry_letter`; the letter is delivered at once.
+    Arguments and errors are those of `retry_letter`. The letter is delivered at once.
     """
     properties = _reconsumed(
         original, author, attempt, delay_ms, wall_now, custom, from_retry_topic
@@ -134,20 +135,21 @@ def dead_letter_by_nack(
     first_failed: int | None = None,
     from_retry_topic: bool = False,
 ) -> OutgoingMessage:
-    """What goes to the dead-letter topic when the redeliveries are used up.
+    """Return the letter for the dead letter topic after the last redelivery.
 
     Args:
         original: The message that failed.
-        author: Who writes.
-        attempt: The last one, 1 for the first.
-        reason: What is said of a message that neither has evidence nor brought any.
-        wall_now: Ms since the epoch.
-        evidence: Of the last failure that is known; None leaves what the message brought along.
-        first_failed: When the first attempt failed, ms since the epoch; None where it is not known.
-        from_retry_topic: The message is from the subscription's retry-letter topic.
+        author: The consumer that writes the letter.
+        attempt: Number of the last attempt, 1 for the first.
+        reason: Reason for a message that has no evidence.
+        wall_now: The current time, ms since the epoch.
+        evidence: Evidence of the last known failure. With None, earlier evidence stays.
+        first_failed: Time of the first failed attempt, ms since the epoch; None if unknown.
+        from_retry_topic: True if the message was read from the subscription's retry letter topic.
 
     Raises:
-        NotSupportedError: Not all of the original can be read, or told from something else.
+        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
+            from text.
     """
     properties = _kept(original, author, from_retry_topic, with_partition=True)
     if first_failed is not None:
@@ -167,22 +169,24 @@ def parked_nack(
     first_failed: int | None = None,
     from_retry_topic: bool = False,
 ) -> OutgoingMessage:
-    """What a nack that would fill the broker's unacked window sends to the retry-letter topic.
+    """Return the letter of a nack that overflows to the retry letter topic.
 
-    It is no reconsume: the letter counts on where the redeliveries were.
+    Such nacks would fill the broker's unacked window. The letter is not a reconsume: its attempts
+    count on from the redelivery count.
 
     Args:
         original: The message that failed.
-        author: Who writes.
-        attempt: The one that failed, 1 for the first.
-        delay_ms: The nack's.
-        deliver_at: When it is over, ms since the epoch.
-        evidence: Of the failure; None leaves what the message brought along.
-        first_failed: When the first attempt failed, ms since the epoch; None where it is not known.
-        from_retry_topic: The message is from the subscription's retry-letter topic.
+        author: The consumer that writes the letter.
+        attempt: Number of the failed attempt, 1 for the first.
+        delay_ms: Delay of the nack.
+        deliver_at: End of the delay, ms since the epoch.
+        evidence: Evidence of the failure. With None, earlier evidence in the message stays.
+        first_failed: Time of the first failed attempt, ms since the epoch; None if unknown.
+        from_retry_topic: True if the message was read from the subscription's retry letter topic.
 
     Raises:
-        NotSupportedError: Not all of the original can be read, or told from something else.
+        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
+            from text.
     """
     properties = _kept(original, author, from_retry_topic)
     if evidence is not None:
@@ -202,16 +206,17 @@ def replayed_copy(
     keep_counters: bool,
     refuse_byte_keys: bool = False,
 ) -> OutgoingMessage:
-    """What a replay sends of a dead letter, back to the topic it died on.
+    """Return the copy of a dead letter that a replay sends back to its topic.
 
     Args:
         original: The letter.
-        replay_id: Of the replay.
-        keep_counters: Keep attempt counts and evidence.
-        refuse_byte_keys: Keys that read as bytes are not copied (`original.keys_of`).
+        replay_id: Id of the replay.
+        keep_counters: True to keep attempt counts and evidence.
+        refuse_byte_keys: As for `original_message.keys_of`.
 
     Raises:
-        NotSupportedError: Not all of the original can be read, or told from something else.
+        NotSupportedError: if a part of the original cannot be read, or bytes of it cannot be told
+            from text.
     """
     properties = original.properties()
     if not keep_counters:
@@ -229,15 +234,16 @@ def letter_properties(
     subscription: str,
     letter: bool,
 ) -> dict[str, str]:
-    """What every letter says: the user's properties, and where it came from.
+    """Return the properties of every letter: those of the user, and the origin.
 
     Args:
-        original: The properties of the message.
-        message_id: Its id.
-        real_topic: The topic it was read from.
-        subscription: That read it.
-        letter: It is a letter itself (`is_letter`): what it says of its origin and its counts is
-            kept. Anything else has only what replays left behind, which mark doubles.
+        original: Properties of the message.
+        message_id: Id of the message.
+        real_topic: Topic that the message was read from.
+        subscription: Name of the subscription that read it.
+        letter: True if the message is itself a letter (`is_letter`). Its origin and counts are then
+            kept. From any other message only the marks of replays are kept, which show that it is a
+            copy.
     """
     if letter:
         properties = {k: v for k, v in original.items() if k not in PARKED}
@@ -259,15 +265,15 @@ def _kept(
     *,
     with_partition: bool = False,
 ) -> dict[str, str]:
-    """What every letter keeps; as in Java, one by nack names the partition it came from."""
-    said = original.properties()
+    """Return the properties to keep. As in Java, a letter by nack names the partition."""
+    found = original.properties()
     topic, subscription = original.topic_name(), author.subscription
     return letter_properties(
-        said,
+        found,
         original.message_id(),
         real_topic=topic if with_partition else base_name(topic),
         subscription=subscription,
-        letter=is_letter(said, topic, subscription, from_retry_topic=from_retry_topic),
+        letter=is_letter(found, topic, subscription, from_retry_topic=from_retry_topic),
     )
 
 
@@ -297,7 +303,7 @@ def _add_end(
     attempt: int,
     wall_now: int,
 ) -> None:
-    """What a dead letter says of its end; without new evidence, what it brought along."""
+    """Add the last failure. Without new evidence, the evidence in the message stays."""
     if evidence is not None or FINGERPRINT not in properties:
         _replace_failure(properties, evidence or evidence_of(None, reason))
     properties.setdefault(FIRST_TIME, str(wall_now))

@@ -1,7 +1,8 @@
-"""A message that is copied: what a letter takes of it, and what no letter can take.
+"""The message that a letter copies.
 
-Owns `OriginalMessage`, the least that a letter needs to be written; `pulsar_encore.Message` is one.
-What cannot be read of it, or not told apart, is refused by name: a copy would mangle it.
+`OriginalMessage` is the smallest interface that a letter needs; `pulsar_encore.Message` has it. If
+a key or property cannot be read, or bytes cannot be told from text, writing the letter fails with
+an error that names it. A copy would change it silently.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, Protocol
 from ..errors import NotSupportedError, UnreadableError
 from ..values.message_id import MessageId
 
-# Base64 as an encoder writes it, with padding: unused bits are 0.
+# Base64 with padding, as an encoder writes it: the unused bits are 0.
 _PADDED: Final = re.compile(
     r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)"
 )
@@ -24,21 +25,22 @@ class OriginalEncryptionKey(Protocol):
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """The name of the key."""
 
 
 class Encryption(Protocol):
-    """How a message was encrypted."""
+    """The encryption of a message."""
 
     def keys(self) -> Sequence[OriginalEncryptionKey]: ...
     def is_decryption_failed(self) -> bool: ...
 
 
 class OriginalMessage(Protocol):
-    """A message as it was received; absent are "", 0, and -1 or less for the schema version.
+    """A message as it was received.
 
-    The keys and `properties` raise `UnreadableError` where the transport cannot read them.
-    `partition_key` is the base64 of a key that was sent as bytes.
+    Absent values are "" or 0, and -1 or less for the schema version. The keys and `properties`
+    raise `UnreadableError` if the transport cannot read them. `partition_key` is the base64 of a
+    key that was sent as bytes.
     """
 
     def data(self) -> bytes: ...
@@ -47,54 +49,54 @@ class OriginalMessage(Protocol):
     def partition_key_bytes(self) -> bytes | None: ...
     def ordering_key_bytes(self) -> bytes | None: ...
     def event_timestamp(self) -> int:
-        """In ms since the epoch."""
+        """Return the event time in ms since the epoch."""
 
     def properties(self) -> dict[str, str]: ...
     def message_id(self) -> MessageId: ...
     def topic_name(self) -> str:
-        """Full name of the topic it was read from, of the partition if it has any."""
+        """Return the full name of the topic or partition that the message was read from."""
 
     def int_schema_version(self) -> int: ...
     def encryption_context(self) -> Encryption | None:
-        """None for clear text."""
+        """Return the encryption, None for clear text."""
 
 
 def keys_of(
     original: OriginalMessage, *, refuse_byte_keys: bool
 ) -> tuple[str | bytes | None, str | bytes | None]:
-    """Its partition key and its ordering key, as a copy has to be given them; None where absent.
+    """Return the partition key and the ordering key for a copy; None where absent.
 
     Args:
         original: The message.
-        refuse_byte_keys: The transport cannot tell keys of bytes from text, and nobody said which
-            they are.
+        refuse_byte_keys: True if the transport cannot tell byte keys from text keys, and the user
+            has not said that all keys are text.
 
     Raises:
-        UnreadableError: They cannot be read.
-        NotSupportedError: They cannot be told from bytes.
+        UnreadableError: if a key cannot be read.
+        NotSupportedError: if a text key could also be a byte key.
     """
     text = original.partition_key()
     if refuse_byte_keys and reads_as_bytes(text):
         raise NotSupportedError(
-            f"the key {text[:100]!r} of {original.message_id()!r} reads as one of bytes (base64, "
-            "as Java's keyBytes are sent), and the transport cannot copy those: the copy's key "
-            "would be another. If the topic's keys are text, say so with text_keys=True "
+            f"the key {text[:100]!r} of {original.message_id()!r} looks like a byte key (base64, "
+            "as Java's keyBytes are sent), and this transport cannot copy byte keys: the copy "
+            "would have another key. If the topic's keys are text, say so with text_keys=True "
             "(--text-keys)"
         )
     return _as_sent(original, text), _text_if_any(original.ordering_key_bytes())
 
 
 def _as_sent(original: OriginalMessage, text: str) -> str | bytes | None:
-    """A partition key as it was given to its producer: bytes, or text."""
+    """Return a partition key as its producer was given it: bytes or text."""
     try:
         key = original.partition_key_bytes()
-    except UnreadableError:  # and it is no key of bytes, or somebody said that none are
+    except UnreadableError:  # the key is text: `keys_of` has refused keys that look like bytes
         return text or None
     return text if key is not None and key == text.encode() else key
 
 
 def _text_if_any(key: bytes | None) -> str | bytes | None:
-    """An ordering key: on the wire text and bytes are the same, and every transport takes text."""
+    """Return an ordering key, as text if it can be: on the wire, text and bytes are the same."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
@@ -102,8 +104,9 @@ def _text_if_any(key: bytes | None) -> str | bytes | None:
 
 
 def reads_as_bytes(key: str) -> bool:
-    """Whether a key is padded base64, which is what bytes look like without a flag that says so.
+    """Return True if a key is padded base64, the form of a byte key without its flag.
 
-    Without padding (bytes in threes) it cannot be told from any word of four letters.
+    Base64 without padding (a multiple of three bytes) looks like any word of four letters, so it
+    counts as text.
     """
     return key.endswith("=") and _PADDED.fullmatch(key) is not None

@@ -1,8 +1,8 @@
-"""The properties of retry and dead letters: their names, and the names that belong together.
+"""Names of the properties of retry letters and dead letters.
 
 The first group is Java's, byte for byte, so that Java, Go and this client understand each other's
-letters. The second is the evidence that a letter of this package carries, and what a replay leaves
-behind. Which of them survive a second letter is `writing`'s.
+letters. The second group is the evidence that this package adds, and the marks of a replay.
+`letter_writer` decides which of them a second letter keeps.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ REPLAY_ID: Final = "ENCORE_REPLAY_ID"
 REPLAYED_FROM: Final = "ENCORE_REPLAYED_FROM"
 
 PARKED: Final = frozenset({PARKED_LOOKS, PARKED_TIMES})
-"""Of a parked nack only; no letter after it has them."""
+"""Properties of a nack that overflowed to the retry letter topic. No later letter keeps them."""
 
 COUNTERS: Final = PARKED | {RECONSUME_TIMES, DELAY_TIME, ATTEMPTS, FIRST_TIME}
-"""What a replay resets, unless told to keep it."""
+"""Properties that a replay removes, unless it is told to keep them."""
 
 FAILURE: Final = frozenset({REASON, ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, FINGERPRINT})
-"""What describes one failure; replaced together, or a letter would mix two."""
+"""Properties that describe one failure. They are replaced together: a letter never mixes two."""
 
 EVIDENCE: Final = FAILURE | {ATTEMPTS, FIRST_TIME, LAST_TIME, CONSUMER, VERSION}
 
@@ -65,10 +65,10 @@ RESERVED: Final = (
 
 
 def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """An application's own properties of a letter: strings, and none of the names that letters use.
+    """Return an application's properties for a letter, checked.
 
     Raises:
-        ConfigurationError: Anything else.
+        ConfigurationError: if a name or value is not a string, or the name is reserved.
     """
     if properties is None:
         return {}

@@ -1,11 +1,11 @@
-"""What letters count, whose counts are believed, and when they are used up.
+"""Attempt counts in letters: how to read them, when to trust them, and the limit.
 
 The rules are Java's, so that Java and this project understand each other's letters:
 `docs/notes/consumer-semantics.md#dead-letters-by-nack-or-ack-timeout`,
 `docs/notes/consumer-semantics.md#retry-letters` and
-`docs/notes/consumer-semantics.md#properties-of-letters`. There is one exception. On an ordinary
-topic these properties are whatever the publisher wrote, often copied from another message, and a
-replay acts on them with an operator's rights. There they are not trusted.
+`docs/notes/consumer-semantics.md#properties-of-letters`. There is one exception: on an ordinary
+topic the counts are not trusted. The publisher may have copied them from another message, and a
+replay acts on them with an operator's rights.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from .properties import (
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:
-    """How often the message was reconsumed so far; what is no number counts as never."""
+    """Return how often the message was reconsumed; 0 if the property is not a number."""
     return _count(properties.get(RECONSUME_TIMES, ""))
 
 
 def parked_attempts(properties: Mapping[str, str]) -> int:
-    """Attempts that were made before a nack was parked on the retry-letter topic.
+    """Return the attempts made before a nack overflowed to the retry letter topic.
 
-    Of that very letter: a Java consumer that reconsumes it writes a new one, counts that itself,
-    and copies every property along.
+    The count is valid for that letter only. A Java consumer that reconsumes the letter writes a new
+    one with its own count and copies all other properties, this one included. `PARKED_TIMES` tells
+    the two letters apart.
     """
     parked_at = properties.get(PARKED_TIMES)
     if parked_at is not None and parked_at != properties.get(RECONSUME_TIMES, "0"):
@@ -52,16 +53,17 @@ def is_letter(
     *,
     from_retry_topic: bool = False,
 ) -> bool:
-    """Whether a message's letter properties were written for this subscription, and are believed.
+    """Return True if a message's letter properties belong to this subscription and can be trusted.
 
-    So on its retry-letter topics, and for what a replay sent back to the topic it died on. What a
-    publisher copies from one topic's messages to another's is neither.
+    That holds on the subscription's retry letter topics, and for messages that a replay sent back
+    to their topic. It does not hold where a publisher copied properties from another message.
 
     Args:
-        properties: The message's.
-        topic: Full name of the topic it was read from.
-        subscription: That read it.
-        from_retry_topic: That topic is the subscription's retry-letter topic, whatever its name.
+        properties: Properties of the message.
+        topic: Full name of the topic that the message was read from.
+        subscription: Name of the subscription that read it.
+        from_retry_topic: True if that topic is the subscription's retry letter topic, whatever its
+            name is.
     """
     topic = base_name(topic)
     if from_retry_topic or topic.endswith(f"-{subscription}-RETRY"):
@@ -77,31 +79,31 @@ def is_letter(
 def reconsume_attempt(
     original: OriginalMessage, subscription: str, *, from_retry_topic: bool = False
 ) -> int:
-    """Which attempt at a message this is on the reconsume path, 1 for the first.
+    """Return the number of this delivery attempt on the reconsume path, 1 for the first.
 
     Args:
         original: The message.
-        subscription: That read it.
+        subscription: Name of the subscription that read it.
         from_retry_topic: As for `is_letter`.
 
     Raises:
-        NotSupportedError: Its properties cannot be read.
+        NotSupportedError: if the properties cannot be read.
     """
     properties = original.properties()
     times = reconsume_times(properties)
     if not times:
         return 1
     topic = original.topic_name()
-    believed = is_letter(properties, topic, subscription, from_retry_topic=from_retry_topic)
-    return times + 1 if believed else 1
+    trusted = is_letter(properties, topic, subscription, from_retry_topic=from_retry_topic)
+    return times + 1 if trusted else 1
 
 
 def used_up(failed_attempts: int, max_redeliver_count: int) -> bool:
-    """Whether a message that failed so often goes to the dead-letter topic.
+    """Return True if a message with this many failed attempts is to be dead-lettered.
 
-    One limit, and a count for each path. By `reconsume_later` it is `reconsume_attempt`, which is
-    of the letter's own. By nack and ack timeout it is that of the redeliveries: an attempt that
-    fails is number `redelivery_count + 1`, and a message that comes back has failed
+    One limit serves two counts. On the path of `reconsume_later` the count is `reconsume_attempt`,
+    which the letter carries. For nacks and ack timeouts it is the redelivery count: the attempt
+    that fails has number `redelivery_count + 1`, and a redelivered message has failed
     `redelivery_count` times.
     """
     return failed_attempts > max_redeliver_count

@@ -1,10 +1,10 @@
-"""What has come for a reader and was not read yet, and who waits for it, in line.
+"""The queue of a reader: received messages, and the reads that wait for them.
 
-Owns `ReadQueue`, the `DeliveryListener` of a subscription without acks. Only the first in line is
-woken, and takes what is here itself, in one step without an await: so a read that is cancelled or
-timed out has taken nothing, and nobody overtakes. What is taken gives its room back at once, so the
-link's permits bound what lies here. Whatever happens to connections, what lies here stays: of such
-a subscription nothing comes twice.
+`ReadQueue` is the `DeliveryListener` of a subscription without acks. Only the first waiting read is
+woken. It takes its messages itself, in one step without an await. A read that is cancelled or times
+out has therefore taken nothing, and no read overtakes another. Taken messages return their permits
+at once, so the permits bound the queue. The queue keeps its messages when a connection is lost: the
+broker does not deliver them again on such a subscription.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..transport.interface import (
 
 _T = TypeVar("_T")
 
-#: Messages of one delivery: its place among `Delivery.messages`, and how many.
+#: Some messages of one delivery: the delivery, the first index in its `messages`, and a count.
 Part = tuple[Delivery, int, int]
 
 
 class ReadQueue:
-    """Deliveries of `link`, in order, each taken whole or message by message.
+    """The received deliveries, in order. Each is taken as a whole or message by message.
 
     Args:
         link: The subscription.
@@ -42,7 +42,7 @@ class ReadQueue:
         self._link = link
         self._event_publisher = event_publisher
         self._deliveries: deque[Delivery] = deque()
-        self._at = 0  # messages of the first delivery that were taken
+        self._at = 0  # number of messages taken from the first delivery
         self._line: deque[_Waiter] = deque()
         self._error: Exception | None = None
 
@@ -52,11 +52,11 @@ class ReadQueue:
     # Taking
 
     def take_message(self) -> Part:
-        """The next message. There must be one."""
+        """Take the next message. The queue must not be empty."""
         return self._take(1)
 
     def take_delivery(self) -> Part:
-        """What is left of the next delivery. There must be one."""
+        """Take the rest of the next delivery. The queue must not be empty."""
         return self._take(len(self._deliveries[0].messages) - self._at)
 
     def _take(self, count: int) -> Part:
@@ -69,26 +69,26 @@ class ReadQueue:
         return delivery, at, count
 
     async def get(self, take: Callable[[], _T], timeout_s: float | None) -> _T | None:
-        """What `take` takes, when it is the caller's turn and something is here.
+        """Wait for a message and take it with `take`.
 
-        Suspends once even with a `timeout_s` of 0: who asks again and again would never let
-        anything come.
+        A `timeout_s` of 0 suspends once, too. Otherwise a caller that polls in a loop would never
+        let a message arrive.
 
         Args:
-            take: A method of this queue.
-            timeout_s: Longest wait, or None.
+            take: `take_message` or `take_delivery`.
+            timeout_s: Longest wait in s, or None.
 
         Returns:
-            None when that has passed; nothing was taken.
+            The result of `take`, or None after a timeout; nothing was taken then.
 
         Raises:
-            Exception: What ended the link, once nothing is here.
+            Exception: the error that ended the subscription, once the queue is empty.
         """
         if self._deliveries and not self._line:
             return take()
         if self._error is not None and not self._deliveries:
             await asyncio.sleep(0)
-            raise self._error.with_traceback(None)  # or it would grow each time
+            raise self._error.with_traceback(None)  # the traceback would grow each time
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop)
         self._line.append(waiter)
@@ -114,30 +114,30 @@ class ReadQueue:
         if self._line and (self._deliveries or self._error is not None):
             self._line[0].wake()
 
-    # The link's side
+    # Called by the transport
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         self._deliveries.extend(singly(deliveries))
         self._wake()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        """The link goes on from its position."""
+        """Report it. The subscription continues from its position."""
         self._event_publisher.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        """The queue keeps its messages: they are not delivered again."""
+        """Report it. The queue keeps its messages: they are not delivered again."""
         self._event_publisher.disconnected(only)
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        """There are no acks to be lost."""
+        """Do nothing: there are no acks that could be lost."""
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], only: Container[int] | None = None
     ) -> None:
-        """Nothing is asked for again, of a subscription without acks."""
+        """Do nothing: a subscription without acks requests no redelivery."""
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        void: dict[int, int] = {}  # messages that will not be read, by source
+        void: dict[int, int] = {}  # number of discarded messages by source
         kept: deque[Delivery] = deque()
         at = self._at
         for delivery in self._deliveries:
@@ -155,10 +155,10 @@ class ReadQueue:
             self._link.consumed(source, messages)
 
     def on_end_of_topic(self, source: int) -> None:
-        """Reads wait on, as at the end of any topic."""
+        """Do nothing: reads wait on."""
 
     def on_active_changed(self, source: int, active: bool) -> None:
-        """Nobody takes turns with a reader."""
+        """Do nothing: a reader is alone on its subscription."""
 
     def on_new_source(self, source: int) -> None:
         self._event_publisher.new_source(source)
@@ -167,7 +167,7 @@ class ReadQueue:
         self._event_publisher.removed(source)
 
     def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        """The log says of each what is wrong with it, if anything is."""
+        """Do nothing: the transport has logged each of these entries."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(source, notice)
@@ -177,14 +177,14 @@ class ReadQueue:
         self._event_publisher.failed(error, source)
 
     def end(self, error: Exception) -> None:
-        """Reads get `error` once nothing is here; the first one that ended it stays."""
+        """End the subscription. Once the queue is empty, reads raise the first `error`."""
         if self._error is None:
             self._error = error
             self._wake()
 
 
 class _Waiter:
-    """Somebody in line, woken any number of times."""
+    """A waiting read. It can be woken any number of times."""
 
     __slots__ = ("_future", "_loop", "gave_up")
 
@@ -194,7 +194,7 @@ class _Waiter:
         self.gave_up = False
 
     async def turn(self) -> None:
-        """Suspend until woken, since the last time."""
+        """Suspend until the next wake-up after the last one."""
         await self._future
         self._future = self._loop.create_future()
 
