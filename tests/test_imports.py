@@ -124,6 +124,8 @@ PRIVATE_ALLOWED = {
     ("awaiting.py", "asyncio.coroutines._is_coroutine"),
     ("transport/stock/calls.py", "asyncio._get_running_loop"),
     ("transport/stock/native_ids.py", "message_id._msg_id"),
+    ("transport/stock/client_config.py", "given._service_info"),
+    ("transport/stock/dual_exceptions.py", "PulsarException._raised_as"),
     ("transport/versioned/messages.py", "self._schema._decode_bytes"),
     ("transport/stock/transport.py", "client._client"),
     ("spark/triage/storing.py", "spark.sparkContext._jsc"),

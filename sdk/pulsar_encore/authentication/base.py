@@ -15,8 +15,7 @@ from ..errors import ConfigurationError, NotSupportedError
 from ..exceptions import AuthenticationError
 
 
-@stock.twin("pulsar.Authentication")
-class Authentication(stock.Twin):
+class Authentication:
     """Proves who the client is. The subclasses name methods; of its own it is a plugin of stock's.
 
     A subclass of yours sets `method_name` and overrides `data`. (The stock transport takes those of

@@ -30,7 +30,7 @@ from ..base import AckPlan, Capabilities, Delivery, Sink
 from .calls import Calls
 from .deliveries import Grouper, Sources, partition_name
 from .messages import dress
-from .native_ids import to_native
+from .native_ids import from_native, to_native
 from .originals import Original, Originals
 from .pump import Pump
 from .seeking import seek
@@ -465,7 +465,7 @@ class StockConsumer:
         )
         topics = self._subscription.topics
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
-        return MessageId.wrap(native_id).with_topic(topic)
+        return from_native(native_id, topic)
 
     async def acked_position(self) -> MessageId | None:
         return None

@@ -25,7 +25,7 @@ from ...options import ProducerOptions
 from ...outgoing import Outgoing
 from .calls import Calls, in_thread
 from .errors import failure, raised
-from .native_ids import from_native
+from .native_ids import StockMessageId, from_native
 from .producer_config import Router, pending_limit
 
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
@@ -124,7 +124,7 @@ class StockProducer:
         topic = self._topic
         if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
             topic = f"{topic}-partition-{partition}"
-        return MessageId(
+        return StockMessageId(
             partition,
             native_id.ledger_id(),
             native_id.entry_id(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from ... import stock
 from ...encryption import ContextFields
+from ...ids import MessageId
 from ...message import RawMessage
 from ...topic_names import base_name
 from .writers import Version, WriterSchemas
@@ -92,6 +93,11 @@ class VersionedMessage:
         self._raw = raw
         self._versions = versions
         self._version = version
+
+    @property
+    def id_class(self) -> type[MessageId]:
+        """The class of its id, as the transport has it."""
+        return getattr(self._raw, "id_class", MessageId)
 
     def value(self) -> Any:
         """The payload decoded.
