@@ -34,6 +34,7 @@ Raised where the mistake is, before anything is sent, and always with what to ch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from . import stock
@@ -88,13 +89,13 @@ class PulsarException(EncoreError):
     result: str = "UnknownError"
     retryable: bool = False
 
-    # Subclasses that `pulsar.exceptions` has as well. The stock transport fills this table.
-    _raised_as: ClassVar[dict[type[PulsarException], type[PulsarException]]] = {}
+    # Gives the subclass to raise in place of a class. The stock transport sets it.
+    _raised_as: ClassVar[Callable[[type[Any]], type[Any]] | None] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # As OSError picks FileNotFoundError. Code above the transports raises most exceptions, and
         # a program on the stock transport catches those by the names of `pulsar` too.
-        kind: Any = cls._raised_as.get(cls, cls)
+        kind = cls if PulsarException._raised_as is None else PulsarException._raised_as(cls)
         made: Self = super().__new__(kind, *args)
         return made
 

@@ -7,13 +7,12 @@ the transports, so these classes are not named where one is raised: `PulsarExcep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 import pulsar.asyncio
 import pulsar.exceptions
 
-from ... import exceptions
 from ...errors import PulsarException
 
 
@@ -28,7 +27,12 @@ def _theirs(ours: type[PulsarException]) -> type[Exception]:
     raise AssertionError(f"{ours.__name__} has no PulsarException")  # pragma: no cover
 
 
+@cache
 def _dual(ours: type[PulsarException]) -> type[PulsarException]:
+    """The class to raise in place of one of this package, or of one that a program derived."""
+    if issubclass(ours, pulsar.asyncio.PulsarException):
+        return ours
+
     def reduce(self: Any) -> Any:
         # As an exception of ours: where a pickle is read, `pulsar` need not be loaded.
         _, *rest = super(dual, self).__reduce__()
@@ -47,16 +51,6 @@ def _dual(ours: type[PulsarException]) -> type[PulsarException]:
     return dual
 
 
-def _all(kind: type[PulsarException]) -> Iterator[type[PulsarException]]:
-    yield kind
-    for each in kind.__subclasses__():
-        if each.__module__ in (PulsarException.__module__, exceptions.__name__):
-            yield from _all(each)
-
-
-_DUAL: Final = {kind: _dual(kind) for kind in set(_all(PulsarException))}
-
-
 def use_dual_exceptions() -> None:
     """Raise every `PulsarException` of this process as one of these classes from now on."""
-    PulsarException._raised_as.update(_DUAL)
+    PulsarException._raised_as = _dual
