@@ -90,7 +90,7 @@ class PulsarException(EncoreError):
     retryable: bool = False
 
     # Gives the subclass to raise in place of a class. The stock transport sets it.
-    _raised_as: ClassVar[Callable[[type[Any]], type[Any]] | None] = None
+    _raised_as: ClassVar[Callable[[Any], Any] | None] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # As OSError picks FileNotFoundError. Code above the transports raises most exceptions, and
