@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test worlds faults integration histories image bench docs lint types format clean
+.PHONY: demo test worlds faults integration contract-oldest histories image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -34,6 +34,19 @@ faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev brok
 SUITES ?= integration
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar, one for each core
 	$(BIN)/python -m pytest --numprocesses auto -o faulthandler_timeout=1200 $(SUITES) $(PYTEST_ARGS)
+
+# The oldest release of pulsar-client that pyproject.toml accepts. The virtual environment has the
+# newest one, so `make integration` tests that.
+OLDEST := $(shell sed -n 's/.*"pulsar-client>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+contract-oldest: $(STAMP)  ## the contract suite of the stock transport, on the oldest pulsar-client
+	@if $(BIN)/python -m pip show pulsar-client | grep -Eq '^Version: $(OLDEST)(\.0)*$$'; then \
+	    echo "pulsar-client $(OLDEST) is the newest release too: make integration tests it"; \
+	else \
+	    $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/oldest \
+	        'pulsar-client==$(OLDEST)' && \
+	    PYTHONPATH=$(abspath $(VENV))/oldest timeout 900 $(BIN)/python -m pytest \
+	        --numprocesses auto integration/contract -k stock $(PYTEST_ARGS); \
+	fi
 
 image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)
 	$(PYTHON) docker/pulsar_image.py

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import ConfigurationError, MessageId
+from pulsar_encore.transport.stock.cpp_ids import from_native
 
 U63 = 2**63 - 1
 positions = st.integers(0, 50) | st.integers(0, U63)
@@ -182,21 +183,45 @@ def test_an_id_is_of_numbers(name: str, value: Any) -> None:
         MessageId(**{name: value})
 
 
-# Ids are stock's as well.
+# Code of the stock client compares with our ids, and uses those of the stock transport.
 
 
 @given(ids, st.text(max_size=8))
-def test_an_id_is_one_of_stocks_and_stocks_code_can_use_it(
+def test_code_of_the_stock_client_can_use_ids_of_the_stock_transport(
     message_id: MessageId, topic: str
 ) -> None:
-    named = message_id.with_topic(topic)
-    for each in (message_id, named, MessageId.deserialize(message_id.serialize())):
-        assert isinstance(each, pulsar.MessageId)
-        native = each._msg_id
-        assert type(native) is _pulsar.MessageId
-        assert MessageId.wrap(native) == message_id
-        assert native == _pulsar.MessageId.deserialize(message_id.serialize())
-    assert pulsar.MessageBatch().with_message_id(message_id)  # refuses whatever is no id
+    native = message_id._msg_id
+    assert type(native) is _pulsar.MessageId
+    assert native == _pulsar.MessageId.deserialize(message_id.serialize())
+    stock_id = from_native(native, topic)
+    assert fields(stock_id) == fields(message_id.with_topic(topic))
+    assert isinstance(stock_id, pulsar.MessageId) and isinstance(stock_id, MessageId)
+    assert not isinstance(message_id, pulsar.MessageId)
+    assert MessageId.wrap(stock_id) is stock_id
+    assert pulsar.MessageBatch().with_message_id(stock_id)  # refuses all other types
+
+
+@given(ids, ids)
+def test_an_id_of_the_stock_transport_is_equal_to_a_plain_one(
+    one: MessageId, other: MessageId
+) -> None:
+    stock_one, stock_other = from_native(one._msg_id), from_native(other._msg_id)
+    for left, right in (stock_one, other), (one, stock_other), (stock_one, stock_other):
+        assert (left == right) is (one == other)
+        assert (left != right) is (one != other)
+        assert (left < right) is (one < other)
+        assert (left <= right) is (one <= other)
+        assert (left > right) is (one > other)
+        assert (left >= right) is (one >= other)
+    assert hash(stock_one) == hash(one)
+    assert stock_one in {one} and one in {stock_one}
+
+
+def test_a_pickle_of_an_id_of_the_stock_transport_is_a_plain_id() -> None:
+    stock_id = from_native(MessageId(0, 1, 2, 3, batch_size=9)._msg_id, "t")
+    for again in (pickle.loads(pickle.dumps(stock_id)), copy.deepcopy(stock_id)):
+        assert type(again) is MessageId
+        assert fields(again) == fields(stock_id)
 
 
 @given(ids, ids)
@@ -212,15 +237,16 @@ def test_ids_compare_with_stocks_as_with_ours(one: MessageId, other: MessageId) 
         assert (one >= theirs) is (one >= other)
     assert (wrapped == one) is (other == one)
     assert (wrapped != one) is (other != one)
-    assert (wrapped < one) is (other < one)
-    assert (wrapped >= one) is (other >= one)
+    # On the left of a plain id, `pulsar.MessageId` orders by its own rule: the partition first.
+    stock_id = from_native(one._msg_id)
+    assert (wrapped < stock_id) is (other < one)
+    assert (wrapped >= stock_id) is (other >= one)
 
 
 @pytest.mark.parametrize("name", ["earliest", "latest"])
 def test_the_ends_are_stocks_either_way(name: str) -> None:
     ours, stock = getattr(MessageId, name), getattr(pulsar.MessageId, name)
     assert ours == stock and ours._msg_id == stock
-    assert isinstance(ours, pulsar.MessageId)
 
 
 def test_order_has_no_gaps_where_stocks_class_would_step_in() -> None:
@@ -241,4 +267,4 @@ def test_an_id_stays_a_value() -> None:
     for name in ("topic", "batch_size", "first_chunk", "_msg_id"):
         with pytest.raises(AttributeError):
             setattr(message_id, name, None)
-    assert vars(message_id) == {}  # nothing native came along
+    assert not hasattr(message_id, "__dict__")  # holds nothing native

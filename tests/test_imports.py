@@ -153,6 +153,8 @@ PRIVATE_ALLOWED = {
     ("eventloop/awaitables.py", "asyncio.coroutines._is_coroutine"),
     ("transport/stock/cpp_calls.py", "asyncio._get_running_loop"),
     ("transport/stock/cpp_ids.py", "message_id._msg_id"),
+    ("transport/stock/client_config.py", "given._service_info"),
+    ("transport/stock/dual_exceptions.py", "PulsarException._raised_as"),
     ("transport/versioned/versioned_messages.py", "self._schema._decode_bytes"),
     ("transport/stock/stock_transport.py", "client._client"),
     ("spark/triage/output_files.py", "spark.sparkContext._jsc"),

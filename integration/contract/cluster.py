@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import pulsar
+
 import pulsar_encore as encore
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.interface import Capabilities, Transport
@@ -19,7 +21,7 @@ from pulsar_encore.transport.native.service_options import of_options
 from pulsar_encore.transport.stock.stock_transport import StockTransport
 
 # The engine's log is global: the first logger made decides, and tests provoke errors.
-QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 @dataclass(frozen=True, slots=True)

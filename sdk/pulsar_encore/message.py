@@ -21,6 +21,8 @@ class RawMessage(Protocol):
 
     The two keys are there as text, which never fails where there are bytes, and as bytes. What a
     transport cannot read, `properties` included, is its `UnreadableError` and nothing else.
+
+    A transport whose ids are of a subclass of `MessageId` names it in the attribute `id_class`.
     """
 
     def data(self) -> bytes: ...
@@ -200,14 +202,15 @@ class Message:
         assert entry is not None  # `of_reader` sets the id
         source = entry.source
         chunk = entry.first_chunk
-        return MessageId(
+        make: type[MessageId] = getattr(self._raw, "id_class", MessageId)
+        return make(
             source.partition,
             entry.key[0],
             entry.key[1],
             self._index if entry.batched else -1,
             batch_size=entry.size if entry.batched else 0,
             topic=source.topic,
-            first_chunk=chunk and MessageId(source.partition, *chunk, topic=source.topic),
+            first_chunk=chunk and make(source.partition, *chunk, topic=source.topic),
         )
 
     def topic_name(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from . import stock
 from .errors import ConfigurationError
 from .message import Message
 from .options.checks import integer
@@ -20,8 +19,7 @@ from .wire.entries import decode_batch
 _SIZE: Final = 4  # bytes of a size, before each message's metadata
 
 
-@stock.twin("pulsar.MessageBatch")
-class MessageBatch(stock.Twin):
+class MessageBatch:
     """Reads the payload of a batch, not compressed."""
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ from pulsar_encore import authentication
 from pulsar_encore.authentication import token_supplier as supplied
 from pulsar_encore.authentication.token_supplier import for_library
 from pulsar_encore.options import ClientOptions
+from pulsar_encore.transport.stock import client_config
 
 SECRET = "eyJhbGciOi.s3cret"
 NOWHERE = "pulsar://127.0.0.1:1"
@@ -185,10 +186,10 @@ def test_no_secret_is_in_a_repr() -> None:
         assert SECRET not in repr(ClientOptions(service_url="pulsar://h", authentication=each))
 
 
-# Stock's code, and stock's own objects
+# What the C++ library is given
 
 
-def test_the_engine_takes_ours_and_its_own(tmp_path: Path) -> None:
+def test_the_engine_takes_authentication_of_both_packages(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     oauth2 = json.dumps({"issuer_url": "https://i", "client_id": "a", "client_secret": "b"})
@@ -203,9 +204,10 @@ def test_the_engine_takes_ours_and_its_own(tmp_path: Path) -> None:
             package.Authentication("token", "token:t"),
         ):
             assert ClientOptions(service_url=NOWHERE, authentication=auth).authentication is auth
-            assert isinstance(auth, pulsar.Authentication)  # its Client checks that, and takes this
-            _pulsar.ClientConfiguration().authentication(auth.auth)
-            assert pulsar.ServiceInfo(NOWHERE, auth).service_url == NOWHERE
+            handed = client_config.authentication(auth)
+            assert isinstance(handed, pulsar.Authentication)  # its Client takes no other class
+            _pulsar.ClientConfiguration().authentication(handed.auth)
+            assert pulsar.ServiceInfo(NOWHERE, handed).service_url == NOWHERE
             assert encore.ServiceInfo(NOWHERE, auth)._service_info.service_url == NOWHERE
 
 

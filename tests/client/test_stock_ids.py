@@ -1,4 +1,4 @@
-"""Ids of this package in the hands of the stock client."""
+"""The stock client takes ids that the stock transport returned."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
+from pulsar_encore.transport.stock.cpp_ids import from_native
 
-QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def test_stocks_asyncio_client_seeks_acks_and_reads_by_them(
         await again.acknowledge_cumulative(sent[2])
         reader = await stock.create_reader(topic, sent[1], start_message_id_inclusive=True)
         assert (await reader.read_next()).data() == b"1"
-        await reader.seek(encore.MessageId.earliest)
+        await reader.seek(sent[0])
         assert (await reader.read_next()).data() == b"0"
     finally:
         await stock.close()
@@ -48,7 +49,7 @@ def test_stocks_blocking_client_seeks_by_them(broker: BrokerThread, topic: str) 
     try:
         producer = stock.create_producer(topic)
         theirs = [producer.send(b"%d" % number) for number in range(3)]
-        ours = [encore.MessageId.wrap(each) for each in theirs]
+        ours = [from_native(each) for each in theirs]
         consumer = stock.subscribe(topic, "s")
         consumer.seek(ours[1])
         assert consumer.receive(5000).data() == b"2"

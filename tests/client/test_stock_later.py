@@ -1,6 +1,6 @@
-"""The C++ library comes with the stock transport or with the program, and then ours are its too.
+"""When the C++ library is loaded, and whose exceptions and ids a program then gets.
 
-Each case is a program of its own: what is imported when is what it is about.
+Each case is a program of its own, because the order of imports matters.
 """
 
 from __future__ import annotations
@@ -50,48 +50,102 @@ async def main():
 encore.testing.run(main())
 """
 
-# What has to hold once `pulsar` is imported, whoever imported first.
-TWINS = """
+# What has to hold once a client is on the stock transport, whichever package is imported first.
+BOTH = """
 import pickle
 import pulsar
+import pulsar.asyncio
 import pulsar_encore as encore
+from pulsar_encore.transport.stock.dual_exceptions import use_dual_exceptions
+from pulsar_encore.transport.stock.cpp_ids import from_native
 
-kept = globals().get("kept", encore.MessageId(0, 1, 2, 3))
-made = encore.MessageId(0, 1, 2, 3)
-native = pulsar.MessageId(0, 1, 2, 3)
-for each in (kept, made):
-    assert isinstance(each, pulsar.MessageId)
+use_dual_exceptions()
+
+plain, native = encore.MessageId(0, 1, 2, 3), pulsar.MessageId(0, 1, 2, 3)
+received = from_native(native._msg_id)
+assert isinstance(received, pulsar.MessageId) and isinstance(received, encore.MessageId)
+for each in (plain, received):
     assert each == native and native == each and not each != native and not native != each
     assert each <= native and native >= each
-    assert pickle.loads(pickle.dumps(each)) == each and hash(each) == hash(made)
-    assert each == native._msg_id and each in {made} and vars(each) == {}
-assert kept == made
+    assert pickle.loads(pickle.dumps(each)) == each and hash(each) == hash(plain)
+    assert each == native._msg_id and each in {plain}
 for name in encore.exceptions.__all__:
-    assert issubclass(getattr(encore, name), getattr(pulsar, name)), name
+    ours, theirs = getattr(encore, name), getattr(pulsar, name)
+    for kinds in ours, theirs, pulsar.PulsarException, pulsar.asyncio.PulsarException:
+        try:
+            raise ours("why")
+        except kinds as error:
+            assert str(error) == "why" and type(error).__name__ == ours.__name__, name
 try:
     raise encore.ReceiveTimeout("late")
 except pulsar.Timeout as error:
     assert isinstance(error, TimeoutError) and str(error) == "late"
     assert error.error() == pulsar.Result.Timeout == error.error()
-assert str(pickle.loads(pickle.dumps(encore.TopicNotFound("x")))) == "x"
-for name in (
-    "Authentication", "AuthenticationToken", "AuthenticationBasic", "AuthenticationTLS",
-    "AuthenticationOauth2", "AuthenticationAthenz", "CryptoKeyReader", "ConsoleLogger",
-    "FileLogger", "ConsumerKeySharedPolicy", "ConsumerDeadLetterPolicy", "EncryptionContext",
-    "EncryptionKey", "ServiceInfo", "ServiceInfoProvider", "AutoClusterFailover", "MessageBatch",
-):
-    assert issubclass(getattr(encore, name), getattr(pulsar, name)), name
+again = pickle.loads(pickle.dumps(encore.TopicNotFound("x")))
+assert str(again) == "x" and isinstance(again, pulsar.TopicNotFound)
 """
 
-ASYNCIO = """
-import pulsar.asyncio
-try:
-    raise encore.ConsumerBusy("taken")
-except pulsar.asyncio.PulsarException as error:
-    assert isinstance(error, pulsar.ConsumerBusy)
-    assert (error.error(), str(error)) == (pulsar.Result.ConsumerBusy, "taken")
-import sys
-assert not [each for each in sys.meta_path if type(each).__module__ == "pulsar_encore.stock"]
+# A client on the native transport: `pulsar` is loaded, and none of its exceptions is raised.
+NATIVE = """
+import asyncio, sys
+import pulsar, pulsar.asyncio
+import pulsar_encore as encore
+
+async def main():
+    async with encore.Client(sys.argv[1], transport="native") as client:
+        producer = await client.create_producer(sys.argv[2])
+        sent = await producer.send(b"x")
+        consumer = await client.subscribe(sys.argv[2], "s")
+        assert type(sent) is encore.MessageId and sent == pulsar.MessageId.wrap(sent._msg_id)
+        try:
+            await consumer.receive(10)
+        except (pulsar.PulsarException, pulsar.asyncio.PulsarException):
+            raise AssertionError("of the C++ client")
+        except encore.Timeout as error:
+            assert type(error) is encore.ReceiveTimeout
+            assert error.error() == pulsar.Result.Timeout
+
+asyncio.run(main())
+"""
+
+# A client on the stock transport: exceptions of the code above the transport are dual as well.
+STOCK = """
+import asyncio, sys
+import pulsar, pulsar.asyncio
+import pulsar_encore as encore
+
+async def main():
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    async with encore.Client(sys.argv[1], transport="stock", logger=quiet) as client:
+        producer = await client.create_producer(sys.argv[2])
+        ids = [await producer.send(b"x")]
+        consumer = await client.subscribe(
+            sys.argv[2], "s", initial_position=encore.InitialPosition.Earliest
+        )
+        reader = await client.create_reader(sys.argv[2], encore.MessageId.earliest)
+        ids.append((await consumer.receive(5000)).message_id())
+        ids.append((await reader.read_next(5000)).message_id())
+        ids.append(await consumer.get_last_message_id())
+        for each in ids:
+            assert isinstance(each, pulsar.MessageId) and isinstance(each, encore.MessageId)
+            assert each == ids[0] and each in {ids[0]}
+        for late in consumer.receive(10), reader.read_next(10):
+            try:
+                await late
+            except pulsar.Timeout as error:
+                assert isinstance(error, encore.Timeout) and isinstance(error, TimeoutError)
+        try:
+            await client.create_producer("not://a/topic")
+        except pulsar.InvalidTopicName as error:
+            assert isinstance(error, encore.ConfigurationError)
+        await consumer.close()
+        for kinds in pulsar.AlreadyClosed, pulsar.asyncio.PulsarException, encore.ClosedError:
+            try:
+                await consumer.receive()
+            except kinds as error:
+                assert error.error() == pulsar.Result.AlreadyClosed
+
+asyncio.run(main())
 """
 
 
@@ -113,9 +167,9 @@ client = encore.Client(sys.argv[1])
 """
 
 
-def ran(*parts: str) -> subprocess.CompletedProcess[str]:
+def ran(*parts: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(parts)],
+        [sys.executable, "-W", "error", "-c", "\n".join(parts), *arguments],
         capture_output=True,
         text=True,
         timeout=LONGEST_S,
@@ -179,53 +233,34 @@ def test_the_stock_transport_and_the_schemas_load_it() -> None:
 
 
 @pytest.mark.parametrize("first", ["pulsar_encore", "pulsar", "_pulsar", "pulsar.asyncio"])
-def test_ours_are_stocks_whichever_is_imported_first(first: str) -> None:
-    check(f"import {first}", TWINS, ASYNCIO)
+def test_errors_and_ids_of_the_stock_transport_are_stocks(first: str) -> None:
+    check(f"import {first}", BOTH)
 
 
-def test_what_was_made_before_stock_came_is_stocks_too() -> None:
+def test_importing_pulsar_changes_no_class_of_this_package() -> None:
     check(
-        "import pulsar_encore as encore",
-        "kept = encore.MessageId(0, 1, 2, 3)",
+        "import sys, pulsar_encore as encore",
+        "kinds = {name: getattr(encore, name) for name in encore.__all__}",
+        "bases = {n: k.__bases__ for n, k in kinds.items() if isinstance(k, type)}",
         "raised = encore.Timeout('early')",
-        "class Own(encore.Timeout): pass",
-        "own = Own('mine')",
-        "auth = encore.AuthenticationToken('secret')",
-        "assert encore.AuthenticationToken.__mro__[-2:] == (encore.stock.Twin, object)",
-        TWINS,
-        "assert isinstance(raised, pulsar.Timeout) and isinstance(own, pulsar.Timeout)",
-        "assert isinstance(auth, pulsar.AuthenticationToken) and auth.auth is auth.auth",
-        ASYNCIO,
-        "assert isinstance(raised, pulsar.asyncio.PulsarException)",
-        "assert isinstance(own, pulsar.asyncio.PulsarException)",
+        "import pulsar, pulsar.asyncio",
+        "assert not [f for f in sys.meta_path if type(f).__module__.startswith('pulsar_encore')]",
+        "assert bases == {name: kinds[name].__bases__ for name in bases}",
+        "assert type(encore.Timeout('late')) is type(raised) is encore.Timeout",
+        "import asyncio",
+        "asyncio.run(encore.Client('pulsar://127.0.0.1:1', transport='stock').close())",
+        "assert bases == {name: kinds[name].__bases__ for name in bases}",
+        "assert not isinstance(raised, pulsar.Timeout)",
+        "assert isinstance(encore.Timeout('late'), pulsar.Timeout)",
     )
 
 
-def test_an_import_amid_handling_an_error_catches_it() -> None:
-    check(
-        "import pulsar_encore as encore",
-        "try:",
-        "    try:",
-        "        raise encore.TopicNotFound('gone')",
-        "    except Exception as error:",
-        "        import pulsar",
-        "        raise",
-        "except pulsar.TopicNotFound as error:",
-        "    assert str(error) == 'gone'",
-    )
-
-
-def test_a_thread_that_is_importing_stock_is_waited_for() -> None:
-    check(
-        "import sys, threading",
-        "importing = threading.Thread(target=lambda: __import__('pulsar'))",
-        "importing.start()",
-        "while '_pulsar' not in sys.modules and importing.is_alive(): pass",
-        "import pulsar_encore as encore",
-        "importing.join()",
-        TWINS,
-        ASYNCIO,
-    )
+@pytest.mark.parametrize("program", [NATIVE, STOCK], ids=["native", "stock"])
+def test_which_names_catch_an_error_depends_on_the_transport(
+    program: str, broker: BrokerThread, topic: str
+) -> None:
+    done = ran(program, arguments=(broker.url, topic))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_exit_handlers_of_the_program_run_before_the_engine_ends(
@@ -239,24 +274,3 @@ def test_exit_handlers_of_the_program_run_before_the_engine_ends(
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")
-
-
-def test_stocks_loader_stays_what_it_was() -> None:
-    check(
-        "import inspect, importlib.machinery, pulsar_encore",
-        "import pulsar",
-        "assert type(pulsar.__loader__) is importlib.machinery.SourceFileLoader",
-        "assert 'class MessageId' in inspect.getsource(pulsar)",
-    )
-
-
-def test_a_stock_that_does_not_import_fails_as_it_would_without_us() -> None:
-    check(
-        "import sys, pulsar_encore as encore",
-        "sys.modules['_pulsar'] = None",
-        "try:",
-        "    import pulsar",
-        "except ImportError: pass",
-        "else: raise AssertionError('there is one')",
-        "assert str(encore.Timeout('late')) == 'late'",
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
 from pulsar_encore.options import ClientOptions, ConsumerOptions, ProducerOptions
+from pulsar_encore.transport.stock import client_config
 from pulsar_encore.values import crypto_keys as encryption
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import BatchError, encode_batch
@@ -149,23 +151,49 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("package", [encore, pulsar])
-def test_stocks_client_takes_fail_over_of_either_package(package: Any) -> None:
+def test_the_stock_transport_takes_fail_over_of_either_package(package: Any) -> None:
     info = package.ServiceInfo("pulsar+ssl://h", package.AuthenticationToken("t"), "/ca.pem")
     failover = package.AutoClusterFailover(info, [info, info], 7, 8, 9)
     assert ClientOptions(service_url=failover).service_url is failover
-    primary, secondary, *numbers, _ = pulsar.Client(failover)._client.given
+    handed = client_config.service_url(failover)
+    primary, secondary, *numbers, _ = pulsar.Client(handed)._client.given
     assert [each.service_url for each in (primary, *secondary)] == ["pulsar+ssl://h"] * 3
     assert (primary.use_tls, primary.tls_trust_certs_file_path) == (True, "/ca.pem")
     assert numbers == [7, 8, 9]
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("package", [encore, pulsar])
+def test_the_stock_transport_takes_providers_of_either_package(package: Any) -> None:
+    info = package.ServiceInfo("pulsar://h")
+    told: list[Any] = []
 
     class Provider(package.ServiceInfoProvider):  # type: ignore[misc, name-defined]
         def initial_service_info(self) -> Any:
             return info
 
+        def initialize(self, on_service_info_update: Any) -> None:
+            on_service_info_update(info)
+
+        def close(self) -> None:
+            told.append("closed")
+
     provider = Provider()
     assert ClientOptions(service_url=provider).service_url is provider
-    assert pulsar.Client(provider)._client.given[0] is provider
-    provider.close()
+    handed = pulsar.Client(client_config.service_url(provider))._client.given[0]
+    handed.initialize(told.append)
+    for each in handed.initial_service_info(), told.pop():
+        assert isinstance(each, pulsar.ServiceInfo) and each.service_url == "pulsar://h"
+    handed.close()
+    assert told == ["closed"]
+
+
+@pytest.mark.parametrize("given", ["own", "stock"])
+def test_the_stock_transport_takes_authentication_of_either_package(given: str) -> None:
+    made = (encore if given == "own" else pulsar).AuthenticationToken("secret")
+    handed = client_config.authentication(made)
+    assert isinstance(handed, pulsar.Authentication) and handed.auth is made.auth
+    assert client_config.authentication(None) is None
 
 
 async def test_the_engine_asks_a_provider_of_ours(broker: BrokerThread, topic: str) -> None:
@@ -180,12 +208,17 @@ async def test_the_engine_asks_a_provider_of_ours(broker: BrokerThread, topic: s
         await (await client.create_producer(topic)).send(b"there")
 
 
-@pytest.mark.usefixtures("no_engine")
-def test_loggers_are_stocks_to_its_client(tmp_path: Path) -> None:
-    for logger in (QUIET, encore.FileLogger(encore.LoggerLevel.Warn, str(tmp_path / "log"))):
-        assert logger.log_level == logger._level
-        assert isinstance(logger.log_level, pulsar.LoggerLevel)
-        assert pulsar.Client(NOWHERE, logger=logger)._client.given[0] == NOWHERE
+def test_the_stock_transport_takes_loggers_of_either_package(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    for package in encore, pulsar:
+        console = client_config.logger(package.ConsoleLogger(package.LoggerLevel.Error))
+        assert isinstance(console, pulsar.ConsoleLogger)
+        assert console.log_level is pulsar.LoggerLevel.Error
+        file = client_config.logger(package.FileLogger(package.LoggerLevel.Warn, path))
+        assert isinstance(file, pulsar.FileLogger)
+        assert (file.log_level, file.log_file) == (pulsar.LoggerLevel.Warn, path)
+    own = logging.getLogger("mine")
+    assert client_config.logger(own) is own and client_config.logger(None) is None
     assert repr(QUIET) == "ConsoleLogger(LoggerLevel.Error)"
 
 

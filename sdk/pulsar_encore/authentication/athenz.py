@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import stock
 from .authentication import Authentication, text
 
 
-@stock.twin("pulsar.AuthenticationAthenz")
 class AuthenticationAthenz(Authentication):
     """Athenz role tokens. For the stock transport; another says so by name.
 

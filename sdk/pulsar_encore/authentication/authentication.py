@@ -14,8 +14,7 @@ from .. import stock
 from ..errors import AuthenticationError, ConfigurationError, NotSupportedError
 
 
-@stock.twin("pulsar.Authentication")
-class Authentication(stock.Twin):
+class Authentication:
     """Proves who the client is. The subclasses name methods; of its own it is a plugin of stock's.
 
     A subclass of yours sets `method_name` and overrides `data`. (The stock transport takes those of

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .. import stock
 from ..errors import ConfigurationError
 from .authentication import Authentication, field, text
 
 
-@stock.twin("pulsar.AuthenticationBasic")
 class AuthenticationBasic(Authentication):
     """A user and a password, given as two arguments or as JSON.
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import stock
 from ..options.checks import readable_file
 from .authentication import Authentication, text
 
 
-@stock.twin("pulsar.AuthenticationTLS")
 class AuthenticationTLS(Authentication):
     """The certificate that the TLS handshake shows; needs a `pulsar+ssl://` address.
 

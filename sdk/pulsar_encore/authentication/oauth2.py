@@ -13,7 +13,6 @@ import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .. import stock
 from . import oauth2_credentials as credentials
 from .authentication import Authentication, text
 from .oauth2_issuer import grant
@@ -32,7 +31,6 @@ class _Kept(NamedTuple):
     good: float
 
 
-@stock.twin("pulsar.AuthenticationOauth2")
 class AuthenticationOauth2(Authentication):
     """OAuth2 client credentials.
 

@@ -7,7 +7,6 @@ import inspect
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .authentication import Authentication, failed, text
@@ -17,7 +16,6 @@ _TOKEN: Final = "token:"
 _FILE: Final = "file:"
 
 
-@stock.twin("pulsar.AuthenticationToken")
 class AuthenticationToken(Authentication):
     """A token, as it is or from where it is had each time.
 

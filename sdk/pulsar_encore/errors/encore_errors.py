@@ -8,9 +8,9 @@
         WrongLoopError      you: called from another event loop
         ForkedError         you: used in a child process
       LeaseLostError        nobody: your time with a message is over, it comes again
-      PulsarException       all that has a `Result` (also both PulsarExceptions of stock)
-        ClosedError         you, late: the object was closed (also pulsar.AlreadyClosed)
-        Timeout             also pulsar.Timeout
+      PulsarException       all that has a `Result`
+        ClosedError         you, late: the object was closed
+        Timeout
           ReceiveTimeout    nobody: nothing arrived in time (also a TimeoutError)
           TransportTimeout  a TransportError: no answer in time
         TransportError      the broker or the network; `retryable`: trying again can help
@@ -22,9 +22,10 @@
         StateDamagedError   files of a state directory were lost or changed
       Refusal               a `testing` broker or transport cannot do what a test asked of it
 
-"Also" stock's are those that are named so from when the program imports its package (`stock`).
 A result that has a name in stock's `pulsar.exceptions` is raised as the class of that name in
 `pulsar_encore.exceptions`: a TransportError, or a ConfigurationError where the mistake is yours.
+Once a program has made a client on the stock transport, each PulsarException is also an instance of
+the exception of the same name in `pulsar.exceptions`, and of `pulsar.asyncio.PulsarException`.
 `Refusal` is `devbroker`'s; errors of dead letters (`deadletters.NothingSelectedError` and kin) are
 ConfigurationErrors.
 
@@ -32,6 +33,9 @@ Raised where the mistake is, before anything is sent, and always with what to ch
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 from .. import stock
 from .result import Result
@@ -71,9 +75,8 @@ class ForkedError(ConfigurationError):
     """Used in a child process, made in its parent."""
 
 
-@stock.twin("PulsarException", "pulsar.asyncio.PulsarException")
 class PulsarException(EncoreError):
-    """What Pulsar has a result code for; as stock's two classes of this name it is caught.
+    """An error that has a Pulsar result code.
 
     Args:
         message: What happened and what to change; or a `Result`, as stock's takes one.
@@ -85,6 +88,16 @@ class PulsarException(EncoreError):
 
     result: str = "UnknownError"
     retryable: bool = False
+
+    # Gives the subclass to raise in place of a class. The stock transport sets it.
+    _raised_as: ClassVar[Callable[[Any], Any] | None] = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # As OSError picks FileNotFoundError. Code above the transports raises most exceptions, and
+        # a program on the stock transport catches those by the names of `pulsar` too.
+        kind = cls if PulsarException._raised_as is None else PulsarException._raised_as(cls)
+        made: Self = super().__new__(kind, *args)
+        return made
 
     def __init__(
         self,
@@ -112,14 +125,12 @@ class PulsarException(EncoreError):
         return Exception.__str__(self)
 
 
-@stock.twin("AlreadyClosed")
 class ClosedError(PulsarException):
     """The client, consumer, producer or reader was closed before or during the call."""
 
     result = "AlreadyClosed"
 
 
-@stock.twin("Timeout")
 class Timeout(PulsarException):
     """Nothing came in time: no message (`ReceiveTimeout`), or no answer (`TransportTimeout`)."""
 

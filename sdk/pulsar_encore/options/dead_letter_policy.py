@@ -55,8 +55,7 @@ class DeadLetterPolicy:
             raise ConfigurationError("dead_letter_topic and retry_letter_topic must differ")
 
 
-@stock.twin("pulsar.ConsumerDeadLetterPolicy")
-class ConsumerDeadLetterPolicy(stock.Twin):
+class ConsumerDeadLetterPolicy:
     """Stock's form of a `DeadLetterPolicy`.
 
     Args:

@@ -55,8 +55,7 @@ class KeySharedPolicy:
         return list(self._ranges)
 
 
-@stock.twin("pulsar.ConsumerKeySharedPolicy")
-class ConsumerKeySharedPolicy(stock.Twin):
+class ConsumerKeySharedPolicy:
     """How a Key_Shared consumer takes part.
 
     Args:

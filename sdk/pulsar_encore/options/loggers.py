@@ -5,9 +5,6 @@ Owns `LoggerLevel`, `ConsoleLogger`, `FileLogger`.
 
 from __future__ import annotations
 
-from typing import Any
-
-from .. import stock
 from ..values.pulsar_enum import PulsarEnum
 from .checks import text
 from .enums import coerce
@@ -20,8 +17,7 @@ class LoggerLevel(PulsarEnum):
     Error = 3
 
 
-@stock.twin("pulsar.ConsoleLogger")
-class ConsoleLogger(stock.Twin):
+class ConsoleLogger:
     """Has the library log to standard output.
 
     Args:
@@ -35,16 +31,14 @@ class ConsoleLogger(stock.Twin):
         self._level = coerce(LoggerLevel, log_level, "log_level")
 
     @property
-    def log_level(self) -> Any:
-        """A `LoggerLevel`; stock's, which is equal, where that is loaded: it takes no other."""
-        return stock.member_for_stock(self._level)
+    def log_level(self) -> LoggerLevel:
+        return self._level
 
     def __repr__(self) -> str:
         return f"ConsoleLogger({self._level})"
 
 
-@stock.twin("pulsar.FileLogger")
-class FileLogger(stock.Twin):
+class FileLogger:
     """Has the library log into a file.
 
     Args:
@@ -60,9 +54,8 @@ class FileLogger(stock.Twin):
         self.log_file: str = text(log_file, "log_file")
 
     @property
-    def log_level(self) -> Any:
-        """A `LoggerLevel`; stock's, which is equal, where that is loaded: it takes no other."""
-        return stock.member_for_stock(self._level)
+    def log_level(self) -> LoggerLevel:
+        return self._level
 
     def __repr__(self) -> str:
         return f"FileLogger({self._level}, {self.log_file!r})"

@@ -145,13 +145,14 @@ class Reader:
         delivery, at, count = part
         topic, partition = self._link.topic_of(delivery.source)
         chunk = delivery.first_chunk
-        first = None if chunk is None else MessageId(partition, *chunk, topic=topic)
+        make: type[MessageId] = getattr(delivery.messages[at], "id_class", MessageId)
+        first = None if chunk is None else make(partition, *chunk, topic=topic)
         size = delivery.batch_size
         return [
             Message.of_reader(
                 delivery.messages[affinity],
                 self._schema,
-                MessageId(
+                make(
                     partition,
                     delivery.ledger,
                     delivery.entry,

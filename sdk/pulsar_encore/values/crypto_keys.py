@@ -16,8 +16,7 @@ from ..options import CompressionType
 from ..options.enums import coerce
 
 
-@stock.twin("pulsar.CryptoKeyReader")
-class CryptoKeyReader(stock.Twin):
+class CryptoKeyReader:
     """Reads keys from two files, the same for every name, when they are needed.
 
     A subclass may find keys elsewhere, by name: it overrides `public_key` and `private_key`. (The
@@ -115,8 +114,7 @@ class ContextFields(Protocol):
     def is_decryption_failed(self) -> bool: ...
 
 
-@stock.twin("pulsar.EncryptionKey")
-class EncryptionKey(stock.Twin):
+class EncryptionKey:
     """One of the keys that a message was encrypted with."""
 
     def __init__(self, key: KeyFields) -> None:
@@ -146,8 +144,7 @@ class EncryptionKey(stock.Twin):
         return str(self)
 
 
-@stock.twin("pulsar.EncryptionContext")
-class EncryptionContext(stock.Twin):
+class EncryptionContext:
     """How a message was encrypted, and what is needed to decrypt it elsewhere."""
 
     def __init__(self, context: ContextFields) -> None:

@@ -1,9 +1,8 @@
 """Message ids: what names a message, how it is written as bytes, and how ids compare.
 
-Owns `MessageId`, an immutable value, and one of stock's class too where that is loaded. It holds
-no native object (one is made when stock's code asks for it), so it can be hashed, pickled, stored
-and rebuilt, and an id rebuilt from bytes knows its place in its batch: it can never stand for its
-siblings (the stock client acks the whole batch).
+Owns `MessageId`, an immutable value. It holds no native object (one is made when stock's code asks
+for it), so it can be hashed, pickled, stored and rebuilt, and an id rebuilt from bytes knows its
+place in its batch: it can never stand for its siblings (the stock client acks the whole batch).
 Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
 """
 
@@ -27,8 +26,7 @@ _LEDGER_TAG, _ENTRY_TAG, _PARTITION_TAG = b"\x08", b"\x10", b"\x18"
 _BATCH_INDEX_TAG, _BATCH_SIZE_TAG, _FIRST_CHUNK_TAG = b"\x20", b"\x30", b"\x3a"
 
 
-@stock.twin("pulsar.MessageId")
-class MessageId(stock.Twin):
+class MessageId:
     """The position of one message: ledger, entry and, inside a batch, its index.
 
     Args:
@@ -42,7 +40,9 @@ class MessageId(stock.Twin):
 
     Equality and hash use ledger, entry, partition and batch index; order uses ledger, entry, batch
     index and partition, an id without an index coming after all indexes of its entry (it covers
-    them). Stock's ids compare with these by the same rules.
+    them). Stock's ids compare with these by the same rules, with one exception: `<` and its kin
+    with a `pulsar.MessageId` on the left use stock's order, unless the stock transport returned the
+    id on the right.
     """
 
     __slots__ = (
@@ -207,7 +207,8 @@ class MessageId(stock.Twin):
         index = self._batch_index if self._batch_index >= 0 else _MAX
         return (self._ledger, self._entry, index, self._partition)
 
-    # All six, and none derived: stock's class has its own of each.
+    # All six, and none derived: `pulsar.MessageId` has its own of each, and the ids of the stock
+    # transport inherit from both classes.
 
     def __eq__(self, other: object) -> bool:
         ours = other if isinstance(other, MessageId) else _from_stock(other)

@@ -16,8 +16,7 @@ from ..errors import ConfigurationError
 from ..options.checks import integer
 
 
-@stock.twin("pulsar.ServiceInfo")
-class ServiceInfo(stock.Twin):
+class ServiceInfo:
     """One cluster, and how to connect to it.
 
     Args:
@@ -80,8 +79,7 @@ class ServiceInfo(stock.Twin):
         )
 
 
-@stock.twin("pulsar.ServiceInfoProvider")
-class ServiceInfoProvider(stock.Twin):
+class ServiceInfoProvider:
     """Tells a client where to connect, now and later; a subclass says how it knows."""
 
     def initial_service_info(self) -> ServiceInfo:
@@ -96,8 +94,7 @@ class ServiceInfoProvider(stock.Twin):
         """Called when the client is closed."""
 
 
-@stock.twin("pulsar.AutoClusterFailover")
-class AutoClusterFailover(stock.Twin):
+class AutoClusterFailover:
     """Clusters to go to when the first does not answer.
 
     Args:

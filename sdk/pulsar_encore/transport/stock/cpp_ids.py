@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pulsar
+
 from ...values.message_id import MessageId
+
+
+class StockMessageId(MessageId, pulsar.MessageId):  # type: ignore[misc]
+    """The id of a message that the stock transport received or sent.
+
+    It is also a `pulsar.MessageId`, so that code written for that class accepts it. It compares
+    and hashes as every `MessageId`. Pickles and copies of it are plain `MessageId`s: a stored id
+    must not need the C++ library, or the place of this file.
+    """
+
+    __slots__ = ()
 
 
 def to_native(message_id: MessageId) -> Any:
@@ -20,5 +33,14 @@ def to_native(message_id: MessageId) -> Any:
 
 
 def from_native(native: Any, topic: str = "") -> MessageId:
-    """The `MessageId` of a `_pulsar.MessageId`, known to be of `topic`."""
-    return MessageId.deserialize(native.serialize(), topic)
+    """The id of a `_pulsar.MessageId`, known to be of `topic`."""
+    read = MessageId.deserialize(native.serialize())
+    return StockMessageId(
+        read.partition(),
+        read.ledger_id(),
+        read.entry_id(),
+        read.batch_index(),
+        batch_size=read.batch_size,
+        topic=topic,
+        first_chunk=read.first_chunk,
+    )

@@ -1,10 +1,13 @@
-"""The C++ library's log as records of Python's `logging`, under "pulsar_encore.engine".
+"""The C++ library's log: reasons for errors, and records of the logger "pulsar_encore.engine".
 
-Owns `EngineLog` and the one of this process. The library has one log for a process, of its first
-client, for ever; handing it a `logging.Logger` costs a lock and a formatted line for every message
-(`docs/notes/cpp-client.md#logging`). So it writes into a `LogFile`, and a thread of this module
-reads that and calls the handlers: no native thread ever waits for Python. A forked child gets a
-file of its own.
+The library hands most refusals over as a bare result code. The broker's words are only in its log,
+so `EngineLog` offers the library a file in memory to log into, and reads that. The library has one
+log for a process, that of its first client, for ever. Its own bridge to `logging` would cost a lock
+and a formatted line for every message (`docs/notes/cpp-client.md#logging`).
+
+The library writes with blocking calls while it holds its locks, so a pipe would stop its threads
+behind a slow handler. A thread of this module reads the file and calls the handlers. Only Linux has
+such files.
 """
 
 from __future__ import annotations
@@ -12,55 +15,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import mmap
 import os
 import threading
+import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pulsar
 
 from ...errors import ConfigurationError
 from ...eventloop.process import at_end, forked
-from .cpp_log_file import LogFile
 from .cpp_log_lines import LogLine, Refusals, lines
 
 #: Its level when the first client is made decides, unless it lets less through than warnings.
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")
 _PACKAGE: Final = logging.getLogger("pulsar_encore")
 
-_PERIOD_S: Final = 0.5  # a line is a record at most so long after it was written
+_PERIOD_S: Final = 0.5  # a line becomes a record at most so long after it was written
 _CHUNK: Final = 1 << 18  # bytes read at once: a few ms of parsing at most
-_MOST_BEHIND: Final = 8 << 20  # bytes not read yet; what is older is dropped and counted
-_MOST_LINES: Final = 10_000  # read, but not given to a handler yet
+_FREED_AT: Final = 1 << 20  # bytes read before their memory is given back
+_MOST_LINES: Final = 10_000  # not given to a handler yet; older ones are dropped
 _DELIVERY_WAIT_S: Final = 0.05  # how long an error waits for its own log lines to be records
+_LOOK_S: Final = 0.001
 _EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for handlers
 
 
 class EngineLog:
-    """Offers itself to the library as its log, and delivers what comes."""
+    """Reads the library's log: keeps the reasons of refusals, and delivers the lines."""
 
     def __init__(self) -> None:
-        self._file: LogFile | None = None  # the library writes into it
-        self._library_fd = -1  # by this descriptor
-        self._offered: LogFile | None = None  # the library may have taken it
+        self._fd = -1  # of the file, by which this process reads; -1 without a file
+        self._library_fd = -1  # by which the library writes
+        self._offered = -1, _identity(-1)  # a file that the library may have taken
         self._making = threading.Lock()  # one client at a time
         self._child = forked()
-        self._reset()
+        self._begin(-1)
 
-    def _reset(self) -> None:
-        self._lock = threading.Lock()  # what was read; never held while a handler runs
-        self._rest = b""  # of a record that is not whole yet
-        self._lines: deque[LogLine] = deque()
-        self._dropped = 0
+    def _begin(self, fd: int) -> None:
+        """Read from the beginning of a file."""
+        self._fd, self._file = fd, _identity(fd)
+        self._lock = threading.Lock()  # of the next five; never held while a handler runs
+        self._at = self._freed = 0  # bytes read, and those whose memory was given back
+        self._rest = b""  # the beginning of a line
+        self._lines: deque[LogLine] = deque(maxlen=_MOST_LINES)
         self._refusals = Refusals()
-        self._waiting: deque[Callable[[], object]] = deque()
+        self._delivered = 0  # handlers had what was read up to here
         self._wake = threading.Event()
-        self._ending = False  # one more look, the last
-        self._over = False  # no more handlers, whatever is left
+        self._ending = self._over = False  # deliver the last lines; no more handlers at all
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -68,198 +72,152 @@ class EngineLog:
         """The `logger=` with which a native client is to be made within.
 
         Args:
-            given: The user's, or None for this one (the console, where this cannot work).
+            given: The user's, or None for this log (the console if there can be no file).
 
         Raises:
             ConfigurationError: The program closed the log's descriptor and uses it otherwise.
         """
         with self._making:
-            if self._file is not None:
-                self._mend(self._file)
+            if self._fd >= 0:
+                if not self._file == _identity(self._fd) == _identity(self._library_fd):
+                    self._renew()
                 yield given
             elif given is not None:
                 yield given
             else:
-                file = self._offered
+                fd, file = self._offered
                 try:
-                    if file is None or not file.is_at(file.fd):
-                        file = self._offered = LogFile()
+                    if file is None or _identity(fd) != file:
+                        fd = _new_file()
+                        self._offered = fd, _identity(fd)
                 except OSError:
                     yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
-                yield pulsar.FileLogger(_level(), file.path)
-                self._offered = None
-                self._adopt(file)
-            if self._file is not None:
-                self._start()
+                yield pulsar.FileLogger(_level(), f"/proc/self/fd/{fd}")
+                self._offered = -1, None
+                self._library_fd = _other(fd)
+                if self._library_fd < 0:  # an earlier client of this process had another logger
+                    os.close(fd)
+                else:
+                    os.set_inheritable(self._library_fd, False)
+                    self._begin(fd)
+            if self._fd >= 0 and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(
+                    target=self._run, name="pulsar-encore-log", daemon=True
+                )
+                self._thread.start()
 
-    def _adopt(self, file: LogFile) -> None:
-        library_fd = file.other()
-        if library_fd is None:  # an earlier client of this process had another logger
-            file.close()
-            return
-        os.set_inheritable(library_fd, False)
-        self._file, self._library_fd = file, library_fd
+    def _renew(self) -> None:
+        """Have the library write into a new file: a fork shares this one, or it was closed.
 
-    def _mend(self, file: LogFile) -> None:
-        """Have a file again after the program closed descriptors that it did not open."""
-        fd = self._library_fd
-        if file.is_at(file.fd) and file.is_at(fd):
-            return
-        new = LogFile()
-        if file.is_at(fd):
-            os.dup2(new.fd, fd, inheritable=False)
-        elif not new.put_at(fd):
-            new.close()
-            raise ConfigurationError(
-                f"descriptor {fd}, into which the engine logs since the first client of this "
-                "process, was closed and is something else now: make the first client after "
-                "descriptors are closed (in the daemon), or keep that one open"
-            )
-        file.close()
-        with self._lock:
-            self._file, self._rest = new, b""
+        Raises:
+            ConfigurationError: The program uses the library's descriptor for something else.
+        """
+        import fcntl  # not on Windows, which has no such files
 
-    def _start(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="pulsar-encore-log", daemon=True)
-            self._thread.start()
+        old, fd, new = self._fd, self._library_fd, _new_file()
+        if _identity(fd) == self._file:
+            os.dup2(new, fd, inheritable=False)
+        else:
+            # Closed. Unlike dup2 this never takes a number that is in use again.
+            got = new if new == fd else fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
+            if got != fd:
+                os.close(got)
+                os.close(new)
+                raise ConfigurationError(
+                    f"descriptor {fd}, into which the engine logs since the first client of this "
+                    "process, was closed and is something else now: make the first client after "
+                    "descriptors are closed (in the daemon), or keep that one open"
+                )
+            new = os.dup(fd) if new == fd else new
+        if _identity(old) == self._file:
+            os.close(old)
+        self._begin(new)
 
     def _run(self) -> None:
-        open_, ending = True, False
-        while open_ and not ending:
-            self._wake.wait(_PERIOD_S)
-            self._wake.clear()
+        ending, wake = False, self._wake
+        while not ending and wake is self._wake:
+            wake.wait(_PERIOD_S)
+            wake.clear()
             # A child that was forked from a thread ends with the last of its threads, and without
-            # the interpreter's exit: this one must not be it.
+            # the interpreter's exit: this one must not be the last.
             ending = self._ending or (self._child and not threading.main_thread().is_alive())
-            waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            open_ = self._read()
-            for seen in waiting:
-                with contextlib.suppress(RuntimeError):  # its loop is closed
-                    seen()
-
-    def _read(self) -> bool:
-        """Deliver all there is; False when the program has closed the file."""
-        caught_up = False
-        while not caught_up and not self._over:
-            try:
-                self._skip()
-                caught_up = self._collect()
-            except OSError:
-                self._deliver()
-                return False
             self._deliver()
-        return True
-
-    def _collect(self) -> bool:
-        """Read on; whether that was all."""
-        with self._lock:
-            file = self._file
-            assert file is not None
-            end = file.size()
-            at = file.read - len(self._rest)
-            whole, newline, self._rest = (self._rest + file.take(_CHUNK)).rpartition(b"\n")
-            for line in lines(whole + newline, at):
-                self._refusals.add(line)
-                self._keep(line)
-            return file.read >= end
-
-    def _keep(self, line: LogLine) -> None:
-        if len(self._lines) >= _MOST_LINES:
-            self._lines.popleft()
-            self._dropped += 1
-        self._lines.append(line)
-
-    def _skip(self) -> None:
-        """Drop what is too far behind: handlers that are slower than the engine."""
-        with self._lock:
-            file = self._file
-            assert file is not None
-            while file.size() - file.read > _MOST_BEHIND:
-                data = file.take(_CHUNK)
-                self._dropped += data.count(b"\n")
-                self._rest = data.rpartition(b"\n")[2]
 
     def _deliver(self) -> None:
-        """Call the handlers. On this module's thread only, so that records keep their order."""
-        while not self._over:
-            with self._lock:
-                dropped, self._dropped = self._dropped, 0
-                line = self._lines.popleft() if self._lines else None
-            if dropped:
-                _emit(
-                    LogLine(0, f"{dropped} lines were dropped: handlers are slower than the engine")
-                )
-            if line is None:
-                return
-            _emit(line)
+        """Call the handlers with all lines, on one thread, so that records keep their order."""
+        self._read()
+        while self._lines and not self._over:
+            _emit(self._lines.popleft())
+            self._read()  # handlers may be slower than the library, and memory is bounded
+        self._delivered = self._at
+
+    def _read(self) -> bool:
+        """Read to the end of the log; False if there is no file, or the program closed it."""
+        with self._lock, contextlib.suppress(OSError):
+            while self._file is not None and _identity(self._fd) == self._file:
+                at = self._at - len(self._rest)
+                data = os.pread(self._fd, _CHUNK, self._at)
+                if not data:
+                    return True
+                self._at += len(data)
+                whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+                for line in lines(whole + newline, at):
+                    self._refusals.add(line)
+                    self._lines.append(line)
+                if self._at - self._freed >= _FREED_AT:
+                    self._freed = _give_back(self._fd, self._freed, self._at)
+        return False
 
     async def delivered(self) -> None:
-        """Wait, not long, until what was logged so far is records."""
-        if self._thread is None or not self._thread.is_alive():
-            return
-        seen = asyncio.Event()
-        self._waiting.append(partial(asyncio.get_running_loop().call_soon_threadsafe, seen.set))
+        """Wait, not long, until the lines that were logged so far are records."""
+        end, deadline = self.position(), time.monotonic() + _DELIVERY_WAIT_S
         self._wake.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY_WAIT_S):
-                await seen.wait()
+        while self._delivered < end and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
 
     def position(self) -> int:
-        """Where the log ends now: what a call that begins causes is behind it."""
-        file = self._file
+        """Where the log ends now: a call that begins now is logged behind it."""
         with contextlib.suppress(OSError):
-            return 0 if file is None else file.size()
+            return 0 if self._file is None else os.fstat(self._fd).st_size
         return 0
 
     def reason(self, result: str, since: int) -> str:
-        """The broker's words for `result`, or nothing; of a call that began at position `since`.
+        """The broker's words for `result`, or "". Callable on any thread.
 
-        On any thread. In the call's callback its line is there already: the library logs first.
+        The library logs before it calls back, so in a call's callback its line is there.
+
+        Args:
+            result: The name of the result code.
+            since: The `position` when the call began.
         """
-        with contextlib.suppress(OSError):
-            if self._file is not None and self._collect():
-                with self._lock:
-                    return self._refusals.take(result, since)
-        return ""
+        if not self._read():
+            return ""
+        with self._lock:
+            return self._refusals.take(result, since)
 
     def told(self, result: str, reason: str) -> None:
-        """The library handed a call its reason: what it logged of that is no other call's."""
-        with contextlib.suppress(OSError):
-            if self._file is not None and self._collect():
-                with self._lock:
-                    self._refusals.forget(result, reason)
+        """Forget a logged reason: the library gave that to its call itself."""
+        if self._read():
+            with self._lock:
+                self._refusals.forget(result, reason)
 
     def end(self) -> None:
         """Deliver the last lines, and no more."""
-        thread = self._thread
-        if thread is not None:
+        if self._thread is not None:
             self._ending = True
             self._wake.set()
-            if thread.is_alive():
-                thread.join(_EXIT_WAIT_S)
-            elif self._file is not None:
-                self._read()
-            self._over = True  # `logging` takes the slow handler's lock to end: leave it that
+            self._thread.join(_EXIT_WAIT_S)
+            self._over = True  # `logging` waits for the lock of a slow handler when it ends
 
     def forked(self) -> None:
-        """In a forked child, at once: the file, like its reader, is the parent's."""
-        self._child = True
-        self._making = threading.Lock()
-        self._reset()
-        old, self._offered = self._offered, None
-        if old is not None:
-            old.close()
-        old = self._file
-        if old is None or not old.is_at(self._library_fd):
-            return
-        self._file = None
-        with contextlib.suppress(OSError):
-            new = LogFile()
-            os.dup2(new.fd, self._library_fd, inheritable=False)
-            old.close()
-            self._file = new
+        """Give a forked child a file of its own, at once: it shares the parent's."""
+        self._child, self._making, self._offered = True, threading.Lock(), (-1, None)
+        if self._fd >= 0:
+            try:
+                self._renew()
+            except (OSError, ConfigurationError):
+                self._begin(-1)
 
 
 def _level() -> Any:
@@ -275,27 +233,48 @@ def _level() -> Any:
 
 def _emit(line: LogLine) -> None:
     try:
-        if not ENGINE.isEnabledFor(line.level):
-            return
-        record = ENGINE.makeRecord(
-            ENGINE.name, line.level, line.source, line.number, line.text, (), None
-        )
-        if line.time:
-            created = _instant(line.time, record.created)
-            record.relativeCreated += (created - record.created) * 1000
-            record.created, record.msecs = created, float(line.time[-3:])
-            record.thread, record.threadName = line.thread, "engine"
-        ENGINE.handle(record)
-    except BaseException:  # a handler that raises, or a filter: the next line is none the worse
+        if ENGINE.isEnabledFor(line.level):
+            name, (_, text, level, source, number) = ENGINE.name, line
+            ENGINE.handle(ENGINE.makeRecord(name, level, source, number, text, (), None))
+    except BaseException:  # a handler or a filter that raises must not stop the next line
         if logging.raiseExceptions:
             with contextlib.suppress(Exception):
                 traceback.print_exc()
 
 
-def _instant(local: str, now: float) -> float:
-    """In s since the epoch; of the two that a local time is in autumn, the one near `now`."""
-    when = datetime.fromisoformat(local)
-    return min((when.replace(fold=fold).timestamp() for fold in (0, 1)), key=lambda t: abs(t - now))
+def _new_file() -> int:
+    """Make a file in memory that appends, and return its descriptor."""
+    if not hasattr(os, "memfd_create"):
+        raise OSError("no files in memory on this system")
+    made = os.memfd_create("pulsar-encore-log", os.MFD_CLOEXEC)
+    try:
+        return os.open(f"/proc/self/fd/{made}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    finally:
+        os.close(made)
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Which file a descriptor is: a program may have closed it, and opened something else."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _other(fd: int) -> int:
+    """Return another descriptor of this process for the same file, or -1."""
+    numbers = (int(name) for name in os.listdir("/proc/self/fd"))
+    same = (each for each in numbers if each != fd and _identity(each) == _identity(fd))
+    return next(same, -1)
+
+
+def _give_back(fd: int, start: int, end: int) -> int:
+    """Free the memory of bytes that were read, in whole pages; return where it ends."""
+    end -= end % mmap.ALLOCATIONGRANULARITY
+    with contextlib.suppress(OSError), mmap.mmap(fd, end - start, offset=start) as pages:
+        pages.madvise(mmap.MADV_REMOVE)  # the file keeps its size
+    return end
 
 
 #: Of this process.

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 # SimpleLogger.h: "2026-01-31 12:00:00.123 WARN  [140303244617408] ClientConnection:1731 | text".
 _HEADER: Final = re.compile(
-    rb"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3})"
-    rb" (DEBUG|INFO|WARN|ERROR) +\[([1-9]\d*|0x[0-9a-fA-F]+)\] (\S+):(\d+) \| ",
+    rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
+    rb" (DEBUG|INFO|WARN|ERROR) +\[(?:[1-9]\d*|0x[0-9a-fA-F]+)\] (\S+):(\d+) \| ",
     re.MULTILINE,
 )
 _LEVELS: Final = {
@@ -43,8 +43,6 @@ class LogLine(NamedTuple):
     at: int  # where it begins, in bytes since the log's beginning
     text: str  # may be several lines: brokers send whole schemas
     level: int = logging.WARNING
-    time: str = ""  # "2026-01-31 12:00:00.123", local
-    thread: int = 0
     source: str = ""
     number: int = 0
 
@@ -61,16 +59,9 @@ def lines(data: bytes, at: int) -> Iterator[LogLine]:
         yield LogLine(at, _text(data[:first]))
     ends = [header.start() for header in headers[1:]]
     for header, end in zip(headers, [*ends, len(data)], strict=False):
-        time, level, thread, source, number = header.groups()
-        yield LogLine(
-            at + header.start(),
-            _text(data[header.end() : end]),
-            _LEVELS[level],
-            time.decode(),
-            int(thread, 0),
-            _text(source),
-            int(number),
-        )
+        level, source, number = header.groups()
+        text = _text(data[header.end() : end])
+        yield LogLine(at + header.start(), text, _LEVELS[level], _text(source), int(number))
 
 
 def _text(data: bytes) -> str:

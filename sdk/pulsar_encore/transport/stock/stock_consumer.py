@@ -27,7 +27,7 @@ from ...options import ConsumerType, Subscription
 from ...values.message_id import MessageId
 from ..interface import AckPlan, Capabilities, Delivery, DeliveryListener
 from .cpp_calls import CppCalls
-from .cpp_ids import to_native
+from .cpp_ids import from_native, to_native
 from .deliveries import Grouper, TopicNames, partition_name
 from .originals import CppOriginal, CppOriginals
 from .pump import Pump
@@ -465,7 +465,7 @@ class StockConsumer:
         )
         topics = self._subscription.topics
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
-        return MessageId.wrap(native_id).with_topic(topic)
+        return from_native(native_id, topic)
 
     async def acked_position(self) -> MessageId | None:
         return None

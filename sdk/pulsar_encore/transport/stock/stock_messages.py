@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...errors import UnreadableError
 from ..interface import Delivery
+from .cpp_ids import StockMessageId
 
 _T = TypeVar("_T")
 
@@ -42,6 +43,8 @@ class StockMessage:
     """
 
     __slots__ = ("native",)
+
+    id_class = StockMessageId
 
     def __init__(self, native: CppMessage) -> None:
         self.native: CppMessage = native

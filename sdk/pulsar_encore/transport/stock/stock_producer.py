@@ -24,7 +24,7 @@ from ...options import ProducerOptions
 from ...values.message_id import MessageId
 from ...values.outgoing_message import OutgoingMessage
 from .cpp_calls import CppCalls, in_thread
-from .cpp_ids import from_native
+from .cpp_ids import StockMessageId, from_native
 from .producer_config import RouterGuard, pending_limit
 from .result_errors import failure, raised
 
@@ -124,7 +124,7 @@ class StockProducer:
         topic = self._topic
         if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
             topic = f"{topic}-partition-{partition}"
-        return MessageId(
+        return StockMessageId(
             partition,
             native_id.ledger_id(),
             native_id.entry_id(),

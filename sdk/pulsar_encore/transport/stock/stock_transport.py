@@ -32,11 +32,13 @@ from ..versioned.versioned_consumer import VersionedConsumer
 from ..versioned.versioned_messages import SchemaVersions, has_versions
 from ..versioned.writer_schemas import WriterSchemas
 from .at_exit import end, end_open, keep_in_child, watch
+from .client_config import authentication, logger, service_url
 from .consumer_config import consumer_configuration, reader_configuration, subscribed_topics
 from .cpp_calls import CppCalls, Start, in_thread
 from .cpp_ids import to_native
 from .cpp_log import engine_log
 from .creations import Creations
+from .dual_exceptions import use_dual_exceptions
 from .producer_config import producer_configuration
 from .stock_consumer import STOCK, StockConsumer
 from .stock_producer import StockProducer
@@ -63,6 +65,7 @@ class StockTransport:
     capabilities = STOCK
 
     def __init__(self, options: ClientOptions) -> None:
+        use_dual_exceptions()
         self._options = options
         self._native = _native_client(options)
         self._calls = CppCalls()
@@ -216,10 +219,10 @@ async def _schema_info(native: Any, topic: str, version: int) -> Any:
 
 def _native_client(options: ClientOptions) -> Any:
     try:
-        with engine_log.offered(options.logger) as logger:
+        with engine_log.offered(logger(options.logger)) as log:
             client = pulsar.Client(
-                options.service_url,
-                authentication=options.authentication,
+                service_url(options.service_url),
+                authentication=authentication(options.authentication),
                 operation_timeout_seconds=options.operation_timeout_seconds,
                 io_threads=options.io_threads,
                 message_listener_threads=options.message_listener_threads,
@@ -230,7 +233,7 @@ def _native_client(options: ClientOptions) -> Any:
                 tls_trust_certs_file_path=options.tls_trust_certs_file_path,
                 tls_allow_insecure_connection=options.tls_allow_insecure_connection,
                 tls_validate_hostname=options.tls_validate_hostname,
-                logger=logger,
+                logger=log,
                 connection_timeout_ms=options.connection_timeout_ms,
                 listener_name=options.listener_name,
                 tls_private_key_file_path=options.tls_private_key_file_path,

@@ -13,6 +13,7 @@ from typing import Any
 from ... import stock
 from ...message import RawMessage
 from ...values.crypto_keys import ContextFields
+from ...values.message_id import MessageId
 from ...values.topic_names import base_name
 from .writer_schemas import Version, WriterSchemas
 
@@ -92,6 +93,11 @@ class VersionedMessage:
         self._raw = raw
         self._versions = versions
         self._version = version
+
+    @property
+    def id_class(self) -> type[MessageId]:
+        """The class of its id, as the transport has it."""
+        return getattr(self._raw, "id_class", MessageId)
 
     def value(self) -> Any:
         """The payload decoded.

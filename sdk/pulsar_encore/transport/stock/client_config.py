@@ -1,0 +1,77 @@
+"""Values of `ClientOptions` as the stock library takes them.
+
+The library's own `Client` checks for its own classes, so values of this package are handed over as
+those. Values that are the library's already are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import pulsar
+
+from ...authentication import Authentication
+from ...options import ConsoleLogger, FileLogger
+from ...values.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+
+
+class _Authentication(pulsar.Authentication):  # type: ignore[misc]
+    def __init__(self, native: Any) -> None:
+        self.auth = native
+
+
+class _Provider(pulsar.ServiceInfoProvider):  # type: ignore[misc]
+    def __init__(self, given: ServiceInfoProvider) -> None:
+        self._given = given
+
+    def initial_service_info(self) -> Any:
+        return _service_info(self._given.initial_service_info())
+
+    def initialize(self, on_service_info_update: Callable[[Any], None]) -> None:
+        self._given.initialize(lambda info: on_service_info_update(_service_info(info)))
+
+    def close(self) -> None:
+        self._given.close()
+
+
+def authentication(given: Any) -> Any:
+    """The `pulsar.Authentication` for an `authentication=`; None without one.
+
+    Raises:
+        ConfigurationError: The library cannot make one.
+    """
+    return _Authentication(given.auth) if isinstance(given, Authentication) else given
+
+
+def service_url(given: Any) -> Any:
+    """What the library takes for a `service_url=`: a str, or an object of its own."""
+    if isinstance(given, AutoClusterFailover):
+        return pulsar.AutoClusterFailover(
+            _service_info(given.primary),
+            [_service_info(each) for each in given.secondary],
+            given.check_interval_ms,
+            given.failover_threshold,
+            given.switch_back_threshold,
+        )
+    return _Provider(given) if isinstance(given, ServiceInfoProvider) else given
+
+
+def logger(given: Any) -> Any:
+    """What the library takes for a `logger=`: a `logging.Logger`, or an object of its own."""
+    if isinstance(given, ConsoleLogger):
+        return pulsar.ConsoleLogger(_level(given))
+    if isinstance(given, FileLogger):
+        return pulsar.FileLogger(_level(given), given.log_file)
+    return given
+
+
+def _level(given: ConsoleLogger | FileLogger) -> Any:
+    return getattr(_pulsar.LoggerLevel, given.log_level.name)
+
+
+def _service_info(given: Any) -> Any:
+    if not isinstance(given, ServiceInfo):
+        return given
+    return pulsar.ServiceInfo.wrap(given._service_info)

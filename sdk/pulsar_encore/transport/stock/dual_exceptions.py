@@ -1,0 +1,56 @@
+"""Exceptions that a program on the stock transport catches by the names of `pulsar` as well.
+
+Each class made here derives from an exception of this package, from the exception of the same name
+in `pulsar.exceptions`, and from `pulsar.asyncio.PulsarException`. Most exceptions are raised above
+the transports, so these classes are not named where one is raised: `PulsarException` picks them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pulsar.asyncio
+import pulsar.exceptions
+
+from ...errors import PulsarException
+
+
+def _theirs(ours: type[PulsarException]) -> type[Exception]:
+    """The exception of `pulsar` that one of ours stands for."""
+    for kind in ours.__mro__:
+        # `ClosedError` has another name there: that of its result.
+        for name in (kind.__name__, vars(kind).get("result", "")):
+            found: type[Exception] | None = getattr(pulsar.exceptions, name, None)
+            if found is not None:
+                return found
+    raise AssertionError(f"{ours.__name__} has no PulsarException")  # pragma: no cover
+
+
+@cache
+def _dual(ours: type[PulsarException]) -> type[PulsarException]:
+    """The class to raise in place of one of this package, or of one that a program derived."""
+    if issubclass(ours, pulsar.asyncio.PulsarException):
+        return ours
+
+    def reduce(self: Any) -> Any:
+        # As an exception of ours: where a pickle is read, `pulsar` need not be loaded.
+        _, *rest = super(dual, self).__reduce__()
+        return (ours, *rest)
+
+    dual: type[PulsarException] = type(
+        ours.__name__,
+        (ours, _theirs(ours), pulsar.asyncio.PulsarException),
+        {
+            "__doc__": ours.__doc__,
+            "__module__": ours.__module__,  # as tracebacks show it
+            "__qualname__": ours.__qualname__,
+            "__reduce__": reduce,
+        },
+    )
+    return dual
+
+
+def use_dual_exceptions() -> None:
+    """Raise every `PulsarException` of this process as one of these classes from now on."""
+    PulsarException._raised_as = _dual
