@@ -37,19 +37,19 @@ _natives: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: they a
 class _Callback:
     """What the native client calls when it has closed; its deletion is what exit waits for."""
 
-    __slots__ = ("_done", "_gone")
+    __slots__ = ("_callback", "_released")
 
     def __init__(self, native: Any, done: Callable[..., None]) -> None:
-        self._done = done
-        self._gone = threading.Event()
-        _ending[self._gone] = native
+        self._callback = done
+        self._released = threading.Event()
+        _ending[self._released] = native
 
     def __call__(self, *outcome: Any) -> None:
-        self._done(*outcome)
+        self._callback(*outcome)
 
     def __del__(self) -> None:
-        _ending.pop(self._gone, None)
-        self._gone.set()
+        _ending.pop(self._released, None)
+        self._released.set()
 
 
 def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]) -> None:
@@ -68,7 +68,7 @@ def keep_in_child(native: Any) -> Any:
     return native
 
 
-def _in_child() -> None:
+def _forget_in_child() -> None:
     for native in list(_natives.values()):
         keep_for_ever(native)
     _natives.clear()
@@ -77,7 +77,7 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def end_open(native: Any) -> None:
@@ -98,8 +98,8 @@ def _end_all() -> None:
         with contextlib.suppress(Exception):
             end(native)
     deadline = time.monotonic() + _EXIT_WAIT_S
-    for gone, native in list(_ending.items()):
-        if not gone.wait(max(0.0, deadline - time.monotonic())):
+    for released, native in list(_ending.items()):
+        if not released.wait(max(0.0, deadline - time.monotonic())):
             with contextlib.suppress(Exception):  # no answer: stop the native threads instead
                 native.shutdown()
-            gone.wait(_SHUTDOWN_WAIT_S)  # that answers, on a thread that must not outlive us
+            released.wait(_SHUTDOWN_WAIT_S)  # that answers, on a thread that must not outlive us

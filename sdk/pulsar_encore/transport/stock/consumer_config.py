@@ -27,12 +27,12 @@ PUMP_TIMEOUT_MS: Final = 2
 _READER_NAME: Final = re.compile(r"(?:(.*)-)?reader-[0-9a-f]+", re.DOTALL)
 
 
-def queue_share(asked: int) -> int:
+def queue_share(requested: int) -> int:
     """The library's part of a receiver queue; the consumer above buffers the other half.
 
     Never 1: a seek by id costs the library a permit, and with the only one it stands still.
     """
-    return max(2, asked - asked // 2)
+    return max(2, requested - requested // 2)
 
 
 def consumer_configuration(subscription: Subscription) -> Any:

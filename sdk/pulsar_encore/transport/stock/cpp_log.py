@@ -37,9 +37,9 @@ _PACKAGE: Final = logging.getLogger("pulsar_encore")
 _PERIOD_S: Final = 0.5  # a line becomes a record at most so long after it was written
 _CHUNK: Final = 1 << 18  # bytes read at once: a few ms of parsing at most
 _FREED_AT: Final = 1 << 20  # bytes read before their memory is given back
-_MOST_LINES: Final = 10_000  # not given to a handler yet; older ones are dropped
+_MAX_LINES: Final = 10_000  # not given to a handler yet; older ones are dropped
 _DELIVERY_WAIT_S: Final = 0.05  # how long an error waits for its own log lines to be records
-_LOOK_S: Final = 0.001
+_POLL_S: Final = 0.001
 _EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for handlers
 
 
@@ -49,30 +49,30 @@ class EngineLog:
     def __init__(self) -> None:
         self._fd = -1  # of the file, by which this process reads; -1 without a file
         self._library_fd = -1  # by which the library writes
-        self._offered = -1, _identity(-1)  # a file that the library may have taken
+        self._candidate = -1, _identity(-1)  # a file that the library may have taken
         self._making = threading.Lock()  # one client at a time
-        self._child = forked()
+        self._is_child = forked()
         self._begin(-1)
 
     def _begin(self, fd: int) -> None:
         """Read from the beginning of a file."""
         self._fd, self._file = fd, _identity(fd)
         self._lock = threading.Lock()  # of the next five; never held while a handler runs
-        self._at = self._freed = 0  # bytes read, and those whose memory was given back
-        self._rest = b""  # the beginning of a line
-        self._lines: deque[LogLine] = deque(maxlen=_MOST_LINES)
+        self._at = self._freed_to = 0  # bytes read, and those whose memory was given back
+        self._partial_line = b""  # the beginning of a line
+        self._lines: deque[LogLine] = deque(maxlen=_MAX_LINES)
         self._refusals = Refusals()
-        self._delivered = 0  # handlers had what was read up to here
+        self._delivered_to = 0  # handlers had what was read up to here
         self._wake = threading.Event()
-        self._ending = self._over = False  # deliver the last lines; no more handlers at all
+        self._is_ending = self._silenced = False  # deliver the last lines; no more handlers at all
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def offered(self, given: Any) -> Iterator[Any]:
+    def offered(self, user_logger: Any) -> Iterator[Any]:
         """The `logger=` with which a native client is to be made within.
 
         Args:
-            given: The user's, or None for this log (the console if there can be no file).
+            user_logger: The user's, or None for this log (the console if there can be no file).
 
         Raises:
             ConfigurationError: The program closed the log's descriptor and uses it otherwise.
@@ -81,21 +81,21 @@ class EngineLog:
             if self._fd >= 0:
                 if not self._file == _identity(self._fd) == _identity(self._library_fd):
                     self._renew()
-                yield given
-            elif given is not None:
-                yield given
+                yield user_logger
+            elif user_logger is not None:
+                yield user_logger
             else:
-                fd, file = self._offered
+                fd, file = self._candidate
                 try:
                     if file is None or _identity(fd) != file:
                         fd = _new_file()
-                        self._offered = fd, _identity(fd)
+                        self._candidate = fd, _identity(fd)
                 except OSError:
                     yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
                 yield pulsar.FileLogger(_level(), f"/proc/self/fd/{fd}")
-                self._offered = -1, None
-                self._library_fd = _other(fd)
+                self._candidate = -1, None
+                self._library_fd = _duplicate_of(fd)
                 if self._library_fd < 0:  # an earlier client of this process had another logger
                     os.close(fd)
                 else:
@@ -141,40 +141,40 @@ class EngineLog:
             wake.clear()
             # A child that was forked from a thread ends with the last of its threads, and without
             # the interpreter's exit: this one must not be the last.
-            ending = self._ending or (self._child and not threading.main_thread().is_alive())
+            ending = self._is_ending or (self._is_child and not threading.main_thread().is_alive())
             self._deliver()
 
     def _deliver(self) -> None:
         """Call the handlers with all lines, on one thread, so that records keep their order."""
         self._read()
-        while self._lines and not self._over:
+        while self._lines and not self._silenced:
             _emit(self._lines.popleft())
             self._read()  # handlers may be slower than the library, and memory is bounded
-        self._delivered = self._at
+        self._delivered_to = self._at
 
     def _read(self) -> bool:
         """Read to the end of the log; False if there is no file, or the program closed it."""
         with self._lock, contextlib.suppress(OSError):
             while self._file is not None and _identity(self._fd) == self._file:
-                at = self._at - len(self._rest)
+                at = self._at - len(self._partial_line)
                 data = os.pread(self._fd, _CHUNK, self._at)
                 if not data:
                     return True
                 self._at += len(data)
-                whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+                whole, newline, self._partial_line = (self._partial_line + data).rpartition(b"\n")
                 for line in lines(whole + newline, at):
                     self._refusals.add(line)
                     self._lines.append(line)
-                if self._at - self._freed >= _FREED_AT:
-                    self._freed = _give_back(self._fd, self._freed, self._at)
+                if self._at - self._freed_to >= _FREED_AT:
+                    self._freed_to = _free_memory(self._fd, self._freed_to, self._at)
         return False
 
     async def delivered(self) -> None:
         """Wait, not long, until the lines that were logged so far are records."""
         end, deadline = self.position(), time.monotonic() + _DELIVERY_WAIT_S
         self._wake.set()
-        while self._delivered < end and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+        while self._delivered_to < end and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
 
     def position(self) -> int:
         """Where the log ends now: a call that begins now is logged behind it."""
@@ -205,14 +205,14 @@ class EngineLog:
     def end(self) -> None:
         """Deliver the last lines, and no more."""
         if self._thread is not None:
-            self._ending = True
+            self._is_ending = True
             self._wake.set()
             self._thread.join(_EXIT_WAIT_S)
-            self._over = True  # `logging` waits for the lock of a slow handler when it ends
+            self._silenced = True  # `logging` waits for the lock of a slow handler when it ends
 
     def forked(self) -> None:
         """Give a forked child a file of its own, at once: it shares the parent's."""
-        self._child, self._making, self._offered = True, threading.Lock(), (-1, None)
+        self._is_child, self._making, self._candidate = True, threading.Lock(), (-1, None)
         if self._fd >= 0:
             try:
                 self._renew()
@@ -225,10 +225,10 @@ def _level() -> Any:
 
     The root logger's level does not count: a program that sets it to DEBUG means its own lines.
     """
-    asked = ENGINE.level or _PACKAGE.level or logging.WARNING
-    if asked <= logging.DEBUG:
+    level = ENGINE.level or _PACKAGE.level or logging.WARNING
+    if level <= logging.DEBUG:
         return pulsar.LoggerLevel.Debug
-    return pulsar.LoggerLevel.Info if asked <= logging.INFO else pulsar.LoggerLevel.Warn
+    return pulsar.LoggerLevel.Info if level <= logging.INFO else pulsar.LoggerLevel.Warn
 
 
 def _emit(line: LogLine) -> None:
@@ -262,14 +262,14 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _other(fd: int) -> int:
+def _duplicate_of(fd: int) -> int:
     """Return another descriptor of this process for the same file, or -1."""
     numbers = (int(name) for name in os.listdir("/proc/self/fd"))
     same = (each for each in numbers if each != fd and _identity(each) == _identity(fd))
     return next(same, -1)
 
 
-def _give_back(fd: int, start: int, end: int) -> int:
+def _free_memory(fd: int, start: int, end: int) -> int:
     """Free the memory of bytes that were read, in whole pages; return where it ends."""
     end -= end % mmap.ALLOCATIONGRANULARITY
     with contextlib.suppress(OSError), mmap.mmap(fd, end - start, offset=start) as pages:

@@ -34,7 +34,7 @@ _REFUSED: Final = re.compile(
 # readers are told.
 _OWN_FAILURE: Final = re.compile(r"Failed to create Connect command: .+\Z", re.DOTALL)
 #: Refusals kept for a caller that may yet ask.
-_KEPT: Final = 256
+_MAX_REFUSALS: Final = 256
 
 
 class LogLine(NamedTuple):
@@ -79,9 +79,9 @@ class Refusals:
     """What the broker refused lately, each for the call that it was the answer to."""
 
     def __init__(self) -> None:
-        self._recent: deque[_Refusal] = deque(maxlen=_KEPT)
+        self._recent: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
         # Of lookups, when one call has it: equal ones at the same time are one request, one line.
-        self._shared: deque[_Refusal] = deque(maxlen=_KEPT)
+        self._shared_lookups: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
 
     def add(self, line: LogLine) -> None:
         """Keep the refusal that `line` tells of, if it does."""
@@ -102,7 +102,7 @@ class Refusals:
 
         Empty when there is none, or when several differ: no reason is better than another's.
         """
-        for refusals in self._recent, self._shared:
+        for refusals in self._recent, self._shared_lookups:
             found = [each for each in refusals if each.result == result and each.at >= since]
             if found:
                 break
@@ -111,7 +111,7 @@ class Refusals:
         if refusals is self._recent:
             refusals.remove(found[-1])
             if found[-1].is_lookup:
-                self._shared.append(found[-1])
+                self._shared_lookups.append(found[-1])
         return found[-1].reason
 
     def forget(self, result: str, reason: str) -> None:

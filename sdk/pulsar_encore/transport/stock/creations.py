@@ -21,10 +21,10 @@ class Creations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # By loop: a closed one takes what it was told last with it, so its counts mean nothing.
-        self._under_way: dict[asyncio.AbstractEventLoop | None, int] = {}
+        self._pending: dict[asyncio.AbstractEventLoop | None, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
-    async def make(self, calls: CppCalls, start: Start, doing: str) -> Any:
+    async def make(self, calls: CppCalls, start: Start, action: str) -> Any:
         """What `start` makes; closed, not orphaned, when the caller is gone before it comes.
 
         Raises:
@@ -32,28 +32,28 @@ class Creations:
             TransportError: It failed.
         """
         loop = asyncio.get_running_loop()
-        left = self._begin(loop)
+        caller_done = self._begin(loop)
 
         def begin(done: Callable[..., None]) -> None:
-            answered = self._begin(loop)
+            native_done = self._begin(loop)
 
             def answer(*outcome: Any) -> None:
                 done(*outcome)  # first: there the closing of what is unwanted begins
-                answered()
+                native_done()
 
             try:
                 start(answer)
             except BaseException:
-                answered()
+                native_done()
                 raise
 
         def discard(native: Any) -> None:
             native.close_async(self._begin(None if loop.is_closed() else loop))
 
         try:
-            return await calls.run(begin, doing, discard=discard)
+            return await calls.run(begin, action, discard=discard)
         finally:
-            left()
+            caller_done()
 
     def then(self, action: Callable[[], None]) -> None:
         """Call `action` once nothing is under way: now, or later on a loop or a native thread."""
@@ -64,14 +64,14 @@ class Creations:
     async def settled(self) -> None:
         """Wait until nothing is under way."""
         loop = asyncio.get_running_loop()
-        nothing = asyncio.Event()
+        all_done = asyncio.Event()
 
-        def tell() -> None:
+        def wake() -> None:
             with contextlib.suppress(RuntimeError):  # closed: nobody waits any more
-                loop.call_soon_threadsafe(nothing.set)
+                loop.call_soon_threadsafe(all_done.set)
 
-        self.then(tell)
-        await nothing.wait()
+        self.then(wake)
+        await all_done.wait()
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Callable[..., None]:
         """Count one more; returns what counts it off, once, from any thread.
@@ -80,13 +80,13 @@ class Creations:
         before.
         """
         with self._lock:
-            self._under_way[loop] = self._under_way.get(loop, 0) + 1
+            self._pending[loop] = self._pending.get(loop, 0) + 1
 
         def end() -> None:
             with self._lock:
-                left = self._under_way.pop(loop, 0) - 1
-                if left > 0:
-                    self._under_way[loop] = left
+                remaining = self._pending.pop(loop, 0) - 1
+                if remaining > 0:
+                    self._pending[loop] = remaining
             self._check()
 
         def end_soon(*_outcome: Any) -> None:
@@ -103,10 +103,10 @@ class Creations:
 
     def _check(self) -> None:
         with self._lock:
-            for loop in list(self._under_way):
+            for loop in list(self._pending):
                 if loop is not None and loop.is_closed():
-                    del self._under_way[loop]
-            if self._under_way:
+                    del self._pending[loop]
+            if self._pending:
                 return
             actions, self._waiting = self._waiting, []
         for action in actions:

@@ -13,7 +13,7 @@ from ...values.message_id import MessageId
 from ...values.topic_names import full_name
 from ..interface import Delivery
 
-_ONLY: Final = (0,)  # the index of a message that is no batch
+_SINGLE_INDEX: Final = (0,)  # the index of a message that is no batch
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
 
 
@@ -25,7 +25,7 @@ class TopicNames:
         self._by_topic: dict[str, int] = {}
         self._names: list[tuple[str, int]] = []
         self._by_ledger: dict[int, int] = {}
-        self._volatile: set[int] = set()
+        self._non_persistent: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -46,12 +46,12 @@ class TopicNames:
             source = self._by_topic[topic] = len(self._names)
             self._names.append((topic, partition))
             if topic.startswith("non-persistent://"):
-                self._volatile.add(source)
+                self._non_persistent.add(source)
         return source
 
     def volatile(self, source: int) -> bool:
         """Nothing of it is stored at the broker: neither acked nor redelivered."""
-        return source in self._volatile
+        return source in self._non_persistent
 
     def name(self, source: int) -> tuple[str, int]:
         return self._names[source]
@@ -114,7 +114,7 @@ class Grouper:
             index = max(0, message_id.batch_index())
             end = self._run_end(natives, at, delivery, index)
             if end is None:
-                delivery.indexes, end = _matching(natives, at, data, message_id)
+                delivery.indexes, end = _matching_indexes(natives, at, data, message_id)
             else:
                 delivery.indexes = range(index, index + end - at)
             delivery.messages = natives[at:end]
@@ -132,7 +132,9 @@ class Grouper:
         if size != expected:
             return None  # there is more in the id
         source = self._sources.of(ledger, partition, native)
-        return Delivery(source, ledger, entry, 0, native.redelivery_count(), _ONLY, (native,))
+        return Delivery(
+            source, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
+        )
 
     def _begin(self, native: Any, message_id: MessageId) -> Delivery:
         first = message_id.first_chunk
@@ -165,18 +167,18 @@ class Grouper:
         return None
 
 
-def _matching(
+def _matching_indexes(
     natives: list[Any], at: int, data: bytes, message_id: MessageId
 ) -> tuple[list[int], int]:
     """Indexes of the messages from `at` on that are of the same entry, and where they end."""
     indexes = [max(0, message_id.batch_index())]
-    prefix, suffix, place = _template(data, message_id)
+    prefix, suffix, index_at = _id_template(data, message_id)
     end = at + 1
     while end < len(natives):
         data = natives[end].message_id().serialize()
         if not (data.startswith(prefix) and data.endswith(suffix)):
             break
-        index, after = data[place], place + 1
+        index, after = data[index_at], index_at + 1
         if index > 0x7F:
             index = index & 0x7F | data[after] << 7
             after += 1
@@ -187,7 +189,7 @@ def _matching(
     return indexes, end
 
 
-def _template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:
+def _id_template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:
     """What the ids of this entry share: (bytes up to the index, bytes after it, where it stands).
 
     For a message that is no batch nothing matches: its own id cannot come twice in a row.

@@ -16,7 +16,7 @@ import pulsar.exceptions
 from ...errors import PulsarException
 
 
-def _theirs(ours: type[PulsarException]) -> type[Exception]:
+def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
     """The exception of `pulsar` that one of ours stands for."""
     for kind in ours.__mro__:
         # `ClosedError` has another name there: that of its result.
@@ -40,7 +40,7 @@ def _dual(ours: type[PulsarException]) -> type[PulsarException]:
 
     dual: type[PulsarException] = type(
         ours.__name__,
-        (ours, _theirs(ours), pulsar.asyncio.PulsarException),
+        (ours, _pulsar_class(ours), pulsar.asyncio.PulsarException),
         {
             "__doc__": ours.__doc__,
             "__module__": ours.__module__,  # as tracebacks show it

@@ -78,8 +78,8 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard |
         conf.initial_sequence_id(options.initial_sequence_id)
     conf.send_timeout_millis(options.send_timeout_millis)
     conf.compression_type(getattr(_pulsar.CompressionType, options.compression_type.name))
-    limited_here = options.block_if_queue_full or options.chunking_enabled
-    conf.max_pending_messages(_NO_LIMIT if limited_here else options.max_pending_messages)
+    has_own_limit = options.block_if_queue_full or options.chunking_enabled
+    conf.max_pending_messages(_NO_LIMIT if has_own_limit else options.max_pending_messages)
     conf.max_pending_messages_across_partitions(options.max_pending_messages_across_partitions)
     conf.block_if_queue_full(False)  # it would block the event loop
     conf.batching_enabled(options.batching_enabled)

@@ -27,17 +27,17 @@ from .result_errors import failure
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.050  # how often a connection is looked at
+_POLL_S: Final = 0.050  # how often a connection is looked at
 # While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
 # none must go unseen.
-_WATCHFUL_LOOK_S: Final = 0.010
+_WATCHFUL_POLL_S: Final = 0.010
 _WATCHFUL_S: Final = 1.0
 # A connection has to stay for so long to count: the library says it is there a moment before it
 # throws away what it had queued from the one before.
 _STEADY_S: Final = 0.050
 _WITHDRAW_S: Final = 5.0  # longest wait for a native consumer to be closed
-_THIN: Final = 16  # a batch smaller than this means traffic is thin
-_QUICK_S: Final = 0.001  # singles closer than this mean it is thick
+_THIN_BATCH: Final = 16  # a batch smaller than this means traffic is thin
+_QUICK_GAP_S: Final = 0.001  # singles closer than this mean it is thick
 _QUICK_COUNT: Final = 4
 
 
@@ -99,32 +99,32 @@ class Watcher:
         self._wake.set()
 
     def _run(self) -> None:
-        looked = 0.0
+        last_poll = 0.0
         while True:
             now = time.monotonic()
-            everyone = now - looked >= _LOOK_S
-            looked = now if everyone else looked
+            all_pumps = now - last_poll >= _POLL_S
+            last_poll = now if all_pumps else last_poll
             self._wake.clear()
-            watchful = self._look(now, everyone)
+            watchful = self._poll(now, all_pumps)
             if watchful is None:
                 return
-            self._wake.wait(_WATCHFUL_LOOK_S if watchful else _LOOK_S)
+            self._wake.wait(_WATCHFUL_POLL_S if watchful else _POLL_S)
 
-    def _look(self, now: float, everyone: bool) -> bool | None:
+    def _poll(self, now: float, all_pumps: bool) -> bool | None:
         """Whether some pump is watchful; None when there is none left, and the thread ends."""
         with self._lock:
             pumps = list(self._pumps)
             if not pumps:
                 self._thread = None
                 return None
-        over = not threading.main_thread().is_alive()
+        main_ended = not threading.main_thread().is_alive()
         watchful = False
         for pump in pumps:
-            hurried = now < pump.watchful_until
-            watchful = watchful or hurried
-            if over:
+            is_watched = now < pump.watchful_until
+            watchful = watchful or is_watched
+            if main_ended:
                 pump.forsake()
-            elif hurried or everyone:
+            elif is_watched or all_pumps:
                 pump.look()
         return watchful
 
@@ -160,7 +160,7 @@ class Pump:
     Args:
         native: The native consumer, with a batch receive policy of a few ms.
         mailbox: Where to hand over, on the loop.
-        room: Messages the buffer may hold.
+        capacity: Messages the buffer may hold.
         deliver: Called on this thread with a list of messages; returns what is posted to `arrived`.
         arrived: Called on the loop with what `deliver` returned.
         connection: Called on the loop with True or False when the connection comes or goes.
@@ -173,7 +173,7 @@ class Pump:
         self,
         native: _pulsar.Consumer,
         mailbox: Mailbox,
-        room: int,
+        capacity: int,
         deliver: Callable[[list[Any]], Any],
         arrived: Callable[[Any], None],
         connection: Callable[[bool], None],
@@ -183,7 +183,7 @@ class Pump:
     ) -> None:
         self._native = native
         self._mailbox = mailbox
-        self._room = room
+        self._capacity = capacity
         self._deliver = deliver
         self._arrived = arrived
         self._connection = connection
@@ -195,23 +195,23 @@ class Pump:
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
         self._inbox = _Inbox(self._wake)
-        self._asked = False  # a native receive is under way, and calls the inbox
+        self._receiving = False  # a native receive is under way, and calls the inbox
         self._stopping = False
         self._forsaken = False
         self._paused = False
         self._full = False
         self._connected = True  # as last looked at
-        self._up = True  # as last told
+        self._reported_up = True  # as last told
         # Held where the native consumer is told to seek, and where it is asked, on any thread,
         # whether it is connected or for everything again: of several topics it takes a lock of its
         # own for each, wants the interpreter during the seek and keeps it during the others.
         self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
-        self._look_failed = False
+        self._poll_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
         self._losses = 0  # of those that were told
         self.watchful_until: float = 0.0
-        self._thick = False
+        self._is_thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
 
@@ -230,7 +230,7 @@ class Pump:
         loop that it takes the interpreter from, far less than many wake-ups.
         """
         self._taken += messages
-        if self._full and self._posted - self._taken <= self._room // 2:
+        if self._full and self._posted - self._taken <= self._capacity // 2:
             self._wake.set()
 
     def watch(self) -> None:
@@ -277,13 +277,13 @@ class Pump:
         Never raises: the thread looks after every other consumer too.
         """
         try:
-            self._look()
+            self._poll()
         except Exception:
-            if not self._look_failed:  # once: it may fail at every look
+            if not self._poll_failed:  # once: it may fail at every look
                 logger.exception("whether a consumer is connected could not be found out")
-            self._look_failed = True
+            self._poll_failed = True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._mailbox.loop.is_closed():
             self.forsake()
             return
@@ -309,7 +309,7 @@ class Pump:
         """Take nothing for so long. For a command."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK_S))
+            time.sleep(min(left, _POLL_S))
             self._report()
 
     def drain(self, most: int) -> list[Any]:
@@ -317,14 +317,14 @@ class Pump:
 
         Bounded, because taking messages out lets the broker send more.
         """
-        drained = self._taken_in()
+        drained = self._take_received()
         while most > 0:
             messages = self._native.batch_receive()
             if not messages:
                 break
             most -= len(messages)
             drained += messages
-        return drained + self._taken_in()
+        return drained + self._take_received()
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -338,16 +338,16 @@ class Pump:
         except Exception as unexpected:
             error = unexpected
         _watcher.remove(self)
-        self._withdraw()
+        self._wait_for_receive()
         self._mailbox.post(self._ended, error)
 
-    def _withdraw(self) -> None:
+    def _wait_for_receive(self) -> None:
         """Wait until a receive that is under way is answered, as it is when the native consumer is
         closed: to be destroyed with one ends the process. Two closes at once are no better, they
         may leave the subscription at the broker, so only what nobody else closes is closed here."""
         if self._forsaken:
             self._native.close_async(ignore)
-        if not self._asked:
+        if not self._receiving:
             return
         deadline = time.monotonic() + _WITHDRAW_S
         while not self._inbox.arrived:
@@ -363,13 +363,13 @@ class Pump:
             self._commands.popleft()()
         if not self._report():
             return False
-        self._full = self._posted - self._taken >= self._room
-        if self._holds_back():
+        self._full = self._posted - self._taken >= self._capacity
+        if self._is_held_back():
             if self._has_ended():
                 raise pulsar.AlreadyClosed("closed by the library")
             self._sleep()
             return True
-        return self._hand_over(self._receive())
+        return self._post(self._receive())
 
     def _report(self) -> bool:
         """Tell of the connection; what came before it was lost goes before the news.
@@ -385,29 +385,29 @@ class Pump:
                 if old and self._paused:
                     # A seek is under way: what it outdates is not handed out in the middle of it.
                     if self._rests:
-                        self._taken_in()
-                elif old and not self._hand_over(self._taken_in()):
+                        self._take_received()
+                elif old and not self._post(self._take_received()):
                     return False
-            self._up = up
-            if not self._mailbox.post(self._connection, self._up):
+            self._reported_up = up
+            if not self._mailbox.post(self._connection, self._reported_up):
                 return False
         return True
 
-    def _holds_back(self) -> bool:
-        if self._paused or (self._rests and not self._up):
+    def _is_held_back(self) -> bool:
+        if self._paused or (self._rests and not self._reported_up):
             return True
-        return self._full and self._posted - self._taken >= self._room
+        return self._full and self._posted - self._taken >= self._capacity
 
     def _has_ended(self) -> bool:
         """Whether the library closed the consumer while it was not connected.
 
-        Nothing is taken then, so `_taken_in` would never find out, and receives would hang.
+        Nothing is taken then, so `_take_received` would never find out, and receives would hang.
         """
-        if self._up or not self._inbox.arrived:
+        if self._reported_up or not self._inbox.arrived:
             return False
         return bool(self._inbox.arrived[0][2] == _pulsar.Result.AlreadyClosed)
 
-    def _hand_over(self, messages: list[Any]) -> bool:
+    def _post(self, messages: list[Any]) -> bool:
         if not messages:
             return True
         self._posted += len(messages)
@@ -415,24 +415,24 @@ class Pump:
 
     def _receive(self) -> list[Any]:
         messages: list[Any]
-        if self._thick:
+        if self._is_thick:
             messages = self._native.batch_receive()
-            if len(messages) < _THIN:
-                self._thick, self._quick = False, 0
+            if len(messages) < _THIN_BATCH:
+                self._is_thick, self._quick = False, 0
             return messages
         began = time.monotonic()
-        if not self._asked:
-            self._asked = True
+        if not self._receiving:
+            self._receiving = True
             self._native.receive_async(self._inbox)
         if not self._inbox.arrived:
             self._sleep()
-        messages = self._taken_in()
+        messages = self._take_received()
         if messages:
-            self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_S else 0
-            self._thick = self._quick >= _QUICK_COUNT
+            self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_GAP_S else 0
+            self._is_thick = self._quick >= _QUICK_COUNT
         return messages
 
-    def _taken_in(self) -> list[Any]:
+    def _take_received(self) -> list[Any]:
         """What the native receive brought: a message at most.
 
         Raises:
@@ -441,7 +441,7 @@ class Pump:
         if not self._inbox.arrived:
             return []
         epoch, _, result, message = self._inbox.arrived.popleft()
-        self._asked = False
+        self._receiving = False
         if result == _pulsar.Result.Ok:
             return [message] if epoch == self._inbox.epoch else []
         if result == _pulsar.Result.AlreadyClosed:
@@ -456,6 +456,6 @@ class Pump:
             or self._commands
             or self._changes
             or self._has_ended()
-            or (not self._holds_back() and (self._inbox.arrived or not self._asked))
+            or (not self._is_held_back() and (self._inbox.arrived or not self._receiving))
         ):
             self._wake.wait()

@@ -20,10 +20,10 @@ _OWN_AUTHENTICATION: Final = "Failed to create Connect command"
 _EXCEPTION_TYPE: Final = re.compile(rf"{_OWN_AUTHENTICATION}: \w+")
 
 
-def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
+def failure(native: Any, action: str, detail: str = "") -> PulsarException:
     """The error for a `_pulsar.Result` other than Ok."""
     if native == _pulsar.Result.AlreadyClosed:
-        return ClosedError(f"{doing}: it is closed")
+        return ClosedError(f"{action}: it is closed")
     advice = ADVICE.get(native.name, _UNKNOWN)
     if detail.startswith(_OWN_AUTHENTICATION):
         advice = (
@@ -32,25 +32,25 @@ def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
         )
         shown = _EXCEPTION_TYPE.match(detail)
         detail = _OWN_AUTHENTICATION if shown is None else shown[0]
-    text = f"{doing}: {native.name}: {advice}" + (f" ({detail})" if detail else "")
+    text = f"{action}: {native.name}: {advice}" + (f" ({detail})" if detail else "")
     return named(native.name, text)
 
 
-def own_authentication_failure(doing: str, why: str) -> PulsarException:
+def own_authentication_failure(action: str, why: str) -> PulsarException:
     """The error for data of `authentication=` that could not be had on this side.
 
     Args:
-        doing: What is being done.
+        action: What is being done.
         why: Without a secret.
     """
-    return named("AuthenticationError", f"{doing}: authentication= failed here: {why}")
+    return named("AuthenticationError", f"{action}: authentication= failed here: {why}")
 
 
-def raised(error: Exception, doing: str) -> EncoreError:
+def raised(error: Exception, action: str) -> EncoreError:
     """The error for an exception that the stock library raised."""
     native = getattr(_pulsar.Result, type(error).__name__, None)
     if native is not None:
-        return failure(native, doing, str(error))
+        return failure(native, action, str(error))
     if isinstance(error, (ValueError, TypeError)):
-        return ConfigurationError(f"{doing}: {error}")
-    return failure(_pulsar.Result.UnknownError, doing, f"{type(error).__name__}: {error}")
+        return ConfigurationError(f"{action}: {error}")
+    return failure(_pulsar.Result.UnknownError, action, f"{type(error).__name__}: {error}")

@@ -18,12 +18,12 @@ import _pulsar
 
 from .cpp_calls import CppCalls
 
-_LOOK_S: Final = 0.002
+_POLL_S: Final = 0.002
 # An answer within so long of the connection is the one that waited for it, as the library arranges
 # when it can; messages need longer to get here.
 _LATE_S: Final = 0.020
-_NOBODY: Final = nullcontext()
-_MOST: Final = 4  # seeks in all; a connection that comes and goes looks like late answers
+_NO_LOCK: Final = nullcontext()
+_MAX_SEEKS: Final = 4  # seeks in all; a connection that comes and goes looks like late answers
 
 
 async def seek(
@@ -31,7 +31,7 @@ async def seek(
     calls: CppCalls,
     target: Any,
     sought: Callable[[], None] = lambda: None,
-    asking: AbstractContextManager[object] = _NOBODY,
+    asking: AbstractContextManager[object] = _NO_LOCK,
 ) -> None:
     """Seek, and again while what came after it may have been thrown away.
 
@@ -46,7 +46,7 @@ async def seek(
         ClosedError: It was closed meanwhile.
         TransportError: The broker refused.
     """
-    for _ in range(_MOST):
+    for _ in range(_MAX_SEEKS):
         answered: list[float] = []
 
         def start(done: Callable[..., None], answered: list[float] = answered) -> None:
@@ -59,17 +59,17 @@ async def seek(
             with asking:
                 native.seek_async(target, answer)
 
-        back = asyncio.create_task(_connected_again(native))
+        reconnect = asyncio.create_task(_reconnected_at(native))
         try:
             await calls.run(start, "seek")
         finally:
-            back.cancel()
-            await asyncio.wait((back,))
-        if back.cancelled() or answered[0] - back.result() < _LATE_S:
+            reconnect.cancel()
+            await asyncio.wait((reconnect,))
+        if reconnect.cancelled() or answered[0] - reconnect.result() < _LATE_S:
             return
 
 
-async def _connected_again(native: Any) -> float:
+async def _reconnected_at(native: Any) -> float:
     """When it was first seen to be connected after it was not."""
     lost = False
     while True:
@@ -77,4 +77,4 @@ async def _connected_again(native: Any) -> float:
         if connected and lost:
             return time.monotonic()
         lost = lost or not connected
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)

@@ -34,10 +34,10 @@ from .seek import seek
 from .stock_consumer import STOCK
 from .stock_messages import dress
 
-_MOST_AHEAD: Final = 100  # messages read in one turn of the loop, 5 us each
+_MAX_READ_AHEAD: Final = 100  # messages read in one turn of the loop, 5 us each
 
 _CLOSE_S: Final = 5.0
-_LOOK_S: Final = 0.001
+_POLL_S: Final = 0.001
 
 # A native message and the epoch it came in.
 _Read = tuple[int, Any]
@@ -107,12 +107,12 @@ class StockReader:
         self._subscription = subscription
         self._topic: str = native.topic()
         self._loop = asyncio.get_running_loop()
-        self._sources = TopicNames(subscription.topics)
+        self._topics = TopicNames(subscription.topics)
         self._inbox = _Inbox(self, self._loop)
-        self._grouper = Grouper(self._sources, one_queue=False)
-        self._room = min(max(1, subscription.receiver_queue_size // 2), _MOST_AHEAD)
+        self._grouper = Grouper(self._topics, one_queue=False)
+        self._read_ahead = min(max(1, subscription.receiver_queue_size // 2), _MAX_READ_AHEAD)
         self._ahead = 0  # messages read and not yet consumed
-        self._kept: list[_Read] = []
+        self._unread: list[_Read] = []
         # The last message of each source that was handed over: ledger, entry, index.
         self._last: dict[int, tuple[int, int, int]] = {}
         self._reading = False
@@ -125,7 +125,7 @@ class StockReader:
         self._closed = False
         self._close_once = CloseOnce(self._close)
         # Else a read under way would keep the native reader, and its subscription, for ever.
-        self._unclosed = finalize(self, _close_in, os.getpid(), native)
+        self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
 
     @property
@@ -148,13 +148,13 @@ class StockReader:
             return bool(self._native.is_connected())
 
     def topic_of(self, source: int) -> tuple[str, int]:
-        return self._sources.name(source)
+        return self._topics.name(source)
 
     def sources(self) -> range:
-        return range(len(self._sources))
+        return range(len(self._topics))
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._sources.find(topic, partition)
+        return self._topics.find(topic, partition)
 
     # Reading
 
@@ -164,7 +164,7 @@ class StockReader:
 
     def consumed(self, source: int, messages: int) -> None:
         self._ahead -= messages
-        if self._ahead <= self._room // 2:  # many at once cost a fraction
+        if self._ahead <= self._read_ahead // 2:  # many at once cost a fraction
             self.read_on()
 
     def wanted(self, messages: int) -> None:
@@ -176,7 +176,7 @@ class StockReader:
     def read_on(self) -> None:
         """Read what there is room for, and have a read under way where there is more."""
         inbox = self._inbox
-        while not (self._reading or self._holds_back()):
+        while not (self._reading or self._is_held_back()):
             self._reading = True
             inbox.answered.clear()
             inbox.within = True
@@ -188,11 +188,11 @@ class StockReader:
                 self._fail(raised(error, f"read from {self._topic}"))
             finally:
                 inbox.within = False
-        self._hand_over()
+        self._deliver()
 
-    def _holds_back(self) -> bool:
+    def _is_held_back(self) -> bool:
         return (
-            self._ahead >= self._room
+            self._ahead >= self._read_ahead
             or self._closed
             or self._seeking
             or self._flow_stopped
@@ -204,16 +204,16 @@ class StockReader:
         self._reading = False
         if result == _pulsar.Result.Ok:
             self._ahead += 1
-            self._kept.append((epoch, native))
+            self._unread.append((epoch, native))
         else:
             self._fail(failure(result, f"read from {self._topic}"))
 
-    def _hand_over(self) -> None:
-        if self._seeking or self._listener is None or not self._kept:
+    def _deliver(self) -> None:
+        if self._seeking or self._listener is None or not self._unread:
             return
-        kept, self._kept = self._kept, []
-        came = self._grouper.group([native for _, native in kept])
-        fresh = [each for each in came if self._cut_repeat(each)]
+        unread, self._unread = self._unread, []
+        deliveries = self._grouper.group([native for _, native in unread])
+        fresh = [each for each in deliveries if self._drop_repeat(each)]
         for each in fresh:
             dress(each)
         if fresh:
@@ -221,17 +221,17 @@ class StockReader:
         else:  # nobody gives the room back
             self.read_on()
 
-    def _cut_repeat(self, delivery: Delivery) -> bool:
+    def _drop_repeat(self, delivery: Delivery) -> bool:
         """Whether something is left of a delivery without the message that was the last one before:
         after a reconnect the library begins with that again, where its start is inclusive."""
         source, indexes = delivery.source, delivery.indexes
-        place = (delivery.ledger, delivery.entry)
-        if self._last.get(source) == (*place, indexes[0]) and not self._sources.volatile(source):
+        entry_key = (delivery.ledger, delivery.entry)
+        if self._last.get(source) == (*entry_key, indexes[0]) and not self._topics.volatile(source):
             self._ahead -= 1
             delivery.indexes = indexes = indexes[1:]
             delivery.messages = delivery.messages[1:]
         if indexes:
-            self._last[source] = (*place, indexes[-1])
+            self._last[source] = (*entry_key, indexes[-1])
         return bool(indexes)
 
     def _fail(self, error: Exception) -> None:
@@ -270,9 +270,9 @@ class StockReader:
             self._seeking = True
             try:
                 await seek(self._native, self._calls, target, self._inbox.sought, self._asking)
-                void = [each for each in self._kept if each[0] != self._inbox.epoch]
-                self._kept = self._kept[len(void) :]
-                self._ahead -= len(void)
+                outdated = [each for each in self._unread if each[0] != self._inbox.epoch]
+                self._unread = self._unread[len(outdated) :]
+                self._ahead -= len(outdated)
                 self._last.clear()
                 if self._listener is not None:
                     self._listener.on_seek()
@@ -291,7 +291,7 @@ class StockReader:
         # may be another loop than the one that is called back.
         deadline = time.monotonic() + _CLOSE_S
         while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         self.abandon()
 
     def abandon(self) -> None:
@@ -302,7 +302,7 @@ class StockReader:
 
     def _stop(self) -> None:
         self._closed = True
-        self._kept.clear()
+        self._unread.clear()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -314,22 +314,22 @@ class StockReader:
         return False
 
     def ack(self, plan: AckPlan) -> None:
-        _without_acks()
+        _reject_ack()
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        _without_acks()
+        _reject_ack()
 
     def redeliver_all(self, source: int | None = None) -> None:
-        _without_acks()
+        _reject_ack()
 
     async def unsubscribe(self) -> None:
-        _without_acks()
+        _reject_ack()
 
 
-def _without_acks() -> Never:
+def _reject_ack() -> Never:
     raise NotSupportedError("a subscription that is not durable has no acks, and ends when closed")
 
 
-def _close_in(process: int, native: Any) -> None:
+def _close_in_process(process: int, native: Any) -> None:
     if os.getpid() == process:  # in a forked child it is the parent's
         close_quietly(native)

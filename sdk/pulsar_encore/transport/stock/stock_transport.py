@@ -49,7 +49,7 @@ from .stock_schemas import attach
 # one that is not would keep the caller for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
-_Link = StockConsumer | StockProducer | StockReader | VersionedConsumer
+_Child = StockConsumer | StockProducer | StockReader | VersionedConsumer
 
 
 class StockTransport:
@@ -75,7 +75,7 @@ class StockTransport:
         self._creations = Creations()
         # Of the native client, not of this object: dropped, it goes at once, and closes that.
         self._writers = WriterSchemas(partial(_definition, self._native))
-        self._links: WeakSet[_Link] = WeakSet()
+        self._children: WeakSet[_Child] = WeakSet()
         self._adding = threading.Lock()  # the loops of several threads may
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -87,16 +87,16 @@ class StockTransport:
         return self._native
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
-        link: StockConsumer | StockReader | VersionedConsumer
+        child: StockConsumer | StockReader | VersionedConsumer
         if subscription.durable:
-            link = await self._consumer(subscription)
+            child = await self._consumer(subscription)
         else:
-            link = await self._reader(subscription)
+            child = await self._reader(subscription)
         if has_versions(subscription.schema):
             versions = SchemaVersions(subscription.schema, self._writers)
-            link = VersionedConsumer(link, subscription, versions)
-        self._add(link)
-        return link
+            child = VersionedConsumer(child, subscription, versions)
+        self._add(child)
+        return child
 
     async def _consumer(self, subscription: Subscription) -> StockConsumer:
         conf = consumer_configuration(subscription)
@@ -157,13 +157,13 @@ class StockTransport:
             "transport"
         )
 
-    async def _create(self, start: Start, doing: str) -> Any:
-        return keep_in_child(await self._creations.make(self._calls, start, doing))
+    async def _create(self, start: Start, action: str) -> Any:
+        return keep_in_child(await self._creations.make(self._calls, start, action))
 
     def shutdown(self) -> None:
         # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
         if not self._closed:
-            self._gone()
+            self._abandon()
 
     async def close(self) -> None:
         await self._close_once()
@@ -177,7 +177,7 @@ class StockTransport:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
                     # Links whose closing was cut short, or that never got to be anybody's.
-                    closing = (link.close() for link in self._all_links())
+                    closing = (child.close() for child in self._all_children())
                     await asyncio.gather(*closing, return_exceptions=True)
             with contextlib.suppress(ClosedError, TransportError, TimeoutError):
                 async with asyncio.timeout(_CREATIONS_WAIT_S):
@@ -185,22 +185,22 @@ class StockTransport:
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
                     await CppCalls().run(partial(end, self._native), "close the client")
         finally:
-            self._gone()
+            self._abandon()
         await engine_log.delivered()
 
-    def _all_links(self) -> list[_Link]:
+    def _all_children(self) -> list[_Child]:
         with self._adding:
-            return list(self._links)
+            return list(self._children)
 
-    def _add(self, link: _Link) -> None:
+    def _add(self, child: _Child) -> None:
         with self._adding:
-            self._links.add(link)
+            self._children.add(child)
 
-    def _gone(self) -> None:
+    def _abandon(self) -> None:
         self._closed = True
         self._calls.abandon()
-        for link in self._all_links():
-            link.abandon()
+        for child in self._all_children():
+            child.abandon()
         # Where it was not ended yet: with the last of what is being made.
         self._creations.then(partial(end_open, self._native))
 
