@@ -1,14 +1,13 @@
-"""Ending native clients so that the interpreter can end after them; in a forked child, never.
+"""Close native clients before the interpreter ends, and never in a forked child.
 
-Owns the order at exit, and what a fork leaves. A native thread that wants the interpreter lock
-after finalization has begun is unwound by force through C++ and aborts the process, even when all
-it does is to let go of a callback. So every client still open is closed at exit, and the native
-side's last reference to each closing callback is waited for: from then on it has nothing of
-Python's.
+When the interpreter finalizes, a native thread that still wants the GIL is unwound by force through
+C++, which aborts the process. Releasing a Python callback is enough to want the GIL. At exit this
+module therefore closes every open client and waits until the native side has dropped its last
+reference to each close callback. After that the native side holds no Python object.
 
 A forked child has copies of the native objects without their threads, over the parent's sockets.
-One that is destroyed waits for a thread that is not there, or tells the broker to close what the
-parent still uses. So in the child none of them ever is.
+Destroying such a copy waits for a thread that does not exist, or tells the broker to close an
+object that the parent still uses. The child therefore keeps all copies until it ends.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from weakref import WeakValueDictionary, finalize
 from ...eventloop.process import at_end, keep_for_ever
 from .cpp_calls import ignore
 
-#: Longest wait at exit for a broker that does not answer, all clients together.
+#: Longest wait at exit for a broker that does not answer, in s, for all clients together.
 _EXIT_WAIT_S: Final = 2.0
 _SHUTDOWN_WAIT_S: Final = 1.0
 
 _open: dict[int, Any] = {}
 _ending: dict[threading.Event, Any] = {}
-_natives: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: they are not hashable
+# by id, because they are not hashable
+_natives: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 class _Callback:
-    """What the native client calls when it has closed; its deletion is what exit waits for."""
+    """The close callback of a native client. Its deletion ends the wait at exit."""
 
     __slots__ = ("_callback", "_released")
 
@@ -53,17 +53,17 @@ class _Callback:
 
 
 def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]) -> None:
-    """End `native` when its owner is collected, or at exit, unless `end` did before.
+    """Close `native` when its owner is collected or at exit, unless `end` has closed it before.
 
     Args:
-        when: Calls what it is given as soon as the native client may be ended.
+        when: Takes an action, and calls it as soon as the native client may be closed.
     """
     _open[id(native)] = keep_in_child(native)
     finalize(owner, when, partial(end_open, native)).atexit = False
 
 
 def keep_in_child(native: Any) -> Any:
-    """`native`, which is never destroyed in a child process that has it from its parent."""
+    """Return `native`, registered so that a forked child never destroys its copy."""
     _natives[id(native)] = native
     return native
 
@@ -81,7 +81,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_open(native: Any) -> None:
-    """`end`, unless that was done before."""
+    """Close a native client unless `end` has been called for it."""
     if id(native) in _open:
         end(native)
 
@@ -102,4 +102,5 @@ def _end_all() -> None:
         if not released.wait(max(0.0, deadline - time.monotonic())):
             with contextlib.suppress(Exception):  # no answer: stop the native threads instead
                 native.shutdown()
-            released.wait(_SHUTDOWN_WAIT_S)  # that answers, on a thread that must not outlive us
+            # `shutdown` calls back on a native thread, which must end before the process
+            released.wait(_SHUTDOWN_WAIT_S)

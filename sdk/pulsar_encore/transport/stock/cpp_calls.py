@@ -1,9 +1,9 @@
-"""From native callbacks to awaitables: nothing thrown, nothing lost, nothing left hanging.
+"""Turn native callbacks into awaitables.
 
-Owns the only functions handed to the C++ library as callbacks. They run on its threads, where an
-exception ends the process (`docs/notes/cpp-client.md#callbacks`), so they swallow everything and
-never block. An object that arrives after its caller was cancelled is closed, not orphaned. The
-library forgets some callbacks when it closes; `CppCalls.abandon` settles those.
+The functions here are the callbacks that the C++ client gets for its operations. They run on its
+threads, where an exception ends the process (`docs/notes/cpp-client.md#callbacks`), so they catch
+everything and never block. If the caller was cancelled before a native object arrives, the object
+is closed. The C++ client drops some callbacks when it closes; `CppCalls.abandon` fails their calls.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from ...errors import ClosedError, EncoreError, TransportError
 from .cpp_log import engine_log
 from .result_errors import failure, own_authentication_failure, raised
 
-#: Begins a native operation: called with the callback to hand over.
+#: Begins a native operation with the callback that it is given.
 Start = Callable[[Callable[..., None]], Any]
 
 
 def ignore(*_outcome: Any) -> None:
-    """The callback for operations whose end nobody waits for."""
+    """Do nothing: the callback for operations that have no waiter."""
 
 
 def close_quietly(native: Any) -> None:
-    """Close a native producer, consumer, reader or client that nobody has; never raises."""
+    """Close a native object that has no owner. Never raises."""
     with contextlib.suppress(BaseException):
         native.close_async(ignore)
 
 
 class CppCalls:
-    """The native operations under way for one object."""
+    """The pending native operations of one object."""
 
     def __init__(self) -> None:
-        self._pending: dict[asyncio.Future[Any], str] = {}  # and what is being done
+        self._pending: dict[asyncio.Future[Any], str] = {}  # and the name of the action
         self._abandoned = False
 
     async def run(
@@ -46,20 +46,22 @@ class CppCalls:
         """Begin an operation and wait for its result.
 
         Args:
-            start: Takes the callback.
-            action: What is being done, for the text of an error.
-            discard: Called with a result that nobody waits for any more, on any thread.
+            start: Begins the operation with the callback it is given.
+            action: Name of the operation, for the error text.
+            discard: Called with a result that arrives after the caller was cancelled, on any
+                thread.
 
         Raises:
-            ClosedError: Closed before or meanwhile.
-            TransportError: It failed.
+            ClosedError: if the object is closed, before or during the call.
+            TransportError: if the operation failed.
         """
         if self._abandoned:
             raise ClosedError(f"{action}: it is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        # A native reader keeps the callback that announced it; a callback that kept the future, and
-        # so the reader, would keep both, and the threads of their client, for ever.
+        # A native reader keeps the callback of its creation for ever. The cell is emptied so that
+        # the callback does not keep the future, which holds the reader and the threads of its
+        # client.
         future_cell = [future]
         log_start = engine_log.position()
 
@@ -67,10 +69,10 @@ class CppCalls:
             outcome = _with_reason(outcome, log_start)
             try:
                 loop.call_soon_threadsafe(_resolve, future_cell.pop(), outcome, discard)
-            except BaseException:  # the loop is closed: nobody can wait for this any more
+            except BaseException:  # the loop is closed, so no caller waits
                 _discard(outcome, discard)
 
-        self._pending[future] = action  # first: it may be abandoned on another thread meanwhile
+        self._pending[future] = action  # before `start`: another thread may call `abandon`
         try:
             start(done)
         except Exception as error:
@@ -84,7 +86,8 @@ class CppCalls:
             await engine_log.delivered()
             raise
         except asyncio.CancelledError:
-            # Cancelled in the very turn in which the result came: `_resolve` saw nobody gone.
+            # Cancelled in the same loop pass in which the result arrived, so `_resolve` did not see
+            # it.
             if future.done() and not future.cancelled() and future.exception() is None:
                 _discard(future.result(), discard)
             raise
@@ -92,24 +95,24 @@ class CppCalls:
             self._pending.pop(future, None)
 
     def abandon(self) -> None:
-        """Fail what is under way, and what comes later, with `ClosedError`."""
+        """Fail all pending and later calls with `ClosedError`."""
         self._abandoned = True
         for future in list(self._pending):
             loop = future.get_loop()
             if loop is asyncio._get_running_loop():
                 _abandon(future)
             else:
-                with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(_abandon, future)
 
     def fail_authentication(self, reason: str) -> None:
-        """Fail the calls under way with an AuthenticationError; on any thread.
+        """Fail the pending calls with an AuthenticationError. Callable on any thread.
 
-        The library still works on them. A call that succeeds later is given back (`discard`).
+        The C++ client continues them. The result of a call that succeeds later goes to `discard`.
         """
         for future, action in list(self._pending.items()):
             error = own_authentication_failure(action, reason)
-            with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 future.get_loop().call_soon_threadsafe(_fail, future, error)
 
 
@@ -124,14 +127,15 @@ def _abandon(future: asyncio.Future[Any]) -> None:
 
 
 class _RefusedResult(NamedTuple):
-    """A `_pulsar.Result` with the broker's reason, as a `_pulsar.Error` has it."""
+    """A `_pulsar.Result` with the broker's reason; the same attributes as a `_pulsar.Error`."""
 
     error: Any
     message: str
 
 
 def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
-    """The outcome with the broker's reason, if there is one. In the callback; never raises."""
+    """Add the broker's reason to an outcome, if there is one. Called in the callback; never raises.
+    """
     first = outcome[0]
     if isinstance(first, _pulsar.Error):
         result, reason = first.error, first.message
@@ -144,7 +148,7 @@ def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
             engine_log.told(result.name, reason)
             return outcome
         return (_RefusedResult(result, engine_log.reason(result.name, log_start)),)
-    except Exception:  # without a reason it is an error all the same
+    except Exception:  # report the error without a reason
         return outcome
 
 
@@ -165,7 +169,7 @@ def _discard(outcome: tuple[Any, ...], discard: Callable[[Any], None] | None) ->
 
 
 def _result_of(outcome: tuple[Any, ...], action: str) -> Any:
-    """Native calls answer (Result), (Result, value), or (value or Error)."""
+    """Return the value of an outcome: (Result), (Result, value), or (value or Error)."""
     first = outcome[0]
     if isinstance(first, (_pulsar.Error, _RefusedResult)):
         raise failure(first.error, action, first.message)
@@ -177,10 +181,10 @@ def _result_of(outcome: tuple[Any, ...], action: str) -> Any:
 
 
 async def in_thread(blocking: Callable[[], Any], action: str) -> Any:
-    """Run a native call that blocks, on another thread.
+    """Run a blocking native call on another thread.
 
     Raises:
-        TransportError: It failed.
+        TransportError: if the call failed.
     """
     try:
         return await asyncio.to_thread(blocking)

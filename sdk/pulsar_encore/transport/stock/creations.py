@@ -1,7 +1,8 @@
-"""Native producers, consumers and readers on their way, also those that nobody waits for any more.
+"""Pending creations of native producers, consumers and readers, including abandoned ones.
 
-Owns `Creations`. A native client that is closed while something of it is being made, or given back
-unwanted, keeps threads and descriptors for ever; so it is ended only when nothing is.
+If a native client is closed while one of its objects is being created, or being closed because its
+caller is gone, the client keeps threads and descriptors for ever. The client is therefore closed
+only when no creation is pending.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from .cpp_calls import CppCalls, Start
 
 
 class Creations:
-    """Counts what is under way in one native client, on whichever event loops it is used from."""
+    """The number of pending creations in one native client, for all event loops that use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By loop: a closed one takes what it was told last with it, so its counts mean nothing.
+        # Counted by loop. A closed loop drops its scheduled callbacks, so its counts are void.
         self._pending: dict[asyncio.AbstractEventLoop | None, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
     async def make(self, calls: CppCalls, start: Start, action: str) -> Any:
-        """What `start` makes; closed, not orphaned, when the caller is gone before it comes.
+        """Return the object that `start` creates. It is closed if the caller is cancelled before.
 
         Raises:
-            ClosedError: `calls` was abandoned.
-            TransportError: It failed.
+            ClosedError: if `calls` was abandoned.
+            TransportError: if the creation failed.
         """
         loop = asyncio.get_running_loop()
         caller_done = self._begin(loop)
@@ -38,7 +39,7 @@ class Creations:
             native_done = self._begin(loop)
 
             def answer(*outcome: Any) -> None:
-                done(*outcome)  # first: there the closing of what is unwanted begins
+                done(*outcome)  # first, because this begins to close an unwanted object
                 native_done()
 
             try:
@@ -56,28 +57,28 @@ class Creations:
             caller_done()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Call `action` once nothing is under way: now, or later on a loop or a native thread."""
+        """Call `action` once nothing is pending: now, or later on a loop or a native thread."""
         with self._lock:
             self._waiting.append(action)
         self._check()
 
     async def settled(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until nothing is pending."""
         loop = asyncio.get_running_loop()
         all_done = asyncio.Event()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(all_done.set)
 
         self.then(wake)
         await all_done.wait()
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Callable[..., None]:
-        """Count one more; returns what counts it off, once, from any thread.
+        """Count one pending creation. Return a function that ends it, callable from any thread.
 
-        On the loop, where there is one: what that was told before, to give something back, goes
-        before.
+        If there is a loop, the count goes down on the loop, after the callbacks scheduled before,
+        which may close an unwanted object.
         """
         with self._lock:
             self._pending[loop] = self._pending.get(loop, 0) + 1
@@ -94,7 +95,7 @@ class Creations:
                 if loop is not None:
                     loop.call_soon_threadsafe(end)
                     return
-            except BaseException:  # closed; and on a native thread nothing may pass
+            except BaseException:  # the loop is closed, and a native thread must not raise
                 pass
             with contextlib.suppress(BaseException):
                 end()

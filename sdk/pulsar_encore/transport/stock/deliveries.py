@@ -1,8 +1,9 @@
-"""From lists of native messages to deliveries: which entry, which index, of which topic.
+"""Group lists of native messages into deliveries by entry.
 
-Owns `Grouper`. Reading an id costs as much as receiving the message. Where the native queue's order
-proves what lies between, only the ends of a run are read; elsewhere the bytes of an id are compared
-with those of the message before, and parsed only when more than the index differs.
+Reading an id costs as much as receiving the message. If the order of the native queue proves which
+messages lie between two ids of an entry, only the first and the last id are read. Otherwise the
+bytes of each id are compared with those of the entry's first id, and an id is parsed only if more
+than the batch index differs.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from ...values.message_id import MessageId
 from ...values.topic_names import full_name
 from ..interface import Delivery
 
-_SINGLE_INDEX: Final = (0,)  # the index of a message that is no batch
+_SINGLE_INDEX: Final = (0,)  # the index of an unbatched message
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
 
 
 class TopicNames:
-    """The topics and partitions of one consumer, numbered as they are first seen."""
+    """The topics and partitions of one consumer, numbered in the order they are first seen."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self._declared = topics
@@ -31,7 +32,10 @@ class TopicNames:
         return len(self._names)
 
     def of(self, ledger: int, partition: int, native: Any) -> int:
-        """Source of a native message. A ledger is of one topic, so its name is read once each."""
+        """Return the number of a native message's topic.
+
+        A ledger belongs to one topic, so the topic name is read once for each ledger.
+        """
         source = self._by_ledger.get(ledger)
         if source is None:
             topic = native.topic_name()
@@ -50,14 +54,16 @@ class TopicNames:
         return source
 
     def volatile(self, source: int) -> bool:
-        """Nothing of it is stored at the broker: neither acked nor redelivered."""
+        """True if the topic is non-persistent: its messages are neither acked nor redelivered."""
         return source in self._non_persistent
 
     def name(self, source: int) -> tuple[str, int]:
         return self._names[source]
 
     def find(self, topic: str, partition: int) -> int | None:
-        """The source of an id: by its topic, or without one by what can only be meant."""
+        """Return the topic number of an id, by its topic name, or without one by the only topic
+        declared.
+        """
         if topic:
             full = partition_name(topic, partition)
             if full in self._by_topic:
@@ -71,7 +77,7 @@ class TopicNames:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """The full name, of the partition where the id names one."""
+    """Return the full topic name, with the partition if the id has one."""
     topic = full_name(topic)
     if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
         topic = f"{topic}-partition-{partition}"
@@ -83,13 +89,14 @@ def _varint_size(value: int) -> int:
 
 
 class Grouper:
-    """Turns native messages, in order, into deliveries; one for each run of one entry.
+    """Turns native messages, in order, into deliveries: one for each run of an entry.
 
     Args:
         sources: Numbers the topics.
-        one_queue: The native consumer has one topic without partitions and a Shared type, so that
-            within one list two messages of an entry, both never redelivered, are of one delivery.
-            Then the ids between two that are as far apart as their indexes need not be read.
+        one_queue: True if the native consumer reads one unpartitioned topic on a Shared type. Two
+            messages of an entry in one list, both with the redelivery count 0, then come from one
+            delivery. If their distance in the list equals the distance of their indexes, the ids
+            between them need not be read.
     """
 
     def __init__(self, sources: TopicNames, *, one_queue: bool) -> None:
@@ -123,14 +130,15 @@ class Grouper:
         return deliveries
 
     def _plain(self, native: Any, native_id: Any, size: int) -> Delivery | None:
-        """A message that is its entry, read by the native getters; None for a chunked one."""
+        """Return the delivery of an unbatched message by the native getters; None if it is chunked.
+        """
         ledger, entry = native_id.ledger_id(), native_id.entry_id()
         partition = native_id.partition()
         expected = 2 + _varint_size(ledger) + _varint_size(entry)
         if partition != -1:
             expected += 1 + _varint_size(partition)
         if size != expected:
-            return None  # there is more in the id
+            return None  # the id has more fields
         source = self._sources.of(ledger, partition, native)
         return Delivery(
             source, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
@@ -150,7 +158,9 @@ class Grouper:
         )
 
     def _run_end(self, natives: list[Any], at: int, delivery: Delivery, index: int) -> int | None:
-        """Where the entry's run ends, by looking at its last message only; None when unsure."""
+        """Return the end of the entry's run by its last message only, or None if that is not
+        certain.
+        """
         if not self._one_queue or delivery.redelivery_count or delivery.batch_size < 2:
             return None
         last = min(len(natives) - 1, at + delivery.batch_size - 1 - index)
@@ -170,7 +180,8 @@ class Grouper:
 def _matching_indexes(
     natives: list[Any], at: int, data: bytes, message_id: MessageId
 ) -> tuple[list[int], int]:
-    """Indexes of the messages from `at` on that are of the same entry, and where they end."""
+    """Return the indexes of the messages from `at` on that belong to the same entry, and their end.
+    """
     indexes = [max(0, message_id.batch_index())]
     prefix, suffix, index_at = _id_template(data, message_id)
     end = at + 1
@@ -190,9 +201,10 @@ def _matching_indexes(
 
 
 def _id_template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:
-    """What the ids of this entry share: (bytes up to the index, bytes after it, where it stands).
+    """Return the bytes that the ids of an entry share: before the index, after it, and its offset.
 
-    For a message that is no batch nothing matches: its own id cannot come twice in a row.
+    For an unbatched message the template matches no other id, because its own id cannot come twice
+    in a row.
     """
     index = message_id.batch_index()
     if index < 0 or message_id.batch_size < 2 or index >= 0x4000:

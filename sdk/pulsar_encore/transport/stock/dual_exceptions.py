@@ -1,8 +1,8 @@
-"""Exceptions that a program on the stock transport catches by the names of `pulsar` as well.
+"""Exceptions that a program on the stock transport can also catch as exceptions of `pulsar`.
 
-Each class made here derives from an exception of this package, from the exception of the same name
-in `pulsar.exceptions`, and from `pulsar.asyncio.PulsarException`. Most exceptions are raised above
-the transports, so these classes are not named where one is raised: `PulsarException` picks them.
+Each class created here derives from an exception of this package, from the exception of the same
+name in `pulsar.exceptions`, and from `pulsar.asyncio.PulsarException`. Most exceptions are raised
+above the transports, so no code names these classes: `PulsarException` picks them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ...errors import PulsarException
 
 
 def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
-    """The exception of `pulsar` that one of ours stands for."""
+    """Return the exception of `pulsar` for an exception class of this package."""
     for kind in ours.__mro__:
-        # `ClosedError` has another name there: that of its result.
+        # `ClosedError` has another name in `pulsar`: the name of its result.
         for name in (kind.__name__, vars(kind).get("result", "")):
             found: type[Exception] | None = getattr(pulsar.exceptions, name, None)
             if found is not None:
@@ -29,12 +29,13 @@ def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
 
 @cache
 def _dual(ours: type[PulsarException]) -> type[PulsarException]:
-    """The class to raise in place of one of this package, or of one that a program derived."""
+    """Return the class to raise in place of a class of this package or of a program's subclass."""
     if issubclass(ours, pulsar.asyncio.PulsarException):
         return ours
 
     def reduce(self: Any) -> Any:
-        # As an exception of ours: where a pickle is read, `pulsar` need not be loaded.
+        # Pickle as the plain class, because the process that reads the pickle need not have
+        # `pulsar`.
         _, *rest = super(dual, self).__reduce__()
         return (ours, *rest)
 

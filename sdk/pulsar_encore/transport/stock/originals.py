@@ -1,12 +1,14 @@
-"""Native messages and ids that the stock library needs back: to ack parts, and for chunked ones.
+"""Native messages and ids that the C++ client needs back for acks and for chunked messages.
 
-Owns `CppOriginals`. The library acks part of a batch only through the ids it delivered, and all
-chunks of a message only through the id of the whole (`docs/notes/cpp-client.md#acks`). What is
-acked is let go at once; and so, in a while, is what was asked for again and did not come: another
-consumer has it. Should it come later, its new ids are kept. Invariant: a payload is kept for a
-second only, so that a long wait does not pin it, but for chunked messages: the library cannot ask
-for all their chunks again, so they come again from here. Their ids outlive them: an ack without, of
-the last chunk alone, would leave the others with nobody.
+The C++ client acks a part of a batch only through the ids that it delivered, and all chunks of a
+message only through the id of the whole message (`docs/notes/cpp-client.md#acks`). An acked entry
+is released at once. An entry that was requested again and did not arrive is released after
+`_REQUEST_WAIT_S`, because another consumer has it. If it arrives later, its new ids are kept.
+
+A payload is kept for one second only, so that a held message does not pin it. Chunked messages are
+the exception: the C++ client cannot request all their chunks again, so the kept delivery is
+delivered once more. Ids of chunked messages are kept even after the record is released. An ack
+without such an id would ack the last chunk alone and leave the others unacked for ever.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from sortedcontainers import SortedDict
 from ..interface import Delivery
 
 _PAYLOAD_KEEP_S: Final = 1.0
-_REQUEST_WAIT_S: Final = 10.0  # what was asked for comes again sooner, or to another consumer
-_MAX_ENTRIES: Final = 50_000  # the broker's unacked window; forgetting one costs a duplicate
+_REQUEST_WAIT_S: Final = 10.0  # a redelivery arrives sooner, or another consumer has it
+_MAX_ENTRIES: Final = 50_000  # the broker's unacked window; a released entry costs a duplicate
 _MAX_CHUNKED_BYTES: Final = 256 * 1024 * 1024
 _MAX_SPARE_IDS: Final = 10_000
-_MAX_COMPACTED: Final = 3_000  # messages compacted in one go, 0.5 us each
+_MAX_COMPACTED: Final = 3_000  # messages compacted in one call, 0.5 us each
 
 
 class CppOriginal:
-    """What is kept of one entry."""
+    """The native messages or ids of one entry."""
 
     __slots__ = (
         "_natives",
@@ -47,23 +49,26 @@ class CppOriginal:
         self.key: tuple[int, int] = key
         self._natives: dict[int, Any] = {}
         self.is_chunked: bool = False
-        self.chunked: Delivery | None = None  # the delivery, with its payload, of a chunked message
-        self.crowded_out: bool = False  # its payload had to go
+        self.chunked: Delivery | None = None  # the delivery of a chunked message, with its payload
+        self.crowded_out: bool = False  # its payload was dropped for `_MAX_CHUNKED_BYTES`
         self.kept_at: float = 0.0
 
     def put(self, delivery: Delivery, now: float) -> None:
-        """What came last is what counts: older ids share an older state of their batch."""
+        """Keep the messages of a delivery.
+
+        They replace older ones, whose ids share an older state of the batch.
+        """
         self._natives.update(zip(delivery.indexes, delivery.messages, strict=True))
         self.kept_at = now
         if delivery.first_chunk is not None:
-            # A copy: who gets the delivery may dress its messages.
+            # A copy, because the receiver of the delivery may replace its messages.
             self.is_chunked, self.chunked, self.crowded_out = True, copy(delivery), False
 
     def __len__(self) -> int:
         return len(self._natives)
 
     def id_of(self, index: int) -> Any | None:
-        """The `_pulsar.MessageId` of a batch index (0 for a chunked message), if it is here."""
+        """Return the `_pulsar.MessageId` of a batch index (0 for a chunked message), or None."""
         native = self._natives.get(index)
         return native.message_id() if isinstance(native, _pulsar.Message) else native
 
@@ -73,40 +78,42 @@ class CppOriginal:
             del self._natives[index]
 
     def compact(self) -> None:
-        """Keep the ids only."""
+        """Drop the payloads and keep the ids."""
         self._natives = {index: self.id_of(index) for index in self._natives}
         self.chunked = None
 
     def release(self) -> None:
-        """Keep nothing: whoever still has this record must not pin what it held."""
+        """Drop everything, so that another reference to this record pins no message."""
         self._natives = {}
         self.chunked = None
 
 
 class CppOriginals:
-    """What is kept of all unfinished batches and chunked messages of one consumer."""
+    """The native messages and ids of all unfinished batches and chunked messages of one consumer.
+    """
 
     def __init__(self) -> None:
         self._by_source: dict[int, SortedDict[tuple[int, int], CppOriginal]] = {}
         self._order: OrderedDict[CppOriginal, None] = OrderedDict()  # by `kept_at`
         # Entries whose payload is still kept, in the same order.
         self._with_payload: OrderedDict[CppOriginal, None] = OrderedDict()
-        self._requested: OrderedDict[CppOriginal, float] = OrderedDict()  # when, oldest first
+        self._requested: OrderedDict[CppOriginal, float] = OrderedDict()  # the time, oldest first
         self._all_requested_at: float | None = None
         self._chunked: OrderedDict[CppOriginal, int] = OrderedDict()  # payload bytes, oldest first
         self._chunked_bytes = 0
-        # Ids of chunked messages without a record: acked, and perhaps once more after a loss of the
-        # connection; or perhaps with another consumer, and perhaps still held here.
+        # Ids of chunked messages without a record. Such a message was acked, and may need a second
+        # ack after a reconnect. Or it was released, while another consumer has it or it is still
+        # held here.
         self._spare_ids: OrderedDict[tuple[int, tuple[int, int]], Any] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._order)
 
     def keep(self, delivery: Delivery, now: float) -> None:
-        """Keep what a delivery brought, if it is part of a batch or chunked.
+        """Keep the native messages of a delivery if it is part of a batch or chunked.
 
-        Beyond the bound the oldest of all is let go: what is acked of it leaves with the whole
-        entry, or when it comes again.
+        Beyond `_MAX_ENTRIES` the oldest entry is released. Its acked messages are then acked with
+        the whole entry, or when the entry is redelivered.
         """
         chunked = delivery.first_chunk is not None
         if delivery.batch_size <= 1 and not chunked:
@@ -142,21 +149,21 @@ class CppOriginals:
         self._chunked_bytes -= self._chunked.pop(original, 0)
 
     def find(self, source: int, key: tuple[int, int]) -> CppOriginal | None:
-        """What is kept of an entry."""
+        """Return the record of an entry, or None."""
         entries = self._by_source.get(source)
         return None if entries is None else entries.get(key)
 
     def chunked_id(self, source: int, key: tuple[int, int]) -> Any | None:
-        """The id that acks all chunks of a message; None of an entry that is no chunked message."""
+        """Return the id that acks all chunks of a message, or None if the entry is not chunked."""
         original = self.find(source, key)
         if original is None:
             return self._spare_ids.get((source, key))
         return original.id_of(0) if original.is_chunked else None
 
     def take_acked(self, source: int, key: tuple[int, int], remaining: int) -> Iterator[Any]:
-        """Ids of all indexes of a batch that are not in the mask `remaining`; each is given once.
+        """Yield the ids of a batch's indexes that are not in the mask `remaining`, each id once.
 
-        With the last one the record goes: what else the batch has was acked by others.
+        The record is released with its last id: other consumers acked the rest of the batch.
         """
         original = self.find(source, key)
         if original is not None:
@@ -165,13 +172,13 @@ class CppOriginals:
                 self._release(original)
 
     def pop(self, source: int, key: tuple[int, int]) -> None:
-        """Let go of an entry: it is acked as a whole."""
+        """Release an entry that is acked as a whole."""
         original = self.find(source, key)
         if original is not None:
             self._release(original)
 
     def pop_through(self, source: int, key: tuple[int, int]) -> None:
-        """Let go of everything up to an entry: it is acked cumulatively."""
+        """Release every entry up to `key`, because a cumulative ack covers them."""
         for each in list(self._by_source.get(source, SortedDict()).irange(maximum=key)):
             self.pop(source, each)
 
@@ -190,21 +197,22 @@ class CppOriginals:
         original.release()
 
     def asked(self, source: int, key: tuple[int, int], now: float) -> None:
-        """An entry was asked for again, and may go to another consumer."""
+        """Note that an entry was requested again, and may go to another consumer."""
         original = self.find(source, key)
         if original is not None:
             self._requested[original] = now
             self._requested.move_to_end(original)
 
     def asked_all(self, now: float) -> None:
-        """As `asked`, of all that is here."""
+        """Note that all entries were requested again."""
         self._all_requested_at = now
 
     def compact(self, now: float) -> float | None:
-        """Let go of payloads that have been here for long enough, and of what did not come again.
+        """Drop payloads older than `_PAYLOAD_KEEP_S`, and release requested entries that did not
+        arrive.
 
         Returns:
-            Seconds until it should be called again; None when there is nothing left to do.
+            Seconds until the next call is due; None if no work is left.
         """
         with_payload, left = self._with_payload, _MAX_COMPACTED
         while left > 0 and with_payload and self._payload_s(now) <= 0:
@@ -222,7 +230,7 @@ class CppOriginals:
         return None if soonest == float("inf") else min(max(0.0, soonest), _PAYLOAD_KEEP_S)
 
     def _release_older_than(self, time: float) -> bool:
-        """The oldest of all; False when none is older."""
+        """Release the oldest entry. Return False if no entry is older than `time`."""
         oldest = next(iter(self._order), None)
         if oldest is None or oldest.kept_at > time:
             return False
@@ -244,14 +252,14 @@ class CppOriginals:
         )
 
     def lose_payloads(self) -> None:
-        """The connection is gone: chunked messages come again from the broker."""
+        """Drop the payloads of chunked messages: after a reconnect the broker redelivers them."""
         for original in self._chunked:
             original.compact()
         self._chunked.clear()
         self._chunked_bytes = 0
 
     def clear(self) -> None:
-        """After a seek nothing from before is acked any more, or comes from here."""
+        """Drop everything for a seek: older entries are neither acked nor redelivered after it."""
         for original in self._chunked:
             original.chunked = None
         self._by_source.clear()

@@ -1,11 +1,12 @@
-"""The one thread of a stock consumer: takes messages out of the native queue, loses none.
+"""The receiving thread of a stock consumer, and the thread that watches connections.
 
-Owns `Pump`. The native receive cannot be cancelled without losing a message, so nobody but this
-thread receives, into a bounded buffer. It takes single messages while traffic is thin (no waiting)
-and batches while it is thick (one native call and one wake-up of the loop for hundreds). While
-nothing comes it sleeps, and a native callback wakes it: a consumer that is idle costs nothing. One
-thread for all of them, `Watcher`, looks after the connections, and ends each pump when its loop is
-closed or the main thread is over, so it can neither hang the process nor abort it.
+A native receive cannot be cancelled without losing its message. Only the pump's thread therefore
+receives, into a bounded buffer. While traffic is thin it takes single messages, which adds no wait.
+While traffic is thick it takes batches: one native call and one wake-up of the loop for hundreds of
+messages. An idle pump sleeps until a native callback wakes it, and costs no CPU time.
+
+One `Watcher` thread polls the connections of all pumps. It ends a pump when its loop is closed or
+the main thread has ended, so that a pump can neither hang nor abort the process.
 """
 
 from __future__ import annotations
@@ -27,31 +28,34 @@ from .result_errors import failure
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_POLL_S: Final = 0.050  # how often a connection is looked at
-# While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
-# none must go unseen.
+_POLL_S: Final = 0.050  # time between two polls of a connection
+# The same while a lost connection may lose acks. The C++ client takes 90 ms or more to reconnect,
+# and no reconnect may be missed.
 _WATCHFUL_POLL_S: Final = 0.010
 _WATCHFUL_S: Final = 1.0
-# A connection has to stay for so long to count: the library says it is there a moment before it
-# throws away what it had queued from the one before.
+# A new connection counts after this time. The C++ client reports it as connected shortly before it
+# discards the messages that it queued from the old one.
 _STEADY_S: Final = 0.050
 _WITHDRAW_S: Final = 5.0  # longest wait for a native consumer to be closed
 _THIN_BATCH: Final = 16  # a batch smaller than this means traffic is thin
-_QUICK_GAP_S: Final = 0.001  # singles closer than this mean it is thick
+_QUICK_GAP_S: Final = 0.001  # single messages closer than this mean that traffic is thick
 _QUICK_COUNT: Final = 4
 
 
 class Steadiness:
-    """Whether a connection that was looked at now and then counts as one: it has been seen twice,
-    `_STEADY_S` apart, and never gone between. Pure."""
+    """Decides whether a polled connection counts as connected. Pure.
+
+    A connection counts once two polls at least `_STEADY_S` apart, and all polls between them, saw
+    it.
+    """
 
     __slots__ = ("_since",)
 
     def __init__(self) -> None:
-        self._since: float | None = float("-inf")  # the first look that saw it, if the last did
+        self._since: float | None = float("-inf")  # the first poll of the current row that saw it
 
     def counts(self, connected: bool, now: float) -> bool:
-        """A look at `now`, in seconds, saw it `connected` or not."""
+        """Note a poll at `now`, in s. Return True if the connection counts."""
         if not connected:
             self._since = None
         elif self._since is None:
@@ -60,12 +64,12 @@ class Steadiness:
 
     @property
     def hesitates(self) -> bool:
-        """Whether it is there and does not count yet."""
+        """True if the connection is up, whether or not it counts yet."""
         return self._since is not None
 
 
 class Watcher:
-    """The thread that sees connections come and go, for every pump of the process."""
+    """The thread that polls the connections of every pump of the process."""
 
     def __init__(self) -> None:
         self._pumps: set[Pump] = set()
@@ -84,18 +88,18 @@ class Watcher:
                 self._thread.start()
 
     def forget(self) -> None:
-        """In a forked child: the thread and the pumps' threads stayed in the parent."""
+        """Forget all pumps in a forked child: their threads and this one stayed in the parent."""
         for pump in self._pumps:
             pump.left_behind = True
         self._pumps.clear()
-        self._begin()  # the lock may be one that a thread of the parent holds
+        self._begin()  # a thread of the parent may hold the old lock
 
     def remove(self, pump: Pump) -> None:
         with self._lock:
             self._pumps.discard(pump)
 
     def hurry(self) -> None:
-        """A pump has become watchful: do not sleep until the next ordinary look."""
+        """Poll now: a pump has become watchful."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -111,7 +115,10 @@ class Watcher:
             self._wake.wait(_WATCHFUL_POLL_S if watchful else _POLL_S)
 
     def _poll(self, now: float, all_pumps: bool) -> bool | None:
-        """Whether some pump is watchful; None when there is none left, and the thread ends."""
+        """Poll the pumps that are due. Return True if a pump is watchful.
+
+        None if no pump is left; the thread then ends.
+        """
         with self._lock:
             pumps = list(self._pumps)
             if not pumps:
@@ -136,21 +143,23 @@ _unanswered: list[Any] = []  # native consumers that must not be destroyed
 
 
 class _Inbox:
-    """What a native receive calls, on a native thread; keeps nothing of the pump's or native."""
+    """The callback of native receives, on native threads. It refers to neither the pump nor the
+    consumer.
+    """
 
     __slots__ = ("arrived", "epoch", "losses", "wake")
 
     def __init__(self, wake: threading.Event) -> None:
         self.arrived: deque[tuple[int, int, Any, Any]] = deque()  # epoch, losses, result, message
         self.epoch = 0  # seeks so far
-        self.losses = 0  # times the connection was seen to be lost
+        self.losses = 0  # losses of the connection so far
         self.wake = wake
 
     def __call__(self, result: Any, message: Any) -> None:
         try:
             self.arrived.append((self.epoch, self.losses, result, message))
             self.wake.set()
-        except BaseException:  # nothing may pass
+        except BaseException:  # a native thread must not raise
             return
 
 
@@ -159,14 +168,15 @@ class Pump:
 
     Args:
         native: The native consumer, with a batch receive policy of a few ms.
-        mailbox: Where to hand over, on the loop.
-        capacity: Messages the buffer may hold.
-        deliver: Called on this thread with a list of messages; returns what is posted to `arrived`.
-        arrived: Called on the loop with what `deliver` returned.
+        mailbox: Runs the callbacks below on the loop.
+        capacity: Messages that the buffer may hold.
+        deliver: Called on this thread with a list of messages. Its result goes to `arrived`.
+        arrived: Called on the loop with the result of `deliver`.
         connection: Called on the loop with True or False when the connection comes or goes.
-        ended: Called on the loop once the thread is over, with the error that ended it or None.
-        rests: Take nothing while the connection is lost. What is queued comes again then, and the
-            library throws it away at the reconnect: so nothing old mixes with what is new.
+        ended: Called on the loop after the thread has ended, with the error that ended it or None.
+        rests: Receive nothing while the connection is lost. The C++ client discards its queue at
+            the reconnect and the broker sends those messages again, so old and new deliveries do
+            not mix.
     """
 
     def __init__(
@@ -195,27 +205,28 @@ class Pump:
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
         self._inbox = _Inbox(self._wake)
-        self._receiving = False  # a native receive is under way, and calls the inbox
+        self._receiving = False  # a native receive is pending and will call the inbox
         self._stopping = False
         self._forsaken = False
         self._paused = False
         self._full = False
-        self._connected = True  # as last looked at
-        self._reported_up = True  # as last told
-        # Held where the native consumer is told to seek, and where it is asked, on any thread,
-        # whether it is connected or for everything again: of several topics it takes a lock of its
-        # own for each, wants the interpreter during the seek and keeps it during the others.
+        self._connected = True  # as last polled
+        self._reported_up = True  # as last reported
+        # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`,
+        # on any thread. A consumer of several topics takes a lock for each topic in all three. It
+        # needs the GIL during the seek and keeps the GIL during the other two, so without this lock
+        # they can deadlock.
         self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._poll_failed = False
-        self._changes: deque[bool] = deque()  # of the connection, not yet told
-        self._losses = 0  # of those that were told
+        self._changes: deque[bool] = deque()  # of the connection, not reported yet
+        self._losses = 0  # losses that were reported
         self.watchful_until: float = 0.0
         self._is_thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
 
-        self.left_behind = False  # in the parent process, by a fork
+        self.left_behind = False  # in the parent process, after a fork
 
     def start(self) -> None:
         self._thread.start()
@@ -224,18 +235,21 @@ class Pump:
     # From the loop
 
     def taken(self, messages: int) -> None:
-        """That many left the buffer.
+        """Note that `messages` left the buffer.
 
-        Half of it has to be free before the thread is woken: many messages at once cost it, and the
-        loop that it takes the interpreter from, far less than many wake-ups.
+        The thread is woken only when half of the buffer is free. Many messages at once cost the
+        thread, and the loop that shares the GIL with it, far less than many wake-ups.
         """
         self._taken += messages
         if self._full and self._posted - self._taken <= self._capacity // 2:
             self._wake.set()
 
     def watch(self) -> None:
-        """Look closely for a while: acks were handed over, which a lost connection may take along,
-        or a connection is back and has to stay."""
+        """Poll the connection closely for `_WATCHFUL_S`.
+
+        Called when acks were handed over that a lost connection may lose, and when a connection is
+        back and does not count yet.
+        """
         now = time.monotonic()
         if now >= self.watchful_until:
             _watcher.hurry()
@@ -251,12 +265,12 @@ class Pump:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread; the native consumer is about to be closed, or its client."""
+        """End the thread. The caller then closes the native consumer or its client."""
         self._stopping = True
         self._wake.set()
 
     def forsake(self) -> None:
-        """End the thread, and close the native consumer: nobody is left to do so."""
+        """End the thread and close the native consumer, which has no owner any more."""
         if self._stopping or self.left_behind:
             return
         self._forsaken = True
@@ -265,21 +279,23 @@ class Pump:
             self._native.close_async(ignore)
 
     def sought(self) -> None:
-        """On a native thread, when a seek is done: a message that a receive under way took out of
-        the native queue before is outdated with all the others."""
+        """Note a completed seek, on a native thread.
+
+        A message that the pending receive took out of the native queue before the seek is outdated.
+        """
         self._inbox.epoch += 1
 
     # On the watcher's thread
 
     def look(self) -> None:
-        """Note a change of the connection; stop when there is nobody left to hand over to.
+        """Note a change of the connection. Forsake the pump if its loop is closed.
 
-        Never raises: the thread looks after every other consumer too.
+        Never raises, because the watcher's thread serves every other consumer too.
         """
         try:
             self._poll()
         except Exception:
-            if not self._poll_failed:  # once: it may fail at every look
+            if not self._poll_failed:  # once: every poll may fail
                 logger.exception("whether a consumer is connected could not be found out")
             self._poll_failed = True
 
@@ -301,21 +317,22 @@ class Pump:
     # On the thread
 
     def ask_for_all(self) -> None:
-        """Everything unacked comes again. For a command."""
+        """Request the redelivery of every unacked message. Runs as a command."""
         with self.asking:
             self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:
-        """Take nothing for so long. For a command."""
+        """Receive nothing for `seconds`. Runs as a command."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_S))
             self._report()
 
     def drain(self, most: int) -> list[Any]:
-        """Take out what the native queue holds, up to `most`. For a command; it comes again.
+        """Take up to `most` messages out of the native queue. Runs as a command.
 
-        Bounded, because taking messages out lets the broker send more.
+        The messages are redelivered. The number is bounded because each message taken lets the
+        broker send another.
         """
         drained = self._take_received()
         while most > 0:
@@ -342,9 +359,11 @@ class Pump:
         self._mailbox.post(self._ended, error)
 
     def _wait_for_receive(self) -> None:
-        """Wait until a receive that is under way is answered, as it is when the native consumer is
-        closed: to be destroyed with one ends the process. Two closes at once are no better, they
-        may leave the subscription at the broker, so only what nobody else closes is closed here."""
+        """Wait for the pending receive, which is answered when the native consumer is closed.
+
+        Destroying a native consumer with a pending receive ends the process. Two closes at once may
+        leave the subscription at the broker, so only a forsaken consumer is closed here.
+        """
         if self._forsaken:
             self._native.close_async(ignore)
         if not self._receiving:
@@ -358,7 +377,8 @@ class Pump:
                 return
 
     def _step(self) -> bool:
-        """One turn; False when there is nobody left to hand over to."""
+        """Run commands, report the connection and receive once. Return False if the loop is closed.
+        """
         while self._commands:
             self._commands.popleft()()
         if not self._report():
@@ -372,9 +392,11 @@ class Pump:
         return self._post(self._receive())
 
     def _report(self) -> bool:
-        """Tell of the connection; what came before it was lost goes before the news.
+        """Report changes of the connection. Messages from before a loss are delivered before its
+        report.
 
-        And nothing else does: when this thread is late, a message of the next connection is here.
+        If this thread is late, the inbox may already hold a message of the next connection; its
+        loss count tells.
         """
         while self._changes:
             up = self._changes.popleft()
@@ -383,7 +405,7 @@ class Pump:
                 arrived = self._inbox.arrived
                 old = arrived and arrived[0][1] < self._losses
                 if old and self._paused:
-                    # A seek is under way: what it outdates is not handed out in the middle of it.
+                    # A seek is pending and outdates these messages, so they are not delivered.
                     if self._rests:
                         self._take_received()
                 elif old and not self._post(self._take_received()):
@@ -399,9 +421,9 @@ class Pump:
         return self._full and self._posted - self._taken >= self._capacity
 
     def _has_ended(self) -> bool:
-        """Whether the library closed the consumer while it was not connected.
+        """True if the C++ client closed the consumer while it was not connected.
 
-        Nothing is taken then, so `_take_received` would never find out, and receives would hang.
+        Nothing is received then, so `_take_received` would not notice it.
         """
         if self._reported_up or not self._inbox.arrived:
             return False
@@ -433,10 +455,10 @@ class Pump:
         return messages
 
     def _take_received(self) -> list[Any]:
-        """What the native receive brought: a message at most.
+        """Return the message of the native receive, or nothing.
 
         Raises:
-            AlreadyClosed: Nothing more will come.
+            AlreadyClosed: if no more messages will arrive.
         """
         if not self._inbox.arrived:
             return []
@@ -449,7 +471,7 @@ class Pump:
         raise failure(result, "receive")
 
     def _sleep(self) -> None:
-        """Until something is to be done; whoever gives that sets `_wake` after it."""
+        """Sleep until there is work. Every source of work sets `_wake` after adding it."""
         self._wake.clear()
         if not (
             self._stopping

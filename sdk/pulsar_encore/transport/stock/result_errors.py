@@ -1,6 +1,4 @@
-"""The C++ library's result codes as this package's errors, each with what to change.
-
-What each says about what to change is `advice`'s; the classes are `exceptions`'.
+"""Errors of this package for the C++ client's result codes, each with advice from `error_advice`.
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ from ...errors import ClosedError, ConfigurationError, EncoreError, PulsarExcept
 from ..error_advice import ADVICE
 
 _UNKNOWN: Final = "the engine gives no reason; its log may"
-# How the library begins the detail when the client's own part of the authentication failed.
+# The beginning of the detail when the client's own part of the authentication failed.
 _OWN_AUTHENTICATION: Final = "Failed to create Connect command"
-# The text of an exception of Python's may hold the secret; its type does not.
+# Only the type of the Python exception is shown, because its text may hold the secret.
 _EXCEPTION_TYPE: Final = re.compile(rf"{_OWN_AUTHENTICATION}: \w+")
 
 
 def failure(native: Any, action: str, detail: str = "") -> PulsarException:
-    """The error for a `_pulsar.Result` other than Ok."""
+    """Return the error for a `_pulsar.Result` other than Ok."""
     if native == _pulsar.Result.AlreadyClosed:
         return ClosedError(f"{action}: it is closed")
     advice = ADVICE.get(native.name, _UNKNOWN)
@@ -37,17 +35,17 @@ def failure(native: Any, action: str, detail: str = "") -> PulsarException:
 
 
 def own_authentication_failure(action: str, why: str) -> PulsarException:
-    """The error for data of `authentication=` that could not be had on this side.
+    """Return the error for `authentication=` data that this process could not obtain.
 
     Args:
-        action: What is being done.
-        why: Without a secret.
+        action: Name of the operation.
+        why: The reason, without a secret.
     """
     return named("AuthenticationError", f"{action}: authentication= failed here: {why}")
 
 
 def raised(error: Exception, action: str) -> EncoreError:
-    """The error for an exception that the stock library raised."""
+    """Return the error for an exception that `pulsar-client` raised."""
     native = getattr(_pulsar.Result, type(error).__name__, None)
     if native is not None:
         return failure(native, action, str(error))

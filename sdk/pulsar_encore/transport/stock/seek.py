@@ -1,9 +1,9 @@
-"""A native seek that throws nothing away.
+"""A native seek that loses no messages.
 
-Owns `seek`. A broker closes the consumer for a seek, and answers; the library connects again, and
-clears its queue on the answer. An answer of a busy broker that comes after the connection finds
-messages from after the seek in that queue: they are cleared with the others, and nobody asks for
-them. So a seek that was answered late is done again.
+For a seek the broker closes the consumer and answers the command. The C++ client reconnects, and
+clears its queue when the answer arrives. If a busy broker answers after the reconnect, the queue
+already holds messages from after the seek. The C++ client discards them and never requests them
+again. A seek that was answered late is therefore repeated.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import _pulsar
 from .cpp_calls import CppCalls
 
 _POLL_S: Final = 0.002
-# An answer within so long of the connection is the one that waited for it, as the library arranges
-# when it can; messages need longer to get here.
+# The C++ client tries to hold the answer back until it has reconnected. An answer this soon after
+# the reconnect is such an answer, because messages take longer to arrive.
 _LATE_S: Final = 0.020
 _NO_LOCK: Final = nullcontext()
-_MAX_SEEKS: Final = 4  # seeks in all; a connection that comes and goes looks like late answers
+_MAX_SEEKS: Final = 4  # seeks in all; an unstable connection looks like late answers
 
 
 async def seek(
@@ -33,18 +33,18 @@ async def seek(
     sought: Callable[[], None] = lambda: None,
     asking: AbstractContextManager[object] = _NO_LOCK,
 ) -> None:
-    """Seek, and again while what came after it may have been thrown away.
+    """Seek, and repeat the seek while messages after it may have been discarded.
 
     Args:
-        native: The native consumer or reader, of which nothing is taken meanwhile.
-        calls: Where the operation counts.
+        native: The native consumer or reader. Nothing is received from it meanwhile.
+        calls: Runs the operation.
         target: A native message id, or a publish time in ms.
-        sought: Called on a native thread each time it is done.
-        asking: Held while another thread asks the native consumer something; see `Pump.asking`.
+        sought: Called on a native thread after each completed seek.
+        asking: Held while the native seek begins; see `Pump.asking`.
 
     Raises:
-        ClosedError: It was closed meanwhile.
-        TransportError: The broker refused.
+        ClosedError: if the object was closed meanwhile.
+        TransportError: if the broker refused.
     """
     for _ in range(_MAX_SEEKS):
         answered: list[float] = []
@@ -70,7 +70,7 @@ async def seek(
 
 
 async def _reconnected_at(native: Any) -> float:
-    """When it was first seen to be connected after it was not."""
+    """Return the time of the first poll that saw a connection after a lost one."""
     lost = False
     while True:
         connected = native.is_connected()

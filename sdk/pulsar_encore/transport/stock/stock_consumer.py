@@ -1,9 +1,9 @@
-"""A subscription on the stock client: the nearest it allows to the seam.
+"""A durable subscription over the C++ client.
 
-Owns `StockConsumer`. Acks go through the native ids of the last delivery, because an id rebuilt
-from parts acks its whole batch. They are refused while disconnected, when the C++ client would lose
-them. Redelivery goes through the C++ client's nack timer at its floor, fed in bursts that are far
-enough apart not to starve it. The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`.
+Acks use the native ids of the last delivery, because an id built from its parts acks its whole
+batch. Acks are refused while disconnected, when the C++ client would lose them. Redelivery uses the
+C++ client's nack timer at its minimum. Ids are handed to it in bursts that are far enough apart not
+to starve it. The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ from .stock_messages import dress
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing
-# is ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a
-# look between them, or it never comes to one.
+# The C++ client holds a nacked id for at least 100 ms and checks every 33 ms, so that no redelivery
+# is early with this lead. Each hand-over restarts its timer. Without more than one interval between
+# two bursts the timer would never run.
 _LEAD_MS: Final = 100
 _BURST_GAP_S: Final = 0.050
-_BURST: Final = 10_000  # ids a burst, 3 us each
-_SLICE: Final = 1_000  # in one turn of the loop
-_NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and time to send them
-# A chunked message that a reconnect cut in two is not put together when its chunks come again: the
-# library still has the first ones, and drops all. With the next redelivery it is.
+_BURST: Final = 10_000  # ids in one burst, 3 us each
+_SLICE: Final = 1_000  # ids in one pass of the loop
+_NATIVE_GROUP_S: Final = 0.2  # the C++ client groups acks for 100 ms, then sends them
+# If a reconnect interrupts a chunked message, the C++ client keeps its first chunks, and drops the
+# message when all chunks arrive again. The next redelivery completes it, and is requested after
+# this time.
 _CHUNK_RETRY_S: Final = 1.0
-_CLEANUP_GAP_S: Final = 0.02  # at least so long between two looks at what is kept
+_CLEANUP_GAP_S: Final = 0.02  # least time between two cleanups of `_originals`
 _CLOSE_S: Final = 5.0
 # A rewind during a read makes the broker skip a block. Nothing is received for this long before a
 # rewind, so that the permits are used up. After the pause 0 of 12 rewinds skipped messages, without
 # it 9 of 12: `docs/notes/wire-protocol.md#rewind-during-a-read`.
 _REWIND_PAUSE_S: Final = 0.300
-# After a seek; a broker needs one for the active consumer of a Failover subscription alone.
+# Time after a seek until it is checked for a lost answer. A broker needs one second to choose the
+# active consumer of a Failover subscription.
 _SEEK_CHECK_S: Final = 3.0
 
 STOCK: Final = Capabilities(
@@ -71,13 +73,13 @@ STOCK: Final = Capabilities(
 
 
 class StockConsumer:
-    """`TransportConsumer` over a native consumer, subscribed with the options of `consumer_config`.
+    """A `TransportConsumer` over a native consumer.
 
     Args:
-        native: The native consumer.
-        subscription: Durable.
-        several: It reads several topics or partitions. The library says of all of them together
-            whether they are connected, so with one of them away the others go on.
+        native: The native consumer, subscribed with `consumer_config`.
+        subscription: A durable subscription.
+        several: True if it reads several topics or partitions. The C++ client reports one
+            connection state for all of them, so if one is disconnected, the others continue.
     """
 
     capabilities = STOCK
@@ -102,14 +104,14 @@ class StockConsumer:
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
-        self._has_chunked = False  # chunked messages have come
+        self._has_chunked = False  # chunked messages have been received
         self._flow_stopped = False
         self._seeking = False
         self._seeks = asyncio.Lock()
         self._seek_count = 0  # seeks so far
-        self._arrivals = 0  # hand-overs of the pump so far
+        self._arrivals = 0  # lists received from the pump so far
         self._seek_retry: asyncio.Task[None] | None = None
-        self._unsubscribing = False  # the subscription is being deleted, and the native end with it
+        self._unsubscribing = False  # the native consumer ends with its subscription
         self._connected = self._reported_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
         self._cleanup_timer: asyncio.TimerHandle | None = None
@@ -127,7 +129,7 @@ class StockConsumer:
             _weakly(self._pump_ended),
             rests=not self._is_multi_topic,
         )
-        # Its thread must not keep what nobody has any more; nor go on without it.
+        # A consumer without references ends its pump; the thread does not keep it alive.
         finalize(self, self._pump.forsake).atexit = False
 
     @property
@@ -140,7 +142,7 @@ class StockConsumer:
 
     @property
     def consumer_name(self) -> str:
-        # The library's, of a list of topics, is empty.
+        # For a list of topics the C++ client returns an empty name.
         return self._subscription.consumer_name or str(self._native.consumer_name())
 
     def is_connected(self) -> bool:
@@ -168,7 +170,7 @@ class StockConsumer:
         self._pump.taken(messages)
 
     def wanted(self, messages: int) -> None:
-        """Never called: a queue of 0 is refused."""
+        """Never called: a receiver queue of 0 is refused."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -177,7 +179,7 @@ class StockConsumer:
     def _on_arrived(self, deliveries: list[Delivery]) -> None:
         if self._listener is None or self._closed:
             return
-        if self._draining:  # on Shared: it comes again, here or elsewhere
+        if self._draining:  # on Shared: the broker sends them again, here or to another consumer
             self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
             self._listener.on_all_requested(deliveries)
             return
@@ -196,7 +198,7 @@ class StockConsumer:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """What is kept for a time only is let go after it, whether more arrives or not."""
+        """Release expired originals, and schedule the next cleanup even if no message arrives."""
         self._cleanup_timer = None
         wait = self._originals.compact(self._loop.time())
         if wait is not None and not self._closed:
@@ -213,7 +215,8 @@ class StockConsumer:
         self._report_connection()
 
     def _report_connection(self) -> None:
-        # A seek closes and reopens the subscription; what was acked before must not be acked again.
+        # A seek closes and reopens the subscription. Acks from before the seek must not be sent
+        # again.
         if self._listener is None or self._closed or self._seeking:
             return
         if self._connected == self._reported_connected:
@@ -221,7 +224,7 @@ class StockConsumer:
         self._reported_connected = self._connected
         if self._connected:
             if not self._is_multi_topic:
-                self._note_all_requested()  # by the reconnect
+                self._note_all_requested()  # the reconnect requested them
             self._listener.on_connected()
             if self._has_chunked and self._subscription.shared:
                 self._loop.call_later(_CHUNK_RETRY_S, self._request_all)
@@ -244,8 +247,11 @@ class StockConsumer:
     # Acks
 
     def can_ack(self, source: int) -> bool:
-        """Not while the only topic is away. Of several, the library cannot tell which is away: then
-        all are sent, and sent again once all are connected (`DeliveryListener.on_uncertain`)."""
+        """False while the only topic is disconnected.
+
+        With several topics the C++ client cannot tell which one is disconnected. Acks are then
+        always sent, and sent again once all topics are connected (`DeliveryListener.on_uncertain`).
+        """
         if self._closed or self._seeking:
             return False
         return self._is_multi_topic or bool(self._native.is_connected())
@@ -265,8 +271,8 @@ class StockConsumer:
             self._ack_part(plan.source, (ledger, entry), remaining)
 
     def _ack_part(self, source: int, key: tuple[int, int], remaining: int) -> None:
-        # None where it was given back: what is unacked comes again, here or elsewhere, and what
-        # comes here is acked then.
+        # No ids are kept for an entry that was requested again. Its unacked messages are
+        # redelivered, here or to another consumer, and those delivered here are acked then.
         for each in self._originals.take_acked(source, key, remaining):
             self._acknowledge(each)
 
@@ -277,7 +283,8 @@ class StockConsumer:
         except (pulsar.AlreadyClosed, pulsar.NotConnected) as error:
             raise NotConnected("not connected") from error
         except Exception as error:
-            # An id of a topic the consumer does not read; trying again would block the others.
+            # The id belongs to a topic that the consumer does not read. A retry would block other
+            # acks.
             logger.warning("the native client refused the ack of %s: %s", native_id, error)
 
     def _ack_cumulative(
@@ -294,8 +301,10 @@ class StockConsumer:
         if original is not None and len(original) == size:
             self._acknowledge(original.id_of(last), cumulative=True)
         else:
-            # Of the indexes above it such an id says what the library knows of this delivery, and
-            # would undo single acks; and it is not here if it was acked singly itself.
+            # A cumulative ack by such an id also sends the C++ client's state of the higher indexes
+            # in this delivery, which would undo single acks. The id is missing if its message was
+            # acked singly. So ack the previous entry cumulatively, and the messages of this entry
+            # singly.
             previous = self._native_id(source, ledger, entry - 1)
             self._acknowledge(previous, cumulative=True)
             self._ack_part(source, key, remaining)
@@ -323,19 +332,20 @@ class StockConsumer:
         self._schedule_burst()
 
     def _redeliver_chunked(self, source: int, key: tuple[int, int]) -> bool:
-        """A chunked message comes again from here: the library asks for its last chunk only.
+        """Deliver a chunked message again from here: the C++ client requests its last chunk only.
 
         Returns:
-            True when it is not here any more, and nobody else brings it.
+            True if the message is not kept here any more and must be requested from the broker.
         """
         original = self._originals.find(source, key)
         if original is not None and original.chunked is not None:
-            lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may ring a tick early
+            lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may run a tick early
             self._loop.call_later(lead_s, self._redeliver_kept, original, original.chunked)
         return original is None or original.crowded_out
 
     def _request_all(self) -> None:
-        """Everything this consumer has at the broker; what is held here is filtered."""
+        """Request all unacked messages of this consumer. Those still held are filtered on arrival.
+        """
         if not self._closed and self._listener is not None:
             self._note_all_requested()
             self._listener.on_all_requested(())
@@ -343,9 +353,9 @@ class StockConsumer:
 
     def _redeliver_kept(self, original: CppOriginal, delivery: Delivery) -> None:
         if original.chunked is not delivery or self._closed or self._listener is None:
-            return  # acked meanwhile, or it came again by a reconnect or a rewind
+            return  # acked meanwhile, or redelivered by a reconnect or a rewind
         delivery.redelivery_count += 1
-        self._pump.taken(-1)  # it takes room again
+        self._pump.taken(-1)  # it takes a place in the buffer again
         again = copy(delivery)
         dress(again)
         self._listener.on_deliveries([again])
@@ -388,15 +398,19 @@ class StockConsumer:
             unsent_s = self._last_ack + _NATIVE_GROUP_S - self._loop.time()
             self._pump.call(lambda: self._drain_and_ask(unsent_s))
         elif self._has_chunked:
-            # Resting would stop the stream within a message, and the library drops that when its
-            # first chunks come again beside those it has.
+            # A pause would stop the stream within a chunked message. The C++ client drops the
+            # message when its first chunks arrive again beside those that it has.
             self._loop.call_later(_REWIND_PAUSE_S, self._rewind_chunked, self._seek_count)
         else:
             self._pump.call(self._rewind)
 
     def _drain_and_ask(self, unsent_s: float) -> None:
-        """On the pump's thread: empty the native queue first, it all comes again; and let acks that
-        the library still holds go before, or what they say comes again as well."""
+        """Request everything again on Shared. Runs on the pump's thread.
+
+        The native queue is drained first, because the broker sends its messages again. Acks that
+        the C++ client still groups are sent before the request, or their messages would be
+        redelivered, too.
+        """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
         self._pump.ask_for_all()
@@ -412,8 +426,10 @@ class StockConsumer:
             self._pump.call(self._pump.ask_for_all)
 
     def _rewind(self) -> None:
-        """On the pump's thread. What the native queue holds is taken afterwards: taking it now
-        would let the broker read on."""
+        """Rewind. Runs on the pump's thread.
+
+        The native queue is received afterwards. Draining it before would let the broker read on.
+        """
         self._pump.rest(_REWIND_PAUSE_S)
         self._pump.ask_for_all()
 
@@ -425,15 +441,18 @@ class StockConsumer:
             isinstance(position, int) and position >= wall_now_ms(self._loop)
         )
         await self._seek(target)
-        # The latest is another place each time; and with others on the subscription, what came may
-        # have come to them.
+        # No check for the latest position, which moves. Nor with other consumers on the
+        # subscription, which may have received the messages.
         if not latest and self._subscription.consumer_type is ConsumerType.Exclusive:
             again = _weakly(self._repeat_seek)
             self._loop.call_later(_SEEK_CHECK_S, again, target, self._seek_count, self._arrivals)
 
     def _repeat_seek(self, target: Any, sought: int, arrivals: int) -> None:
-        """An answer may have been late by too little to be seen: when nothing has come since, the
-        seek is done once more. Where there is nothing to come that costs a reconnect."""
+        """Repeat a seek if no message has arrived since.
+
+        The answer may have been late by less than `seek` can detect. If the topic has no messages
+        to send, the repetition costs one reconnect.
+        """
         if not (self._closed or self._seeking) and (sought, arrivals) == (
             self._seek_count,
             self._arrivals,
@@ -442,7 +461,7 @@ class StockConsumer:
             self._seek_retry.add_done_callback(_log_failure)
 
     async def _seek(self, target: Any, *, unless_after: int | None = None) -> None:
-        async with self._seeks:  # the library refuses a second one, and each reconnects
+        async with self._seeks:  # the C++ client refuses a second seek, and each one reconnects
             await self._seek_alone(target, unless_after)
 
     async def _seek_alone(self, target: Any, unless_after: int | None) -> None:
@@ -454,7 +473,8 @@ class StockConsumer:
             await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if unless_after not in (None, self._arrivals):
                 return
-            # An ack that reached the broker after the seek would ack what the seek brings back.
+            # Wait until grouped acks are sent. An ack that reaches the broker after the seek would
+            # ack a message that the seek brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
             pump = self._pump
             await seek(self._native, self._calls, target, pump.sought, pump.asking)
@@ -466,7 +486,7 @@ class StockConsumer:
         finally:
             self._seeking = False
             self._pump.pause(self._flow_stopped)
-            self._report_connection()  # as it is after the seek's own reconnect
+            self._report_connection()  # the state after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:
         native_id = await self._calls.run(
@@ -506,7 +526,7 @@ class StockConsumer:
         self._calls.abandon()
 
     def abandon(self) -> None:
-        """The library's side is gone: nothing more will be called back."""
+        """Stop: the C++ client is closed and calls no callback any more."""
         self._stop()
         self._calls.abandon()
 
@@ -520,7 +540,7 @@ class StockConsumer:
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """`method` as a call that does not keep its object, and does nothing once that is gone."""
+    """Return `method` as a function that does not keep its object, and does nothing without it."""
     reference = WeakMethod(method)
 
     def call(*args: Any) -> None:

@@ -1,9 +1,9 @@
-"""A producer over the stock library: a future for each message, and no blocking.
+"""A producer over the C++ client.
 
-Owns `StockProducer`. With `block_if_queue_full` the library would block its caller, which is the
-event loop; messages over the limit wait here instead, in order, and the library never blocks. With
-chunks its limit refuses a message half-way and never gets back what the first chunks took of it, so
-there the limit is kept here as well. The count is of chunks, as the library's.
+With `block_if_queue_full` the C++ client would block its caller, which is the event loop. Messages
+over the limit wait here instead, in order. With chunking the C++ client can refuse a message
+half-way, and never returns the capacity that its first chunks took, so the limit is applied here as
+well. The count is of chunks, as in the C++ client.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from .cpp_ids import StockMessageId, from_native
 from .producer_config import RouterGuard, pending_limit
 from .result_errors import failure, raised
 
-_CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
+_CHUNK_BYTES: Final = 5 * 1024 * 1024  # the broker's default maxMessageSize
 
 
 class StockProducer:
-    """One producer (`TransportProducer`). All methods on the loop that created it, or, once that is
-    closed, on the next."""
+    """One producer (`TransportProducer`).
+
+    All methods run on the loop that created it or, after that loop is closed, on the next loop.
+    """
 
     def __init__(self, native: Any, options: ProducerOptions, router: RouterGuard | None) -> None:
         self._native = native
@@ -43,7 +45,7 @@ class StockProducer:
         self._waits_when_full = options.block_if_queue_full
         self._limit = pending_limit(options)
         self._mailbox = Mailbox(asyncio.get_running_loop())
-        self._pending: dict[asyncio.Future[MessageId], int] = {}  # and its chunks
+        self._pending: dict[asyncio.Future[MessageId], int] = {}  # and its number of chunks
         self._pending_chunks = 0
         self._queued: deque[tuple[Any, int, asyncio.Future[MessageId]]] = deque()
         self._calls = CppCalls()
@@ -82,13 +84,13 @@ class StockProducer:
         return future
 
     def _fits(self, chunks: int) -> bool:
-        """One with more chunks than the limit goes alone, or it would never go."""
+        """True if a message may be sent now. One with more chunks than the limit is sent alone."""
         if not self._limit or not self._pending:
             return True
         return self._pending_chunks + chunks <= self._limit
 
     def _send(self, native: Any, chunks: int, future: asyncio.Future[MessageId]) -> None:
-        # Before the call: the library may call back at once.
+        # Before the call: the C++ client may call back at once.
         self._pending[future] = chunks
         self._pending_chunks += chunks
         try:
@@ -114,7 +116,7 @@ class StockProducer:
                 future.set_exception(failure(result, f"send to {self._topic}"))
         while self._queued and (self._queued[0][2].done() or self._fits(self._queued[0][1])):
             native, chunks, waiting = self._queued.popleft()
-            if not waiting.done():  # its caller is still there
+            if not waiting.done():  # its caller was not cancelled
                 self._send(native, chunks, waiting)
 
     def _id_of(self, native_id: Any) -> MessageId:
@@ -137,7 +139,7 @@ class StockProducer:
             raise ClosedError("the producer is closed: create another")
         self._mailbox.move(asyncio.get_running_loop())
         queued = [future for _, _, future in self._queued if not future.get_loop().is_closed()]
-        # Not flush_async: it keeps the GIL, which a callback may be waiting for.
+        # Not flush_async: it keeps the GIL, and a callback may wait for the GIL.
         await in_thread(self._native.flush, f"flush {self._topic}")
         if queued:
             await asyncio.wait(queued)
@@ -153,7 +155,7 @@ class StockProducer:
         self.abandon()
 
     def abandon(self) -> None:
-        """The library's side is gone: nothing more will be called back."""
+        """Stop: the C++ client is closed and calls no callback any more."""
         self._closed = True
         self._calls.abandon()
         queued = [future for _, _, future in self._queued]
@@ -164,18 +166,20 @@ class StockProducer:
 
 
 def chunks_of(message: OutgoingMessage) -> int:
-    """How many chunks a message takes, as far as it shows: before compression and encryption, at
-    the broker's usual limit. Only memory hangs on it."""
+    """Estimate the number of chunks of a message from its size and the broker's default limit.
+
+    Compression and encryption are ignored. The estimate only bounds memory.
+    """
     size = len(message.payload or b"")
     return max(1, -(-size // _CHUNK_BYTES))
 
 
 def build(message: OutgoingMessage) -> Any:
-    """The `_pulsar.Message` to send.
+    """Return the `_pulsar.Message` to send.
 
     Raises:
-        ConfigurationError: The library refuses a value.
-        NotSupportedError: A key of bytes.
+        ConfigurationError: if the C++ client refuses a value.
+        NotSupportedError: if a key is bytes.
     """
     for name in ("partition_key", "ordering_key"):
         if isinstance(getattr(message, name), bytes):

@@ -1,10 +1,10 @@
-"""A subscription without acks on the stock library: its reader, read ahead into a sink.
+"""A subscription without acks over a native reader.
 
-Owns `StockReader`. The library cannot take a pending read back, so there is one at most, under way
-while there is room: what it brings goes to the sink, whoever waits there. A seek outdates what came
-before it; the library calls back reads and seeks in order, so an epoch tells which is which, and
-what comes during a seek is held until it is known whether the seek took effect. The library keeps
-what it calls: so it is given nothing that keeps the reader.
+The C++ client cannot take back a pending read. At most one read is therefore pending, and only
+while the buffer is not full; its message goes to the delivery listener. A seek outdates earlier
+messages. The C++ client calls back reads and seeks in order, so an epoch tells old messages from
+new ones. Messages that arrive during a seek are kept until the result of the seek is known. The C++
+client keeps its callbacks for ever, so no callback refers to the reader.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from .seek import seek
 from .stock_consumer import STOCK
 from .stock_messages import dress
 
-_MAX_READ_AHEAD: Final = 100  # messages read in one turn of the loop, 5 us each
+_MAX_READ_AHEAD: Final = 100  # messages read in one pass of the loop
 
 _CLOSE_S: Final = 5.0
 _POLL_S: Final = 0.001
 
-# A native message and the epoch it came in.
+# A native message and the epoch in which it arrived.
 _Read = tuple[int, Any]
 
 
 class _Inbox:
-    """What the native reader calls back, on any thread; keeps nothing of the reader's or native.
+    """The callback of native reads, on any thread. It keeps neither the reader nor the native
+    reader.
 
     Attributes:
         epoch: Seeks so far.
-        within: The loop's thread is within `read_next_async`.
-        answered: No native read is under way.
+        within: True while the loop's thread is inside `read_next_async`.
+        answered: Set while no native read is pending.
     """
 
     __slots__ = ("_loop", "_reader", "_thread", "answered", "epoch", "within")
@@ -64,22 +65,22 @@ class _Inbox:
         self.answered.set()
 
     def sought(self) -> None:
-        """A seek is done: what was read before it is outdated."""
+        """Note a completed seek: messages read before it are outdated."""
         self.epoch += 1
 
     def __call__(self, *outcome: Any) -> None:
         try:
-            if self.within and get_ident() == self._thread:  # it was queued
+            if self.within and get_ident() == self._thread:  # the message was in the native queue
                 self._read_ended(self.epoch, *outcome)
             else:
                 self._loop.call_soon_threadsafe(self._read_ended_later, self.epoch, *outcome)
-        except BaseException:  # on a native thread nothing may pass
+        except BaseException:  # a native thread must not raise
             return
         finally:
             self.answered.set()
 
     def _read_ended(self, *read: Any) -> None:
-        """`read_on` is under way, and goes on with what there is room for."""
+        """Record the read. `read_on` is running and continues with the next one."""
         reader = self._reader()
         if reader is not None:
             reader.read_ended(*read)
@@ -92,12 +93,13 @@ class _Inbox:
 
 
 class StockReader:
-    """`TransportConsumer` of a subscription that is not durable. All methods on the loop that made
-    it.
+    """A `TransportConsumer` for a subscription that is not durable.
+
+    All methods run on the loop that created it.
 
     Args:
         native: The native reader.
-        subscription: Of one topic.
+        subscription: A subscription of one topic.
     """
 
     capabilities = STOCK
@@ -113,18 +115,19 @@ class StockReader:
         self._read_ahead = min(max(1, subscription.receiver_queue_size // 2), _MAX_READ_AHEAD)
         self._ahead = 0  # messages read and not yet consumed
         self._unread: list[_Read] = []
-        # The last message of each source that was handed over: ledger, entry, index.
+        # The last message delivered from each topic: ledger, entry, index.
         self._last: dict[int, tuple[int, int, int]] = {}
         self._reading = False
         self._flow_stopped = False
         self._seeking = False
-        self._seeks = asyncio.Lock()  # the library refuses a second one
+        self._seeks = asyncio.Lock()  # the C++ client refuses a second seek
         self._asking = threading.Lock()  # as `Pump.asking`
         self._listener: DeliveryListener | None = None
         self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        # Else a read under way would keep the native reader, and its subscription, for ever.
+        # Close the native reader with this object. A pending read would otherwise keep it, and its
+        # subscription, for ever.
         self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
 
@@ -134,7 +137,7 @@ class StockReader:
 
     @property
     def subscription_name(self) -> str:
-        # At the broker it has an end of the library's own.
+        # At the broker the C++ client appends a suffix of its own.
         return self._subscription.subscription_name
 
     @property
@@ -164,17 +167,17 @@ class StockReader:
 
     def consumed(self, source: int, messages: int) -> None:
         self._ahead -= messages
-        if self._ahead <= self._read_ahead // 2:  # many at once cost a fraction
+        if self._ahead <= self._read_ahead // 2:  # reading many at once is cheaper
             self.read_on()
 
     def wanted(self, messages: int) -> None:
-        """Never called: a reader's queue is of one message at least."""
+        """Never called: a reader's queue holds at least one message."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
 
     def read_on(self) -> None:
-        """Read what there is room for, and have a read under way where there is more."""
+        """Read until the buffer is full or a read is pending, then deliver."""
         inbox = self._inbox
         while not (self._reading or self._is_held_back()):
             self._reading = True
@@ -200,7 +203,7 @@ class StockReader:
         )
 
     def read_ended(self, epoch: int, result: Any, native: Any) -> None:
-        """A native read brought a message, or failed."""
+        """Keep the message of a native read, or report its failure."""
         self._reading = False
         if result == _pulsar.Result.Ok:
             self._ahead += 1
@@ -218,12 +221,15 @@ class StockReader:
             dress(each)
         if fresh:
             self._listener.on_deliveries(fresh)
-        else:  # nobody gives the room back
+        else:  # no `consumed` call will follow
             self.read_on()
 
     def _drop_repeat(self, delivery: Delivery) -> bool:
-        """Whether something is left of a delivery without the message that was the last one before:
-        after a reconnect the library begins with that again, where its start is inclusive."""
+        """Drop the first message of a delivery if it was the last one delivered. True if any is
+        left.
+
+        After a reconnect the C++ client begins with that message again if its start is inclusive.
+        """
         source, indexes = delivery.source, delivery.indexes
         entry_key = (delivery.ledger, delivery.entry)
         if self._last.get(source) == (*entry_key, indexes[0]) and not self._topics.volatile(source):
@@ -244,8 +250,8 @@ class StockReader:
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        # The library counts what it took out for the read under way as read, a moment before that
-        # is here: a second answer is later than the moment.
+        # The C++ client counts the message of the pending read as read shortly before it calls
+        # back. A second answer comes after that moment.
         return await self._available() or (self._reading and await self._available())
 
     async def _available(self) -> bool:
@@ -287,15 +293,15 @@ class StockReader:
         self._stop()
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the reader")
-        # A native client that ends before it has answered a read keeps a thread for ever; and this
-        # may be another loop than the one that is called back.
+        # Wait for the pending read. A native client that is closed before it answers a read keeps a
+        # thread for ever. The read may call back another loop than this one.
         deadline = time.monotonic() + _CLOSE_S
         while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         self.abandon()
 
     def abandon(self) -> None:
-        """The library's side is gone: nothing more will be called back."""
+        """Stop: the C++ client is closed and calls no callback any more."""
         self._stop()
         self._unclosed.detach()
         self._calls.abandon()
@@ -308,7 +314,7 @@ class StockReader:
         if self._closed:
             raise ClosedError("the reader is closed: create another")
 
-    # What there is nothing of without acks
+    # Without acks
 
     def can_ack(self, source: int) -> bool:
         return False
@@ -331,5 +337,5 @@ def _reject_ack() -> Never:
 
 
 def _close_in_process(process: int, native: Any) -> None:
-    if os.getpid() == process:  # in a forked child it is the parent's
+    if os.getpid() == process:  # in a forked child the reader belongs to the parent
         close_quietly(native)

@@ -1,8 +1,4 @@
-"""The transport over the stock client: creates and closes, nothing else.
-
-Owns `StockTransport` and the one native client in it. Native calls that block never run on the
-loop.
-"""
+"""The transport over one native client. Blocking native calls never run on the loop."""
 
 from __future__ import annotations
 
@@ -45,21 +41,21 @@ from .stock_producer import StockProducer
 from .stock_reader import StockReader
 from .stock_schemas import attach
 
-# Longest wait, when closing, for what is just being created: a broker that is there needs less, and
-# one that is not would keep the caller for operation_timeout_seconds.
+# Longest wait for pending creations in `close`, in s. A reachable broker needs less. An unreachable
+# one would keep the caller for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
 _Child = StockConsumer | StockProducer | StockReader | VersionedConsumer
 
 
 class StockTransport:
-    """One stock client (`Transport`).
+    """One client on `pulsar-client` (`Transport`).
 
     Args:
-        options: Checked; the native client is created at once and connects on first use.
+        options: Checked options. The native client is created at once and connects on first use.
 
     Raises:
-        ConfigurationError: The library refuses a value.
+        ConfigurationError: if the C++ client refuses a value.
     """
 
     capabilities = STOCK
@@ -69,21 +65,23 @@ class StockTransport:
         self._options = options
         self._native = _native_client(options)
         self._calls = CppCalls()
-        waiting = getattr(options.authentication, "waiting", None)  # one of ours with a supplier
+        # an authentication of this package with a supplier
+        waiting = getattr(options.authentication, "waiting", None)
         if waiting is not None:
             waiting.add(self._calls)
         self._creations = Creations()
-        # Of the native client, not of this object: dropped, it goes at once, and closes that.
+        # Bound to the native client and not to this object, so that this object can be collected at
+        # once, which closes the native client.
         self._writers = WriterSchemas(partial(_definition, self._native))
         self._children: WeakSet[_Child] = WeakSet()
-        self._adding = threading.Lock()  # the loops of several threads may
+        self._adding = threading.Lock()  # several threads may add
         self._closed = False
         self._close_once = CloseOnce(self._close)
         watch(self, self._native, self._creations.then)
 
     @property
     def native(self) -> Any:
-        """The `_pulsar.Client`, for what this package does not wrap."""
+        """The `_pulsar.Client`, for features that this package does not wrap."""
         return self._native
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
@@ -161,7 +159,8 @@ class StockTransport:
         return keep_in_child(await self._creations.make(self._calls, start, action))
 
     def shutdown(self) -> None:
-        # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
+        # Not the native shutdown: it keeps the GIL while it waits for threads that may need the
+        # GIL.
         if not self._closed:
             self._abandon()
 
@@ -176,7 +175,8 @@ class StockTransport:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
-                    # Links whose closing was cut short, or that never got to be anybody's.
+                    # Consumers and producers whose close was interrupted, or that never reached a
+                    # caller.
                     closing = (child.close() for child in self._all_children())
                     await asyncio.gather(*closing, return_exceptions=True)
             with contextlib.suppress(ClosedError, TransportError, TimeoutError):
@@ -201,7 +201,7 @@ class StockTransport:
         self._calls.abandon()
         for child in self._all_children():
             child.abandon()
-        # Where it was not ended yet: with the last of what is being made.
+        # If the native client is still open, close it after the last pending creation.
         self._creations.then(partial(end_open, self._native))
 
 
@@ -240,7 +240,7 @@ def _native_client(options: ClientOptions) -> Any:
                 tls_certificate_file_path=options.tls_certificate_file_path,
             )
     except EncoreError:
-        raise  # of an authentication of ours: it says what to change
+        raise  # from an authentication of this package, with advice
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"the client cannot be created: {error}") from error
     return client._client
