@@ -134,8 +134,7 @@ class _RefusedResult(NamedTuple):
 
 
 def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
-    """Add the broker's reason to an outcome, if there is one. Called in the callback; never raises.
-    """
+    """Add the broker's reason to an outcome. Called in the callback; never raises."""
     first = outcome[0]
     if isinstance(first, _pulsar.Error):
         result, reason = first.error, first.message

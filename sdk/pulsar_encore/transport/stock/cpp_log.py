@@ -158,8 +158,7 @@ class EngineLog:
         self._delivered_to = self._at
 
     def _read(self) -> bool:
-        """Read to the end of the log. Return False if there is no file, or the program closed it.
-        """
+        """Read to the end of the log. Return False without a file, or if the program closed it."""
         with self._lock, contextlib.suppress(OSError):
             while self._file is not None and _identity(self._fd) == self._file:
                 at = self._at - len(self._partial_line)

@@ -130,8 +130,7 @@ class Grouper:
         return deliveries
 
     def _plain(self, native: Any, native_id: Any, size: int) -> Delivery | None:
-        """Return the delivery of an unbatched message by the native getters; None if it is chunked.
-        """
+        """Return the delivery of an unbatched message by native getters; None if it is chunked."""
         ledger, entry = native_id.ledger_id(), native_id.entry_id()
         partition = native_id.partition()
         expected = 2 + _varint_size(ledger) + _varint_size(entry)
@@ -180,8 +179,7 @@ class Grouper:
 def _matching_indexes(
     natives: list[Any], at: int, data: bytes, message_id: MessageId
 ) -> tuple[list[int], int]:
-    """Return the indexes of the messages from `at` on that belong to the same entry, and their end.
-    """
+    """Return the indexes of the messages from `at` on of the same entry, and their end."""
     indexes = [max(0, message_id.batch_index())]
     prefix, suffix, index_at = _id_template(data, message_id)
     end = at + 1

@@ -377,8 +377,7 @@ class Pump:
                 return
 
     def _step(self) -> bool:
-        """Run commands, report the connection and receive once. Return False if the loop is closed.
-        """
+        """Run commands, report the connection, receive once. Return False if the loop is closed."""
         while self._commands:
             self._commands.popleft()()
         if not self._report():

@@ -1,5 +1,4 @@
-"""Errors of this package for the C++ client's result codes, each with advice from `error_advice`.
-"""
+"""Errors for the C++ client's result codes, each with advice from `error_advice`."""
 
 from __future__ import annotations
 

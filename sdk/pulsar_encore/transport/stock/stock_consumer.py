@@ -344,8 +344,7 @@ class StockConsumer:
         return original is None or original.crowded_out
 
     def _request_all(self) -> None:
-        """Request all unacked messages of this consumer. Those still held are filtered on arrival.
-        """
+        """Request all unacked messages of this consumer. Held ones are filtered on arrival."""
         if not self._closed and self._listener is not None:
             self._note_all_requested()
             self._listener.on_all_requested(())
