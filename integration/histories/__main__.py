@@ -72,16 +72,16 @@ def _server(broker: str) -> Iterator[Server | None]:
         yield None
         return
     with running_server() as server:
-        _reach(server)
-        _say(f"on {server.service_url} ({server.origin}), admin API at {server.admin_url}")
+        _check_reachable(server)
+        _print(f"on {server.service_url} ({server.origin}), admin API at {server.admin_url}")
         yield server
 
 
-def _reach(server: Server) -> None:
+def _check_reachable(server: Server) -> None:
     """Both addresses answer; only the ones that the environment names can be wrong."""
-    where = urlsplit(server.service_url)
+    address = urlsplit(server.service_url)
     try:
-        socket.create_connection((where.hostname, where.port or 6650), _ANSWER_S).close()
+        socket.create_connection((address.hostname, address.port or 6650), _ANSWER_S).close()
     except (OSError, ValueError) as error:
         raise _CommandError(
             f"no broker answers at {server.service_url}: {error}; PULSAR_URL names it"
@@ -127,11 +127,11 @@ def _numbers(text: str) -> list[int]:
 async def _run(
     options: argparse.Namespace, server: Server | None, workloads: Sequence[Workload]
 ) -> int:
-    of = OURS[options.transport]
+    own_client = OURS[options.transport]
     clients: dict[str, tuple[ClientName, ...]] = {
-        "encore": (of,),
+        "encore": (own_client,),
         "stock": ("stock",),
-        "both": (of, "stock"),
+        "both": (own_client, "stock"),
     }
     chosen = clients[options.client]
     began = time.monotonic()
@@ -140,38 +140,42 @@ async def _run(
     async with Brokers(options.broker, server) as brokers:
         runner = Runner(brokers, options.at_once)
         # Not all at once, so that --seconds can leave the rest out.
-        turns = asyncio.Semaphore(options.at_once)
+        slots = asyncio.Semaphore(options.at_once)
 
-        async def one(workload: Workload, client: ClientName) -> None:
-            async with turns:
+        async def run_one(workload: Workload, client: ClientName) -> None:
+            async with slots:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     return
                 outcome = await runner.run(workload, client)
                 outcomes.append(outcome)
                 if outcome.verdict.findings and client != "stock" and not options.quiet:
-                    _say(full(outcome, options.broker, of_seed=of_seed))
+                    _print(full(outcome, options.broker, of_seed=of_seed))
                 else:
-                    _say(line(outcome))
+                    _print(line(outcome))
                 if options.message is not None:
-                    _say(history(outcome, options.message))
+                    _print(history(outcome, options.message))
 
         jobs = [(each, client) for each in workloads for client in chosen if can(client, each)]
-        await asyncio.gather(*(one(*job) for job in jobs))
+        await asyncio.gather(*(run_one(*job) for job in jobs))
         ours = [outcome for outcome in outcomes if outcome.client != "stock"]
         if options.shrink:
             for failing in [outcome for outcome in ours if outcome.verdict.findings]:
                 best, tries = await shrink(runner, failing, options.shrink)
-                _say(smaller(failing.workload, best.workload, tries))
-                _say(full(best, options.broker, of_seed=False))
-    _say(f"{time.monotonic() - began:.0f} s; {summary(outcomes)}")
+                _print(smaller(failing.workload, best.workload, tries))
+                _print(full(best, options.broker, of_seed=False))
+    _print(f"{time.monotonic() - began:.0f} s; {summary(outcomes)}")
     if len(chosen) == 2:
         theirs = {outcome.workload: outcome for outcome in outcomes if outcome.client == "stock"}
-        _say(side_by_side([(one, theirs[one.workload]) for one in ours if one.workload in theirs]))
+        _print(
+            side_by_side(
+                [(each, theirs[each.workload]) for each in ours if each.workload in theirs]
+            )
+        )
     failed = any(outcome.verdict.findings for outcome in outcomes if outcome.client != "stock")
     return int(failed or not outcomes)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -108,7 +108,7 @@ class DevBroker:
 
     def __init__(self, thread: BrokerThread) -> None:
         self._thread = thread
-        self._gone: list[Fault] = []
+        self._deletions: list[Fault] = []
         self.url = thread.url
 
     async def create(self, topic: str, partitions: int) -> None:
@@ -122,11 +122,11 @@ class DevBroker:
 
     async def delete(self, topic: str) -> None:
         # It has no deleting; refused and unloaded looks the same to a consumer.
-        self._gone += [
+        self._deletions += [
             Fault(kind="refuse", command=name, topic=topic, times=10**9, error="TopicNotFound")
             for name in ("SUBSCRIBE", "LOOKUP")
         ]
-        plan = FaultPlan(self._gone)
+        plan = FaultPlan(self._deletions)
         await asyncio.to_thread(setattr, self._thread, "faults", plan)
         await self.unload(topic)
 
@@ -158,13 +158,13 @@ class Brokers:
         self._shared: Broker | None = None
         self._private: Broker | None = None
         self._control: Control | None = None
-        self._one_breaker = asyncio.Lock()
+        self._private_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Brokers:
         # Blocking clients wait in its threads, some for the length of a run: the default few would
         # keep runs from each other for ever.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
-        self._shared = await self._opened(private=False)
+        self._shared = await self._open_broker(private=False)
         topic = f"persistent://{self._shared.namespace}/control-{uuid.uuid4().hex[:8]}"
         await self._shared.create(topic, 0)
         self._control = Control(self._shared.url, topic)
@@ -186,12 +186,12 @@ class Brokers:
             assert self._shared is not None
             yield self._shared
             return
-        async with self._one_breaker:
+        async with self._private_lock:
             if self._private is None:
-                self._private = await self._opened(private=True)
+                self._private = await self._open_broker(private=True)
             yield self._private
 
-    async def _opened(self, *, private: bool) -> Broker:
+    async def _open_broker(self, *, private: bool) -> Broker:
         if self.kind == "dev":
             settings = BrokerSettings(
                 auto_create=False, failover_delay_ms=50, record=False, max_unacked_per_consumer=0

@@ -116,14 +116,14 @@ class _Message:
     acked_by: int = NONE
     settled: list[tuple[float, int]] = field(default_factory=list)  # acks and reconsumes, by whom
     failed: list[tuple[float, int]] = field(default_factory=list)  # nacks and reconsumes, by whom
-    looked_at: dict[int, float] = field(default_factory=dict)
+    delivered_at: dict[int, float] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     waits: dict[int, _Wait] = field(default_factory=dict)
     last_at: float = 0.0
     last_who: int = NONE
-    forked: bool = False  # two consumers had it at once, or its letter came while it was held
+    duplicated: bool = False  # two consumers had it at once, or its letter came while it was held
 
-    def topic_elsewhere(self, event: Event) -> bool:
+    def has_copy(self, event: Event) -> bool:
         """Whether somebody has a copy already, so that two may be made of it."""
         letters = any(wait.letter for wait in self.waits.values())
         return bool(self.held) or (letters and event.topic == self.topic)
@@ -163,7 +163,7 @@ class _Fault:
         return not self.topic or topic == self.topic or topic.startswith(f"{self.topic}-partition-")
 
 
-class _Source:
+class _TopicHistory:
     """Messages of one topic or partition in order, and those of them not settled."""
 
     def __init__(self) -> None:
@@ -191,8 +191,8 @@ class _Stream:
     """What one consumer was handed of one source."""
 
     last: int = NONE
-    turned: float = 0.0  # when it last went back, or began
-    soft: bool = True  # whether what is held or waits may be left out since
+    rewound_at: float = 0.0  # when it last went back, or began
+    after_loss: bool = True  # whether what is held or waits may be left out since
 
 
 def check(workload: Workload, events: Sequence[Event], *, exact: bool = False) -> Verdict:
@@ -217,26 +217,26 @@ class _Checker:
         self._events = sorted(events, key=lambda event: event.at)
         self.verdict = Verdict()
         self._messages: dict[int, _Message] = {}
-        self._sources: dict[str, _Source] = defaultdict(_Source)
+        self._sources: dict[str, _TopicHistory] = defaultdict(_TopicHistory)
         self._streams: dict[tuple[int, str], _Stream] = defaultdict(_Stream)
         self._faults: list[_Fault] = []
         self._causes: dict[int, list[float]] = defaultdict(list)  # rewinds by consumer
         self._common: list[float] = []  # rewinds of all consumers
-        self._soft: list[tuple[float, int]] = []  # connections lost: time, consumer or -1
+        self._losses: list[tuple[float, int]] = []  # connections lost: time, consumer or -1
         self._disturbed: list[float] = []  # anything that may bring a waiting message early
         self._failed_entries: dict[tuple[str, int, int], float] = {}  # asked for again, first at
         self._redelivered_all = 0
-        self._left: set[int] = set()
-        self._away: set[int] = set()
-        self._gone: set[str] = set()
+        self._departed: set[int] = set()
+        self._disconnected: set[int] = set()
+        self._deleted: set[str] = set()
         self._keys: dict[tuple[str, str], list[_Message]] = defaultdict(list)
         self._key_at: dict[tuple[str, str], int] = defaultdict(int)
         self._waiting: dict[int, set[int]] = defaultdict(set)  # consumer -> numbers it nacked
         self._got_at: dict[int, float] = {}  # consumer -> when it last got a message
         self._due_times: dict[int, list[float]] = defaultdict(list)
-        self._several = workload.members > 1
+        self._has_several_members = workload.members > 1
         self._lags = [(event.at, event.delay) for event in self._events if event.what == r.LAG]
-        self._silent = False  # the work is over
+        self._work_is_over = False  # the work is over
 
     # The run
 
@@ -270,7 +270,7 @@ class _Checker:
         if not message.done:
             self._sources[event.topic].reopen(message.rank)
 
-    def _found(
+    def _report(
         self, kind: str, text: str, event: Event | None, number: int = NONE, messages: int = 1
     ) -> None:
         at = event.at if event is not None else self._events[-1].at
@@ -285,23 +285,23 @@ class _Checker:
             return  # it came before its receipt was recorded, and the receipt never did
         who, at = event.who, event.at
         self.verdict.handed += 1
-        home = event.topic == message.topic
+        is_original = event.topic == message.topic
         if who == DRAINER:
             self._drained(message, event)
             return
         if message.done:
-            self._came_again(message, event)
-        if self._workload.retry and message.topic_elsewhere(event):
-            message.forked = True
-        self._check_due(message, event, home)
-        if self._workload.ordered and home:
+            self._redelivered(message, event)
+        if self._workload.retry and message.has_copy(event):
+            message.duplicated = True
+        self._check_due(message, event, is_original)
+        if self._workload.ordered and is_original:
             self._check_order(message, event)
-        if self._workload.kind == "KeyShared" and home and message.key:
+        if self._workload.kind == "KeyShared" and is_original and message.key:
             self._check_key(message, event)
-        if home:
+        if is_original:
             self._sources[message.topic].handed.add(message.rank)
         message.looks += 1
-        message.looked_at[who] = self._got_at[who] = at
+        message.delivered_at[who] = self._got_at[who] = at
         message.held.add(who)
         message.last_at, message.last_who = at, who
 
@@ -311,16 +311,16 @@ class _Checker:
             self.verdict.doubles[rule or "not allowed"] += 1
             if rule is None:
                 text = f"message {message.number} is a dead letter and still in the backlog"
-                self._found("acked again", text, event, message.number)
+                self._report("acked again", text, event, message.number)
         elif message.acked_at is not None:
-            self._came_again(message, event)
+            self._redelivered(message, event)
         else:
             was = "never handed out" if not message.looks else self._how_it_waits(message)
             text = (
                 f"message {message.number} ({was}) did not come in the whole run; "
                 "a new consumer got it at once"
             )
-            self._found("stuck", text, event, message.number)
+            self._report("stuck", text, event, message.number)
         message.acked_at, message.acked_by = event.at, DRAINER
 
     def _how_it_waits(self, message: _Message) -> str:
@@ -333,36 +333,36 @@ class _Checker:
         ]
         return ", ".join(parts)
 
-    def _came_again(self, message: _Message, event: Event) -> None:
+    def _redelivered(self, message: _Message, event: Event) -> None:
         acked_at = message.acked_at if message.acked_at is not None else message.last_at
         acked_by = message.acked_by if message.acked_at is not None else message.last_who
         rule = self._rule_for(message, event, acked_at, acked_by)
         self.verdict.doubles[rule or "not allowed"] += 1
         if rule is not None:
-            message.forked = self._workload.retry or message.forked
+            message.duplicated = self._workload.retry or message.duplicated
         else:
             by = "the witness" if event.who == DRAINER else f"consumer {event.who}"
             text = (
                 f"message {message.number}, acked by consumer {acked_by} at {acked_at:.3f}, was "
                 f"handed to {by} at {event.at:.3f}"
             )
-            self._found("acked again", text, event, message.number)
+            self._report("acked again", text, event, message.number)
 
     def _rule_for(
         self, message: _Message, event: Event, acked_at: float, acked_by: int
     ) -> str | None:
         """The rule that lets an acked message be handed out again, or None."""
         who = event.who
-        if message.forked:
+        if message.duplicated:
             return "copied twice as a letter, for two consumers that had it at once"
         for fault in self._faults:
             if fault.start > event.at:
                 continue
-            mine = fault.touches(who, message.topic)
+            is_affected = fault.touches(who, message.topic)
             slack = self._slack(fault.start - FLUSH_S, fault.start)
             if fault.note == "kill" and fault.start - 2 * FLUSH_S <= acked_at:
                 return "the broker was killed"
-            if mine and who != acked_by and event.at <= fault.start + NOTICED_S + slack:
+            if is_affected and who != acked_by and event.at <= fault.start + NOTICED_S + slack:
                 return "handed out before the lost connection was noticed"
             for at, by in message.settled:
                 if by == who or not fault.touches(by, message.topic):
@@ -373,18 +373,23 @@ class _Checker:
                 unloaded = fault.note in ("unload", "stop", "kill")
                 if self._workload.batched and unloaded and at <= end + FLUSH_S:
                     return "part of a batch, acked before its topic was unloaded"
-        if who not in (acked_by, DRAINER) and self._several:
-            if self._came_for_a_sibling(message, acked_at):
+        if who not in (acked_by, DRAINER) and self._has_several_members:
+            if self._redelivered_for_sibling(message, acked_at):
                 return "part of a batch that came again for a sibling"
-            if message.waits or message.failures or len(message.looked_at) > 1:
+            if message.waits or message.failures or len(message.delivered_at) > 1:
                 return "redelivered more than once"
-            if self._redelivered_all or self._left or self._workload.ordered:
+            if self._redelivered_all or self._departed or self._workload.ordered:
                 return "redelivered when a consumer left or asked for everything"
-        elif who == acked_by and self._several and len(message.looked_at) > 1 and self._left:
+        elif (
+            who == acked_by
+            and self._has_several_members
+            and len(message.delivered_at) > 1
+            and self._departed
+        ):
             return "came back from a consumer that left"
         return None
 
-    def _came_for_a_sibling(self, message: _Message, acked_at: float) -> bool:
+    def _redelivered_for_sibling(self, message: _Message, acked_at: float) -> bool:
         """Whether what is asked for again is a batch, of which the broker had this as unacked."""
         if not self._workload.batched:
             return False
@@ -393,38 +398,38 @@ class _Checker:
             return False
         return not self._exact or asked_at <= acked_at + self._slack(asked_at, acked_at)
 
-    def _asked_again(self, message: _Message, due: float) -> None:
+    def _note_request(self, message: _Message, due: float) -> None:
         """A message is asked for again, at `due` or earlier, and with it its batch."""
         first = self._failed_entries.get(message.entry, due)
         self._failed_entries[message.entry] = min(due, first)
 
     # Due times
 
-    def _check_due(self, message: _Message, event: Event, home: bool) -> None:
+    def _check_due(self, message: _Message, event: Event, is_original: bool) -> None:
         who, at = event.who, event.at
         for waiter, wait in list(message.waits.items()):
             if wait.letter:
-                if home:
+                if is_original:
                     continue
-                if self._may_be_unsent(message, waiter, wait.at, event):
-                    message.forked = True  # this may be what the letter is a copy of
-                if at < wait.due - EARLY_S and not message.forked:
+                if self._may_be_lost(message, waiter, wait.at, event):
+                    message.duplicated = True  # this may be what the letter is a copy of
+                if at < wait.due - EARLY_S and not message.duplicated:
                     text = f"message {message.number} came {wait.due - at:.3f} s before its time"
-                    self._found("early", f"{text}, by reconsume_later", event, message.number)
+                    self._report("early", f"{text}, by reconsume_later", event, message.number)
             elif waiter == who:
                 if at < wait.due - EARLY_S and not self._excused(message, wait, event):
                     text = (
                         f"message {message.number}, nacked at {wait.at:.3f} for "
                         f"{wait.due - wait.at:.3f} s, came {wait.due - at:.3f} s early"
                     )
-                    self._found("early", text, event, message.number)
+                    self._report("early", text, event, message.number)
                 self.verdict.late_s = max(self.verdict.late_s, at - wait.due)
             else:
                 continue  # it came to another consumer: this one still waits
             self._waiting[waiter].discard(message.number)
             del message.waits[waiter]
 
-    def _may_be_unsent(self, message: _Message, who: int, acked_at: float, event: Event) -> bool:
+    def _may_be_lost(self, message: _Message, who: int, acked_at: float, event: Event) -> bool:
         """Whether a lost connection may have taken an ack of this consumer's along."""
         return any(
             fault.touches(who, message.topic)
@@ -440,13 +445,13 @@ class _Checker:
     def _excused(self, message: _Message, wait: _Wait, event: Event) -> bool:
         if self._workload.ordered:
             return True  # any rewind brings it; that there was one is checked with the order
-        if message.forked:
+        if message.duplicated:
             return True  # there are two of it, and nobody can tell which one came
         if any(wait.at - FLUSH_S <= moment <= event.at for moment in self._disturbed):
             return True
         return any(
             other != event.who and looked >= wait.at - FLUSH_S
-            for other, looked in message.looked_at.items()
+            for other, looked in message.delivered_at.items()
         )
 
     # Order
@@ -457,24 +462,24 @@ class _Checker:
         rank = message.rank
         start = stream.last + 1
         if rank <= stream.last:
-            cause, soft = self._cause(stream, event)
+            cause, after_loss = self._cause(stream, event)
             if cause is None:
                 text = (
                     f"consumer {event.who} was handed message {message.number} after a later one "
                     "of its topic, and nothing had rewound it"
                 )
-                self._found("went back", text, event, message.number)
-            stream.turned, stream.soft = event.at, soft
+                self._report("went back", text, event, message.number)
+            stream.rewound_at, stream.after_loss = event.at, after_loss
             start = 0
         elif stream.last == NONE:
-            stream.turned = event.at
+            stream.rewound_at = event.at
             start = 0
-        elif self._soft_since(stream.turned, event.who):
-            stream.soft = True
+        elif self._lost_since(stream.rewound_at, event.who):
+            stream.after_loss = True
         missing = [
             other
             for other in (source.order[each] for each in source.lowest_open(start, rank))
-            if not self._may_miss(other, stream, event)
+            if not self._may_skip(other, stream, event)
         ]
         if missing:
             numbers = ", ".join(str(each.number) for each in missing[:4])
@@ -482,28 +487,28 @@ class _Checker:
                 f"consumer {event.who} was handed message {message.number} before "
                 f"{len(missing)} of the same topic that come first and are not settled: {numbers}"
             )
-            self._found("gap", text, event, missing[0].number, len(missing))
+            self._report("gap", text, event, missing[0].number, len(missing))
         stream.last = rank
 
-    def _may_miss(self, message: _Message, stream: _Stream, event: Event) -> bool:
+    def _may_skip(self, message: _Message, stream: _Stream, event: Event) -> bool:
         """After a lost connection, what the application has or nacked need not come again yet.
 
         Nor need a chunked message whose chunks were on both sides of it.
         """
-        if not stream.soft:
+        if not stream.after_loss:
             return False
         if self._workload.chunk:
             return True
         return (
             event.who in message.held
             or event.who in message.waits
-            or bool(self._several and message.looked_at)
+            or bool(self._has_several_members and message.delivered_at)
         )
 
     def _cause(self, stream: _Stream, event: Event) -> tuple[str | None, bool]:
         """What rewound a consumer since its stream last turned; and whether it was a connection."""
-        since, who, at = stream.turned - SETTLES_S, event.who, event.at
-        if self._soft_since(since, who):
+        since, who, at = stream.rewound_at - SETTLES_S, event.who, event.at
+        if self._lost_since(since, who):
             return "connection", True
         if any(since <= moment <= at for moment in (*self._causes[who], *self._common)):
             return "asked for", False
@@ -517,23 +522,23 @@ class _Checker:
             return "ack timeout", False
         return None, False
 
-    def _soft_since(self, since: float, who: int) -> bool:
-        return any(since <= moment and other in (NONE, who) for moment, other in self._soft)
+    def _lost_since(self, since: float, who: int) -> bool:
+        return any(since <= moment and other in (NONE, who) for moment, other in self._losses)
 
     def _check_key(self, message: _Message, event: Event) -> None:
         if message.looks or message.done:
             return
-        line = self._keys[message.topic, message.key]
+        key_messages = self._keys[message.topic, message.key]
         at = self._key_at[message.topic, message.key]
-        while at < len(line) and (line[at].looks or line[at].done):
+        while at < len(key_messages) and (key_messages[at].looks or key_messages[at].done):
             at += 1
         self._key_at[message.topic, message.key] = at
-        if at < len(line) and line[at].rank < message.rank:
+        if at < len(key_messages) and key_messages[at].rank < message.rank:
             text = (
                 f"message {message.number} of key {message.key} was handed out before "
-                f"{line[at].number}, which nobody has seen"
+                f"{key_messages[at].number}, which nobody has seen"
             )
-            self._found("key order", text, event, message.number)
+            self._report("key order", text, event, message.number)
 
     # Settling
 
@@ -566,7 +571,7 @@ class _Checker:
                 f"the cumulative ack of message {message.number} covered {len(uncovered)} that "
                 f"were never handed out, {uncovered[0].number} first"
             )
-            self._found("uncovered", text, event, uncovered[0].number, len(uncovered))
+            self._report("uncovered", text, event, uncovered[0].number, len(uncovered))
 
     def _nacked(self, event: Event) -> None:
         self._wait(event, letter=False)
@@ -584,7 +589,7 @@ class _Checker:
         message.waits[event.who] = _Wait(event.at, event.at + event.delay, letter)
         self._waiting[event.who].add(event.number)
         self._due_times[event.who].append(event.at + event.delay)
-        self._asked_again(message, event.at + event.delay)
+        self._note_request(message, event.at + event.delay)
         if letter:
             message.settled.append((event.at, event.who))
 
@@ -596,10 +601,10 @@ class _Checker:
         self._sources[message.topic].close(message.rank)
         if message.letters > 1:
             # The letter is sent before the message is acked, and the ack may be lost: sent twice.
-            twice = any(self._may_be_unsent(message, who, at, event) for at, who in message.failed)
-            if not (message.forked or twice):
+            twice = any(self._may_be_lost(message, who, at, event) for at, who in message.failed)
+            if not (message.duplicated or twice):
                 text = f"message {message.number} has {message.letters} dead letters"
-                self._found("two letters", text, event, message.number)
+                self._report("two letters", text, event, message.number)
             return
         least = self._workload.max_redeliver + 1
         seen = message.failures + self._redelivered_all + self._timeouts(message)
@@ -608,7 +613,7 @@ class _Checker:
                 f"message {message.number} was dead-lettered after {message.failures} of {least} "
                 f"failed attempts, {message.looks} looks"
             )
-            self._found("dead early", text, event, message.number)
+            self._report("dead early", text, event, message.number)
 
     def _timeouts(self, message: _Message) -> int:
         """Looks that ended by themselves, at most."""
@@ -622,7 +627,7 @@ class _Checker:
         self._redelivered_all += 1
         for message in self._messages.values():
             if message.acked_at is None:
-                self._asked_again(message, event.at)
+                self._note_request(message, event.at)
                 if event.who in message.held:
                     message.held.discard(event.who)
                 if event.who in message.waits:
@@ -634,7 +639,7 @@ class _Checker:
                     # What was handed out before is void: it is to be handed out again.
                     source = self._sources[topic]
                     source.handed.difference_update(source.open)
-                    stream.soft = False
+                    stream.after_loss = False
 
     def _seek(self, event: Event) -> None:
         self._common.append(event.at)
@@ -644,7 +649,7 @@ class _Checker:
             message.looks = 0
             message.held.clear()
             message.waits.clear()
-            message.looked_at.clear()
+            message.delivered_at.clear()
             message.settled.clear()
             message.failed.clear()
             self._sources[message.topic].reopen(message.rank)
@@ -660,7 +665,7 @@ class _Checker:
         if event.note == "delete":
             for topic in self._sources:
                 if topic == event.topic or topic.startswith(f"{event.topic}-partition-"):
-                    self._gone.add(topic)
+                    self._deleted.add(topic)
 
     def _healed(self, event: Event) -> None:
         self._disturbed.append(event.at)
@@ -674,37 +679,39 @@ class _Checker:
                 fault.end = event.at
 
     def _connection(self, event: Event) -> None:
-        (self._away.discard if event.what == r.CONNECTED else self._away.add)(event.who)
+        (self._disconnected.discard if event.what == r.CONNECTED else self._disconnected.add)(
+            event.who
+        )
         self._disturbed.append(event.at)
         self._lost_connection(event.who, event.at)
 
     def _lost_connection(self, who: int, at: float) -> None:
-        self._soft.append((at, who))
+        self._losses.append((at, who))
         if self._workload.ordered:
             self._common.append(at)  # another consumer may have become the active one
 
-    def _came(self, event: Event) -> None:
+    def _joined(self, event: Event) -> None:
         for key in [key for key in self._streams if key[0] == event.who]:
             del self._streams[key]
-        self._lost_connection(NONE if self._several else event.who, event.at)
+        self._lost_connection(NONE if self._has_several_members else event.who, event.at)
         self._disturbed.append(event.at)
 
     def _closed(self, event: Event) -> None:
         self._leave(event.who)
-        if not self._silent:
-            self._left.add(event.who)
+        if not self._work_is_over:
+            self._departed.add(event.who)
             self._lost_connection(NONE, event.at)
             self._disturbed.append(event.at)
 
     def _crashed(self, event: Event) -> None:
         self._leave(event.who)
-        self._left.add(event.who)
+        self._departed.add(event.who)
         self._faults.append(_Fault("crash", event.who, "", event.at, event.at))
         self._lost_connection(NONE, event.at)
         self._disturbed.append(event.at)
 
     def _leave(self, who: int) -> None:
-        if self._silent:
+        if self._work_is_over:
             return
         for message in self._messages.values():
             message.held.discard(who)
@@ -713,7 +720,7 @@ class _Checker:
 
     def _idle(self, event: Event) -> None:
         """A consumer with nothing to do: what it nacked and is long due should have come."""
-        if self._silent:
+        if self._work_is_over:
             return
         began = event.at - event.delay
         for number in list(self._waiting[event.who]):
@@ -722,11 +729,11 @@ class _Checker:
             bound = LATE_LETTER_S if wait is not None and wait.letter else LATE_S
             if any(fault.note in ("stop", "kill") for fault in self._faults):
                 bound = LATE_RESTARTED_S
-            if wait is None or message.done or message.topic in self._gone:
+            if wait is None or message.done or message.topic in self._deleted:
                 self._waiting[event.who].discard(number)
             elif message.last_at > wait.at:
                 self._waiting[event.who].discard(number)  # another had it since
-            elif self._is_another_s(message, wait, event.who):
+            elif self._belongs_to_another(message, wait, event.who):
                 wait.blocked_at = event.at
             elif max(self._ready_at(wait, event), self._worked_until(wait, event)) + bound <= began:
                 self._waiting[event.who].discard(number)
@@ -734,18 +741,18 @@ class _Checker:
                     f"message {number}, nacked at {wait.at:.3f}, was due at {wait.due:.3f} and "
                     f"not back at {event.at:.3f}, with its consumer idle"
                 )
-                self._found("late", text, event, number)
+                self._report("late", text, event, number)
 
     def _worked_until(self, wait: _Wait, event: Event) -> float:
         """Until when another consumer may have had it, or have had it behind what it worked on.
 
         Shared redelivers to any consumer, and what is in a queue is nobody's yet.
         """
-        others = (at for who, at in self._got_at.items() if who not in (event.who, *self._left))
+        others = (at for who, at in self._got_at.items() if who not in (event.who, *self._departed))
         shared = self._workload.kind in ("Shared", "KeyShared")
         return max([wait.blocked_at, *others]) if shared else wait.blocked_at
 
-    def _is_another_s(self, message: _Message, wait: _Wait, who: int) -> bool:
+    def _belongs_to_another(self, message: _Message, wait: _Wait, who: int) -> bool:
         """Whether the broker would not listen to this nack: it counts from the holder only.
 
         On Key_Shared, a key that moves to another consumer is held back there while any message of
@@ -766,7 +773,7 @@ class _Checker:
 
     def _connected_at(self, who: int) -> float:
         """Since when nothing has disturbed a consumer's connection; never, while it is away."""
-        if who in self._away or any(
+        if who in self._disconnected or any(
             fault.end is None and fault.note != "delete" for fault in self._faults
         ):
             return float("inf")
@@ -783,62 +790,72 @@ class _Checker:
         if self._workload.ordered and self._nack_fell_due(event.who, message, event.at):
             return  # all that was held went back with it, this one too
         text = f"consumer {event.who} holds message {event.number}, and was refused {event.note}"
-        self._found("refused", text, event, event.number)
+        self._report("refused", text, event, event.number)
 
     def _nack_fell_due(self, who: int, message: _Message, until: float) -> bool:
         """Whether one of a consumer's nacks did, since it was handed the message."""
-        handed_at = message.looked_at[who]
+        handed_at = message.delivered_at[who]
         since = handed_at - LATE_S / 10 - self._slack(handed_at, until)
         waits = [self._messages[number].waits.get(who) for number in self._waiting[who]]
         times = [wait.due - EARLY_S for wait in waits if wait is not None]
         return any(since <= due <= until for due in (*times, *self._due_times[who]))
 
     def _failed(self, event: Event) -> None:
-        self._found("failed", f"consumer {event.who}: {event.note}", event)
+        self._report("failed", f"consumer {event.who}: {event.note}", event)
 
     def _statistics(self, event: Event) -> None:
         counts, who = event.counts, event.who
-        alive = [message for message in self._messages.values() if message.topic not in self._gone]
-        held = sum(who in message.held and not message.done for message in alive)
+        existing = [
+            message for message in self._messages.values() if message.topic not in self._deleted
+        ]
+        held = sum(who in message.held and not message.done for message in existing)
         waits = [
             wait
-            for message in alive
+            for message in existing
             if (wait := message.waits.get(who)) is not None and not wait.letter
         ]
         most = sum(wait.due > event.at - 2 * LATE_S for wait in waits)
-        said = f"consumer {who} says {dict(counts)}"
-        if self._all_done() and not self._gone:
+        statistics_text = f"consumer {who} says {dict(counts)}"
+        if self._all_done() and not self._deleted:
             if counts["in_flight"] != held:
-                self._found("statistics", f"{said}, and the application holds {held}", event)
-            elif counts["nacked"] > most and who not in self._away:
-                self._found("statistics", f"{said}, and at most {most} nacks are not due", event)
+                self._report(
+                    "statistics", f"{statistics_text}, and the application holds {held}", event
+                )
+            elif counts["nacked"] > most and who not in self._disconnected:
+                self._report(
+                    "statistics", f"{statistics_text}, and at most {most} nacks are not due", event
+                )
             elif counts["queued"]:
-                self._found("statistics", f"{said}, and nothing is left to hand out", event)
+                self._report(
+                    "statistics", f"{statistics_text}, and nothing is left to hand out", event
+                )
         total = counts["queued"] + counts["in_flight"] + counts["nacked"]
         if counts["unacked"] != total:
-            self._found("statistics", f"{said}: unacked is not the sum of its parts", event)
+            self._report(
+                "statistics", f"{statistics_text}: unacked is not the sum of its parts", event
+            )
 
     def _all_done(self) -> bool:
         return all(message.done for message in self._messages.values())
 
     def _work_ended(self, event: Event) -> None:
-        self._silent = True
+        self._work_is_over = True
 
     # The end
 
     def _end(self) -> None:
         for message in self._messages.values():
-            if message.topic in self._gone or message.done:
+            if message.topic in self._deleted or message.done:
                 continue
             was = "never handed out" if not message.looks else self._how_it_waits(message)
             text = f"message {message.number} ({was}) is settled by nobody, and nobody gets it"
-            self._found("lost", text, None, message.number)
+            self._report("lost", text, None, message.number)
         if self._workload.max_redeliver:
             self._check_attempts()
 
     def _check_attempts(self) -> None:
         """Failures are counted by each consumer for itself; a fault makes brokers forget."""
-        if self._faults or self._left or self._redelivered_all:
+        if self._faults or self._departed or self._redelivered_all:
             return
         most = self._workload.max_redeliver * self._workload.members + 1
         if 0 < self._workload.settling.reconsume < 1:
@@ -850,7 +867,7 @@ class _Checker:
                     f"max_redeliver_count {self._workload.max_redeliver} and "
                     f"{self._workload.members} consumers it is {most} at most"
                 )
-                self._found("attempts", text, None, message.number)
+                self._report("attempts", text, None, message.number)
 
 
 _STEPS: Final = {
@@ -862,7 +879,7 @@ _STEPS: Final = {
     r.RECONSUMED: _Checker._reconsumed,
     r.LETTER: _Checker._letter,
     r.REFUSED: _Checker._refused,
-    r.JOINED: _Checker._came,
+    r.JOINED: _Checker._joined,
     r.CLOSED: _Checker._closed,
     r.CRASHED: _Checker._crashed,
     r.CONNECTED: _Checker._connection,

@@ -115,10 +115,10 @@ async def open_member(
     """Subscribe. `base` names the letter topics."""
     if client == "stock":
         return await StockMember.open(url, workload, base, topics, name)
-    return await EncoreMember.open(_ours(client, url), workload, base, topics, name)
+    return await EncoreMember.open(_encore_client(client, url), workload, base, topics, name)
 
 
-def _ours(client: ClientName, url: str) -> encore.Client:
+def _encore_client(client: ClientName, url: str) -> encore.Client:
     [engine] = [each for each in ENGINES if OURS[each.name] == client]
     return engine.client(url, operation_timeout_seconds=20)
 

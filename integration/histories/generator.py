@@ -59,7 +59,9 @@ def _segments(rng: Random, messages: int) -> tuple[Segment, ...]:
     )
 
 
-def _some(rng: Random, kinds: tuple[Do, ...], messages: int, members: int) -> tuple[Action, ...]:
+def _random_actions(
+    rng: Random, kinds: tuple[Do, ...], messages: int, members: int
+) -> tuple[Action, ...]:
     """Up to three things that happen."""
     chosen = [
         Action(
@@ -90,7 +92,7 @@ def _backlog(rng: Random, seed: int) -> Workload:
         settling=Settling(
             nacked=nacked, delays=_delays(rng), by_id=rng.choice((0.0, 0.5)), looks=2
         ),
-        actions=_some(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1),
+        actions=_random_actions(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1),
     )
 
 
@@ -98,7 +100,7 @@ def _cumulative(rng: Random, seed: int) -> Workload:
     messages = rng.choice((300, 1000, 2000, 3000))
     kind: Kind = rng.choice(("Exclusive", "Failover"))
     nacked = tuple(sorted(rng.sample(range(messages), rng.choice((0, 1, 2)))))
-    actions = _some(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1)
+    actions = _random_actions(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1)
     actions += (Action(do="redeliver_all", after=rng.randint(1, messages)),)
     return Workload(
         seed=seed,
@@ -141,7 +143,7 @@ def _shared(rng: Random, seed: int) -> Workload:
             handler_s=_handlers(rng, 1.0 if messages < 1000 else 0.2),
             workers=rng.choice((20, 50, 200)),
         ),
-        actions=_some(rng, ("pause", "redeliver_all", "unload"), messages, consumers),
+        actions=_random_actions(rng, ("pause", "redeliver_all", "unload"), messages, consumers),
     )
 
 
@@ -220,16 +222,16 @@ def _gone(rng: Random, seed: int) -> Workload:
 
 
 def _chunked(rng: Random, seed: int) -> Workload:
-    return _of_chunks(rng, seed, "chunked", ("pause",))
+    return _chunk_workload(rng, seed, "chunked", ("pause",))
 
 
 def _torn(rng: Random, seed: int) -> Workload:
     """A connection is lost between the chunks of a message. Only asked for by name: on Shared the
     broker then stops sending though it has permits, to the stock client as well (README)."""
-    return _of_chunks(rng, seed, "torn", ("pause", "cut", "unload"))
+    return _chunk_workload(rng, seed, "torn", ("pause", "cut", "unload"))
 
 
-def _of_chunks(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Workload:
+def _chunk_workload(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Workload:
     messages = rng.choice((10, 40, 100))
     return Workload(
         seed=seed,
@@ -240,7 +242,7 @@ def _of_chunks(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Work
         writers=rng.choice((1, 1, 2, 3)),
         queue=rng.choice((10, 100, 1000)),
         settling=Settling(nack=rng.choice((0.1, 0.5, 0.9)), looks=2, delays=_delays(rng)),
-        actions=_some(rng, kinds, messages, 1),
+        actions=_random_actions(rng, kinds, messages, 1),
     )
 
 
@@ -262,7 +264,7 @@ def _batch_receive(rng: Random, seed: int) -> Workload:
             looks=2,
             delays=_delays(rng),
         ),
-        actions=_some(rng, ("pause", "redeliver_all"), messages, consumers),
+        actions=_random_actions(rng, ("pause", "redeliver_all"), messages, consumers),
     )
 
 
@@ -292,7 +294,7 @@ def _letters(rng: Random, seed: int) -> Workload:
             handler_s=_handlers(rng),
             workers=50,
         ),
-        actions=_some(rng, ("pause", "cut", "unload"), messages, consumers),
+        actions=_random_actions(rng, ("pause", "cut", "unload"), messages, consumers),
     )
 
 

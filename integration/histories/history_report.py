@@ -51,8 +51,8 @@ def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:
 
 def history(outcome: Outcome, number: int) -> str:
     """All that happened to one message, and to everybody."""
-    of_one = [Finding(kind="asked for", text="", number=number)]
-    return "\n".join(f"    {event}" for event in involved(of_one, outcome.events, most=10_000))
+    selected = [Finding(kind="asked for", text="", number=number)]
+    return "\n".join(f"    {event}" for event in involved(selected, outcome.events, most=10_000))
 
 
 def side_by_side(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:

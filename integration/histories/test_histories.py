@@ -34,8 +34,8 @@ async def no_finding(server: Server, workloads: Sequence[Workload], client: Clie
         outcomes = await asyncio.gather(*(runner.run(each, client) for each in workloads))
     failing = [outcome for outcome in outcomes if outcome.verdict.findings]
     if failing:
-        said = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
-        pytest.fail(said, pytrace=False)
+        report = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
+        pytest.fail(report, pytrace=False)
 
 
 @clients
