@@ -1,7 +1,7 @@
-"""Makes a workload from a seed.
+"""Generate a workload from a seed.
 
-Owns `generate`. Families put weight where losses were seen; within one everything that can be
-varied is. The same seed gives the same workload, on any machine.
+Families have a higher weight where losses were found. Within a family, everything that can vary
+does. The same seed gives the same workload on any machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCHES: Final = (0, 0, 2, 3, 10, 100, 500)
 
 
 def generate(seed: int, only: str | None = None) -> Workload:
-    """The workload of a seed; `only` names a family."""
+    """Return the workload of a seed; `only` names a family."""
     rng = Random(seed)
     names, weights = zip(*((name, weight) for name, (weight, _) in FAMILIES.items()), strict=True)
     [name] = rng.choices(names, weights)
@@ -26,7 +26,8 @@ def generate(seed: int, only: str | None = None) -> Workload:
         name = only
     made = FAMILIES[name][1](rng, seed)
     if any(action.do in ("unload", "delete", *BROKER_FAULTS) for action in made.actions):
-        # A producer that lost its topic sends again, and what it sent twice is no double of ours.
+        # A producer that lost its topic sends messages again. Those copies would look like
+        # duplicates of the consumer, so everything is published before.
         before = tuple(dataclasses.replace(each, per_second=0) for each in made.segments)
         made = dataclasses.replace(made, segments=before)
     return made
@@ -62,7 +63,7 @@ def _segments(rng: Random, messages: int) -> tuple[Segment, ...]:
 def _random_actions(
     rng: Random, kinds: tuple[Do, ...], messages: int, members: int
 ) -> tuple[Action, ...]:
-    """Up to three things that happen."""
+    """Return up to three random actions."""
     chosen = [
         Action(
             do=rng.choice(kinds),
@@ -148,7 +149,7 @@ def _shared(rng: Random, seed: int) -> Workload:
 
 
 def _slow(rng: Random, seed: int) -> Workload:
-    """Batches whose members are settled at very different times, by several consumers."""
+    """Batches whose messages are settled at very different times, by several consumers."""
     return Workload(
         seed=seed,
         name="slow",
@@ -226,8 +227,11 @@ def _chunked(rng: Random, seed: int) -> Workload:
 
 
 def _torn(rng: Random, seed: int) -> Workload:
-    """A connection is lost between the chunks of a message. Only asked for by name: on Shared the
-    broker then stops sending though it has permits, to the stock client as well (README)."""
+    """Chunked messages and lost connections. Runs only with `--only torn`.
+
+    After a connection is lost within a chunked message, the broker stops sending on Shared although
+    it has permits. The stock client is affected as well (README).
+    """
     return _chunk_workload(rng, seed, "torn", ("pause", "cut", "unload"))
 
 

@@ -1,9 +1,9 @@
-"""Plays a workload on a client, and records what happens.
+"""Play a workload on a client and record the events.
 
-Owns `play`: publishing, the consumers and their handlers, the actions in between, the end (all
-settled, or silence), and the witness that reads what is left. It judges nothing; it only knows as
-much as it needs to end. Silence is counted in turns of the loop, and a stalled turn counts as one,
-so a slow machine makes a run longer, never shorter.
+`play` publishes, runs the consumers with their handlers and the actions, ends when everything is
+settled or after a silence, and lets a witness read the backlog. It judges nothing, and knows only
+enough to end. Silence is counted in steps of `TURN_S`, and a stalled step counts once, so a slow
+machine makes a run longer and never shorter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .witness import Produced, drain, publish, watch_letters
 from .workload import Action, Decision, Segment, Workload, decide
 
 TURN_S: Final = 0.05
-SILENCE_S: Final = 5.0  # with nothing due, nothing held and nobody away
-SILENCE_RESTARTED_S: Final = 15.0  # a broker that was restarted reads old entries after 5 s or so
-NUDGE_S: Final = 0.8  # after so much silence the next action comes early
-LINGER_S: Final = 0.4  # acks leave within 0.2 s; what comes again shows
+SILENCE_S: Final = 5.0  # with no message due or held and all consumers connected
+SILENCE_RESTARTED_S: Final = 15.0  # a restarted broker reads old entries after about 5 s
+NUDGE_S: Final = 0.8  # after this silence the next action begins early
+LINGER_S: Final = 0.4  # acks are sent within 0.2 s, and redeliveries arrive
 LIMIT_S: Final = 75.0
 DRAIN_S: Final = 2.5
 LAG_S: Final = 0.03
@@ -43,7 +43,7 @@ YIELD_EACH: Final = 32
 
 
 async def play(workload: Workload, broker: Broker, client: ClientName, name: str) -> r.Recorder:
-    """Run it once on topics named after `name`; returns its history."""
+    """Play a workload once on topics named after `name`; return its history."""
     player = _Player(workload, broker, client, name)
     try:
         await player.run()
@@ -65,7 +65,7 @@ class _RunningMember:
         self.ack_list: list[Look] = []
         self.first_nacked: dict[
             str, int
-        ] = {}  # topic -> a nacked number no cumulative ack may cover
+        ] = {}  # topic -> a nacked message that no cumulative ack may cover
         self.unacked: dict[str, list[Look]] = {}
         self.was_connected = True
         self.epoch = 0
@@ -88,10 +88,10 @@ class _Player:
         self._origins: dict[int, tuple[str, r.Position]] = {}
         self._received = 0
         self._activity = 0
-        self._due = 0.0  # nothing that was nacked comes later than this
-        self._action: Action | None = None  # under way, or the next
+        self._due = 0.0  # all nacked messages are due by then
+        self._action: Action | None = None  # the current or the next action
         self._is_acting = False
-        self._calls = 0  # to settle, under way
+        self._calls = 0  # pending calls that settle messages
         self._nudged = False
         self._wake = asyncio.Event()
         self._produced_event = asyncio.Event()
@@ -181,7 +181,7 @@ class _Player:
         return self._calls > 0 or any(running.handlers for running in self._members.values())
 
     async def end(self) -> None:
-        """Free everything, whatever happened."""
+        """Release everything, even after a failure."""
         for task in self._background:
             task.cancel()
         self._letters_stop.set()
@@ -207,7 +207,7 @@ class _Player:
     # Publishing and letters
 
     async def _create_subscription(self) -> None:
-        """Before publishing, so that nothing is trimmed before the first consumer."""
+        """Subscribe before publishing, so that no message is trimmed before the first consumer."""
         url = self._broker.url
         await asyncio.to_thread(drain, url, self._workload, self._topics, _ignore, 0.0)
 
@@ -278,7 +278,7 @@ class _Player:
                 await self._settle_gathered(running)
                 await asyncio.sleep(0)
                 continue
-            for look in looks:  # as one step: a batch is handed over as a whole
+            for look in looks:  # without a yield, because a batch is delivered as a whole
                 self._activity += 1
                 self._received += 1
                 recorder.add(
@@ -295,7 +295,7 @@ class _Player:
                     task.add_done_callback(running.handlers.discard)
                     task.add_done_callback(self._on_task_done)
                     if self._workload.settling.ack == "cumulative":
-                        await task  # in order, or an ack would cover what is still worked on
+                        await task  # in order, or an ack would cover a message in progress
                 else:
                     await self._settle(running, look, decision)
                 number += 1
@@ -303,7 +303,7 @@ class _Player:
             since = recorder.now()
 
     async def _pace(self, number: int, began: float) -> None:
-        """Keep to the pace, let others run, and let an action begin at its message."""
+        """Keep to the workload's rate, yield, and let an action begin at its message."""
         acting, rate = self._action, self._workload.settling.rate
         if acting is not None and not self._is_acting and self._received >= acting.after:
             self._wake.set()
@@ -350,10 +350,10 @@ class _Player:
         try:
             await running.member.ack(looks)
         except asyncio.CancelledError:
-            self._record_acked(running, looks)  # what is cancelled while it lets others run is done
+            self._record_acked(running, looks)  # the ack was made; the cancellation hit its yield
             raise
         except Exception as e:
-            if len(looks) > 1:  # part of the list was acked: which, is found by asking again
+            if len(looks) > 1:  # a part of the list was acked: single acks show which
                 for look in looks:
                     await self._ack(running, [look])
             else:
@@ -374,19 +374,21 @@ class _Player:
             await self._ack_through_last(running, topic)
 
     async def _is_original(self, look: Look) -> bool:
-        """Whether it is no letter; those are of a topic subscribed Shared, and acked one by one."""
-        while look.number not in self._origins:  # its receipt is on the way
+        """True if the delivery is no letter. Letters are acked one by one, because the retry letter
+        topic is subscribed as Shared.
+        """
+        while look.number not in self._origins:  # its receipt is not recorded yet
             self._produced_event.clear()
             await self._produced_event.wait()
         return look.topic == self._origins[look.number][0]
 
     async def _ack_later(self, running: _RunningMember, look: Look) -> None:
-        """Cumulative: each `group` messages of a topic, and never past one that failed."""
+        """Ack cumulatively after each `group` messages of a topic, and never past a nacked one."""
         topic = look.topic
         failed = running.first_nacked.get(topic)
         if failed is not None:
             if self._origins[look.number][1] > self._origins[failed][1]:
-                return  # it comes again after the failed one
+                return  # redelivered after the nacked message
             if look.number == failed:
                 del running.first_nacked[topic]
         running.unacked.setdefault(topic, []).append(look)
@@ -439,7 +441,7 @@ class _Player:
 
     def _least_delay(self, delay: float | None) -> float:
         if self._client == "stock":
-            return 0.0  # it promises none
+            return 0.0  # the stock client promises no delay
         if delay is not None:
             return delay
         return self._workload.backoff[0] if self._workload.backoff else self._workload.nack_delay
@@ -460,7 +462,8 @@ class _Player:
             return
         self.recorder.add(r.RECONSUMED, at=at, who=running.who, number=look.number, delay=delay)
         self._activity += 1
-        self._due = max(self._due, at + delay + 2.0)  # the broker's own clock ticks once a second
+        # the broker's timer for delays has a resolution of 1 s
+        self._due = max(self._due, at + delay + 2.0)
 
     def _refused(
         self, running: _RunningMember, looks: list[Look], call: str, error: Exception
@@ -486,7 +489,7 @@ class _Player:
     # Actions
 
     async def _run_actions(self) -> None:
-        """The actions in order, each when enough was received, or when nothing more comes."""
+        """Run the actions in order, each after enough deliveries, or when no more arrive."""
         actions = sorted(self._workload.actions, key=lambda action: action.after)
         self._action = actions[0] if actions else None
         for at, action in enumerate(actions):
@@ -530,7 +533,9 @@ class _Player:
         self.recorder.add(r.HEALED, who=action.who, note="cut")
 
     async def _reconnected(self, members: list[int]) -> None:
-        """The engine's backoff grows to a minute; wait as long as it may take, not longer."""
+        """Wait at most 20 s for the members to reconnect. The C++ client's backoff grows to a
+        minute.
+        """
         for _ in range(round(20 / TURN_S)):
             running = [self._members[who] for who in members if who in self._members]
             if all(each.member.connected() for each in running):
@@ -549,7 +554,7 @@ class _Player:
     async def _do_redeliver_all(self, action: Action) -> None:
         running = self._members.get(action.who)
         if running is not None:
-            # Recorded first: what comes from now on may come again.
+            # Recorded first, because redeliveries may arrive from now on.
             self.recorder.add(r.REDELIVER_ALL, who=action.who)
             running.unacked.clear()
             running.first_nacked.clear()
@@ -612,7 +617,8 @@ class _Player:
             counts = running.member.statistics()
             if counts:
                 self.recorder.add(r.STATISTICS, who=who, counts=counts)
-        for running in self._members.values():  # all, before what one gives back goes to another
+        # all of them, before a closing member's messages go to another
+        for running in self._members.values():
             self._cancel_tasks(running)
         for who, running in list(self._members.items()):
             try:
@@ -624,7 +630,7 @@ class _Player:
         self._members.clear()
 
     async def _check_backlog(self) -> None:
-        """What the broker says is left; if anything is, a witness reads it."""
+        """Record the broker's backlog. If it is not empty, a witness reads it."""
         existing = [topic for topic in self._topics if topic not in self._deleted]
         left = 0
         for _ in range(20):

@@ -1,8 +1,8 @@
-"""A TCP proxy before a broker, for faults of the connection.
+"""A TCP proxy in front of a broker, for connection faults.
 
-Owns `Proxy`: what it forwards is cut at once, refused for a while, or for ever. A broker tells a
-client its own address, so the proxy reads frames as far as it must: it puts its own address into
-LOOKUP_RESPONSE, and a smaller max_message_size into CONNECTED so that small messages are chunked.
+Connections can be cut at once, and refused for a while or for ever. A broker tells clients its own
+address, so the proxy parses frames: it puts its own address into LOOKUP_RESPONSE, and a smaller
+max_message_size into CONNECTED, so that small messages are chunked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Proxy:
 
     Args:
         url: The broker's service URL.
-        max_message_size: What clients are told, in bytes; 0 leaves it as it is.
+        max_message_size: The size in CONNECTED, in bytes; 0 leaves the broker's.
     """
 
     def __init__(self, url: str, *, max_message_size: int = 0) -> None:
@@ -37,7 +37,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The service URL for clients."""
         return f"pulsar://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
@@ -51,7 +51,7 @@ class Proxy:
             writer.transport.abort()
 
     def heal(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self.refusing = False
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class Proxy:
             writer.transport.abort()
 
     def _frames(self, data: bytes) -> tuple[bytes, bytes]:
-        """Whole frames, those rewritten that must be, and what is left of the last."""
+        """Return the whole frames, with the necessary changes, and the incomplete rest."""
         out: list[bytes] = []
         at = copied_to = 0
         while at + 10 <= len(data):

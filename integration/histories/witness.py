@@ -1,6 +1,6 @@
-"""The stock client as a witness: publishes, reads dead letters, and reads what is left at the end.
+"""The stock client as a witness: publishes, reads dead letters, and reads the backlog at the end.
 
-Blocking functions for threads. Nothing here is under test.
+The functions block and run on threads. Nothing in this module is under test.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def publish(
     first: int,
     report: Callable[[list[Produced]], None],
 ) -> None:
-    """Publish a segment whose first number is `first`; `report` gets what was persisted."""
+    """Publish a segment whose first number is `first`; `report` gets the persisted messages."""
     client = client_of(url)
     try:
         numbers = range(first, first + segment.messages)
@@ -119,7 +119,7 @@ def _write(
 
 
 class _Receipt:
-    """Takes the broker's answer to one send, on a thread of the client."""
+    """The callback of one send, on a thread of the client."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Receipt:
 
     def __call__(self, result: Any, message_id: Any) -> None:
         number, topic, key = self._message
-        with contextlib.suppress(Exception):  # one that escapes would end the process
+        with contextlib.suppress(Exception):  # an exception here would end the process
             if result == pulsar.Result.Ok:
                 part = message_id.partition()
                 name = f"{topic}-partition-{part}" if part >= 0 else topic
@@ -151,7 +151,7 @@ class _Receipt:
 def watch_letters(
     url: str, topic: str, found: Callable[[int], None], stop: threading.Event
 ) -> None:
-    """Say the number of every dead letter until told to stop."""
+    """Call `found` with the number of every dead letter until `stop` is set."""
     client = client_of(url)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -171,7 +171,7 @@ def drain(
     on_message: Callable[[int, str, int], None],
     quiet_s: float,
 ) -> None:
-    """Read and ack what the subscription still has, until nothing came for `quiet_s`."""
+    """Read and ack the backlog of the subscription until no message arrives for `quiet_s`."""
     client = client_of(url)
     try:
         consumer = client.subscribe(
