@@ -51,10 +51,10 @@ async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
 
 def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
     """A failing case: what it was, what was found, and the command that plays it again."""
-    again = f"python -m integration.faults --cases {verdict.case.seed} --broker {broker}"
+    command = f"python -m integration.faults --cases {verdict.case.seed} --broker {broker}"
     events = verdict.events[-shown:] if shown else []
     return "\n".join(
-        [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", again]
+        [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", command]
     )
 
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     began = time.monotonic()
     try:
-        verdicts = _played(seeds, options.broker, options.at_once)
+        verdicts = _play_all(seeds, options.broker, options.at_once)
         failing, withheld, fired, count, looks = 0, 0, Counter[str](), 0, 0
         for verdict in verdicts:
             count += 1
@@ -81,17 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fired.update(fault.kind for fault in verdict.fired)
             if verdict.withheld:
                 withheld += 1
-                _say(f"case {verdict.case.seed}: Pulsar withholds: {verdict.withheld}")
+                _print(f"case {verdict.case.seed}: Pulsar withholds: {verdict.withheld}")
             if verdict.findings:
                 failing += 1
-                _say(failure(verdict, options.broker, options.events))
+                _print(failure(verdict, options.broker, options.events))
     except NoBrokerError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return 2
-    of_each = ", ".join(f"{number} {kind}" for kind, number in fired.most_common())
-    _say(
+    by_kind = ", ".join(f"{number} {kind}" for kind, number in fired.most_common())
+    _print(
         f"{time.monotonic() - began:.0f} s; {count} cases, {looks} messages handed out, "
-        f"{fired.total()} faults ({of_each}); {withheld} that Pulsar did not deliver all of; "
+        f"{fired.total()} faults ({by_kind}); {withheld} that Pulsar did not deliver all of; "
         f"{failing} with findings"
     )
     return int(failing > 0 or not count)
@@ -103,7 +103,7 @@ def _numbers(text: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-def _played(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict]:
+def _play_all(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict]:
     if broker == "dev":
         with ProcessPoolExecutor(at_once) as pool:
             yield from pool.map(in_memory, seeds, chunksize=4)
@@ -111,19 +111,19 @@ def _played(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict
     with running_server() as server:
         admin = Admin(server.admin_url)
 
-        async def all_of_them() -> list[Verdict]:
+        async def run_all() -> list[Verdict]:
             slots = asyncio.Semaphore(at_once)
 
-            async def one(seed: int) -> Verdict:
+            async def run_one(seed: int) -> Verdict:
                 async with slots:
                     return await on_broker(seed, server.service_url, admin)
 
-            return await asyncio.gather(*map(one, seeds))
+            return await asyncio.gather(*map(run_one, seeds))
 
-        yield from asyncio.run(all_of_them())
+        yield from asyncio.run(run_all())
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

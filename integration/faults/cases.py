@@ -33,19 +33,19 @@ _ALWAYS: Final[dict[tuple[Direction, str], int]] = {
     ("out", "MESSAGE"): 60,
     ("out", "ACK_RESPONSE"): 10,
 }
-_OF_SEEKS: Final[dict[tuple[Direction, str], int]] = {
+_WITH_SEEK: Final[dict[tuple[Direction, str], int]] = {
     ("in", "SEEK"): 1,
     ("out", "CLOSE_CONSUMER"): 1,
 }
-_OF_LETTERS: Final[dict[tuple[Direction, str], int]] = {
+_WITH_LETTERS: Final[dict[tuple[Direction, str], int]] = {
     ("in", "PRODUCER"): 2,
     ("in", "SEND"): 6,
     ("in", "CLOSE_PRODUCER"): 2,
     ("out", "PRODUCER_SUCCESS"): 2,
     ("out", "SEND_RECEIPT"): 6,
 }
-_LONGEST_S: Final = 3.0
-_MORE_PAYLOADS: Final = 4  # most of what a broker sends is payload
+_MAX_DELAY_S: Final = 3.0
+_PAYLOAD_WEIGHT: Final = 4  # most of what a broker sends is payload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,19 +119,19 @@ def generate(seed: int) -> Case:
 
 
 def _fault(rng: Random, letters: bool, seeks: bool) -> WireFault:
-    there = _ALWAYS | (_OF_LETTERS if letters else {}) | (_OF_SEEKS if seeks else {})
+    counts = _ALWAYS | (_WITH_LETTERS if letters else {}) | (_WITH_SEEK if seeks else {})
     # What there is only one of is nearly as worth a fault as what there are many of.
     [(direction, command)] = rng.choices(
-        list(there), [3 + min(12, each) for each in there.values()]
+        list(counts), [3 + min(12, each) for each in counts.values()]
     )
     kinds = [kind for kind in get_args(Kind) if kind != "payload" or command in WITH_PAYLOAD]
     if command in WITH_PAYLOAD:
-        kinds += ["payload"] * _MORE_PAYLOADS
+        kinds += ["payload"] * _PAYLOAD_WEIGHT
     kind: Kind = rng.choice(kinds)
     return WireFault(
         kind=kind,
         direction=direction,
         command=command,
-        nth=rng.randrange(1, there[direction, command] + 1),
-        seconds=rng.choice((0.01, 0.3, _LONGEST_S)) if kind == "delay" else 0.0,
+        nth=rng.randrange(1, counts[direction, command] + 1),
+        seconds=rng.choice((0.01, 0.3, _MAX_DELAY_S)) if kind == "delay" else 0.0,
     )

@@ -113,36 +113,36 @@ class Stream:
     def __init__(self, mischief: Mischief, direction: Direction) -> None:
         self._mischief = mischief
         self._direction = direction
-        self._rest = bytearray()
-        self._over = False
+        self._partial_frame = bytearray()
+        self._ended = False
 
     def feed(self, data: bytes) -> list[Step]:
         """What becomes of bytes that were written; whole frames only are passed on."""
-        self._rest += data
+        self._partial_frame += data
         steps: list[Step] = []
         start = 0
-        while not self._over and len(self._rest) - start >= 4:
-            end = start + 4 + int.from_bytes(self._rest[start : start + 4])
-            if end > len(self._rest):
+        while not self._ended and len(self._partial_frame) - start >= 4:
+            end = start + 4 + int.from_bytes(self._partial_frame[start : start + 4])
+            if end > len(self._partial_frame):
                 break
-            steps += self._frame(bytes(self._rest[start:end]))
+            steps += self._frame(bytes(self._partial_frame[start:end]))
             start = end
-        del self._rest[:start]
-        return _joined(steps)
+        del self._partial_frame[:start]
+        return _merge_frames(steps)
 
     def _frame(self, frame: bytes) -> list[Step]:
         command = _NAMES.get(frame[9], "") if frame[8:9] == bytes((_TYPE_TAG,)) else ""
         if command == "LOOKUP_RESPONSE" and self._mischief.broker_url is not None:
-            frame = _renamed(frame, self._mischief.broker_url)
+            frame = _with_broker_url(frame, self._mischief.broker_url)
         fault = self._mischief.step(self._direction, command)
         if fault is None:
             return [frame]
-        steps = _changed(frame, fault, self._mischief.rng)
-        self._over = isinstance(steps[-1], End)
+        steps = _apply(frame, fault, self._mischief.rng)
+        self._ended = isinstance(steps[-1], End)
         return steps
 
 
-def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
+def _apply(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
     match fault.kind:
         case "cut before":
             return [End.CUT]
@@ -153,7 +153,7 @@ def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
         case "delay":
             return [fault.seconds, frame]
         case "split":
-            return _pieces(frame, rng)
+            return _split_frame(frame, rng)
         case "stall":
             return [End.STALL]
         case "garbage":
@@ -161,7 +161,7 @@ def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
         case "command":
             return [frame[:8] + bytes((_NO_TAG,)) + frame[9:]]
         case "size":
-            return [_resized(frame, rng)]
+            return [_with_wrong_size(frame, rng)]
         case "payload":
             start = 8 + int.from_bytes(frame[4:8])
             changed = bytearray(frame)
@@ -169,7 +169,7 @@ def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
             return [bytes(changed)]
 
 
-def _pieces(frame: bytes, rng: Random) -> list[Step]:
+def _split_frame(frame: bytes, rng: Random) -> list[Step]:
     cuts = sorted(rng.choices(range(1, len(frame)), k=min(_PIECES, len(frame) - 1)))
     steps: list[Step] = []
     for start, end in zip([0, *cuts], [*cuts, len(frame)], strict=True):
@@ -177,7 +177,7 @@ def _pieces(frame: bytes, rng: Random) -> list[Step]:
     return steps
 
 
-def _resized(frame: bytes, rng: Random) -> bytes:
+def _with_wrong_size(frame: bytes, rng: Random) -> bytes:
     """Another size of the frame or of its command, such that what follows makes no sense."""
     at = rng.choice((0, 4))
     size = int.from_bytes(frame[at : at + 4])
@@ -186,14 +186,14 @@ def _resized(frame: bytes, rng: Random) -> bytes:
     return frame[:at] + other.to_bytes(4) + frame[at + 4 :]
 
 
-def _renamed(frame: bytes, url: str) -> bytes:
+def _with_broker_url(frame: bytes, url: str) -> bytes:
     command = pb.BaseCommand.FromString(frame[8:])
     if command.lookupTopicResponse.brokerServiceUrl:
         command.lookupTopicResponse.brokerServiceUrl = url
     return frames.encode(command)
 
 
-def _joined(steps: Sequence[Step]) -> list[Step]:
+def _merge_frames(steps: Sequence[Step]) -> list[Step]:
     """Frames that follow each other are passed on at once, as they were written."""
     joined: list[Step] = []
     run: list[bytes] = []

@@ -72,7 +72,7 @@ class Network(Protocol):
         """End everything."""
 
 
-class _FaultyLine(MemoryConnection):
+class _FaultyConnection(MemoryConnection):
     """A connection on which things go wrong."""
 
     def __init__(
@@ -80,23 +80,23 @@ class _FaultyLine(MemoryConnection):
     ) -> None:
         super().__init__(loop, whole, lines)
         self._streams = {True: Stream(mischief, "in"), False: Stream(mischief, "out")}
-        self._waiting: dict[bool, deque[Step]] = {True: deque(), False: deque()}
+        self._steps: dict[bool, deque[Step]] = {True: deque(), False: deque()}
         self._pumping = {True: False, False: False}
         self._stalled = False
 
     def carry(self, data: bytes, *, to_broker: bool) -> None:
-        self._waiting[to_broker].extend(self._streams[to_broker].feed(data))
+        self._steps[to_broker].extend(self._streams[to_broker].feed(data))
         if not self._pumping[to_broker]:
             self._pumping[to_broker] = True
             self._loop.call_soon(self._pump, to_broker)
 
     def _pump(self, to_broker: bool) -> None:
         """The next step of a direction; one in each turn of the loop."""
-        waiting = self._waiting[to_broker]
-        if not waiting or self._stalled:
+        steps = self._steps[to_broker]
+        if not steps or self._stalled:
             self._pumping[to_broker] = False
             return
-        step = waiting.popleft()
+        step = steps.popleft()
         if isinstance(step, float):
             self._loop.call_later(step, self._pump, to_broker)
             return
@@ -122,7 +122,7 @@ class _FaultyDialer:
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
         await asyncio.sleep(0)
-        line = _FaultyLine(asyncio.get_running_loop(), self._dialer.lines, self._mischief)
+        line = _FaultyConnection(asyncio.get_running_loop(), self._dialer.lines, self._mischief)
         line.client = make(ConnectionEnd(line, to_broker=True))
         line.broker = BrokerSession(
             self._dialer.service,
@@ -180,7 +180,7 @@ class Sockets:
     def __init__(self, url: str, admin: Admin) -> None:
         self._url = url
         self._admin = admin
-        self._cutting: Proxy | None = None
+        self._chunking_proxy: Proxy | None = None
         self._proxies: list[FaultProxy] = []
 
     def topic(self, name: str) -> str:
@@ -188,10 +188,10 @@ class Sockets:
 
     async def client(self, mischief: Mischief | None = None) -> encore.Client:
         if mischief is None:
-            if self._cutting is None:
-                self._cutting = Proxy(self._url, max_message_size=MOST_BYTES)
-                await self._cutting.start()
-            url = self._cutting.url
+            if self._chunking_proxy is None:
+                self._chunking_proxy = Proxy(self._url, max_message_size=MOST_BYTES)
+                await self._chunking_proxy.start()
+            url = self._chunking_proxy.url
         else:
             proxy = FaultProxy(self._url, mischief)
             await proxy.start()
@@ -208,7 +208,7 @@ class Sockets:
             backlog=backlog,
             consumers=len(consumers),
             producers=len(stats["publishers"]),
-            withheld=backlog > 0 and bool(consumers) and all(map(_could_get, consumers)),
+            withheld=backlog > 0 and bool(consumers) and all(map(_is_withheld, consumers)),
             has=tuple((each["availablePermits"], each["unackedMessages"]) for each in consumers),
         )
 
@@ -218,11 +218,11 @@ class Sockets:
     async def close(self) -> None:
         for proxy in self._proxies:
             await proxy.close()
-        if self._cutting is not None:
-            await self._cutting.close()
+        if self._chunking_proxy is not None:
+            await self._chunking_proxy.close()
 
 
-def _could_get(consumer: Mapping[str, Any]) -> bool:
+def _is_withheld(consumer: Mapping[str, Any]) -> bool:
     """Whether nothing but the broker keeps messages from a consumer, by its statistics."""
     return (
         consumer["availablePermits"] > 0
@@ -248,7 +248,7 @@ class FaultProxy:
         self.url: str = ""
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self.url = f"pulsar://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._mischief.broker_url = self.url
 
@@ -259,7 +259,9 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accepted(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, client: asyncio.StreamReader, answers: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -267,8 +269,8 @@ class FaultProxy:
         stalled = asyncio.Event()
         try:
             broker, requests = await asyncio.open_connection(*self._target)
-            up = self._pass(Stream(self._mischief, "in"), client, requests, stalled)
-            down = self._pass(Stream(self._mischief, "out"), broker, answers, stalled)
+            up = self._forward(Stream(self._mischief, "in"), client, requests, stalled)
+            down = self._forward(Stream(self._mischief, "out"), broker, answers, stalled)
             directions = [asyncio.ensure_future(up), asyncio.ensure_future(down)]
             try:
                 await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +284,7 @@ class FaultProxy:
         finally:
             answers.transport.abort()
 
-    async def _pass(
+    async def _forward(
         self,
         stream: Stream,
         reader: asyncio.StreamReader,
@@ -301,13 +303,13 @@ class FaultProxy:
                             writer.write(step)
                             await writer.drain()
                     elif step is Ending.CUT:
-                        await _flushed(writer)
+                        await _flush_and_close(writer)
                         return
                     else:
                         stalled.set()
 
 
-async def _flushed(writer: asyncio.StreamWriter) -> None:
+async def _flush_and_close(writer: asyncio.StreamWriter) -> None:
     """Wait until the other side can have read what was written."""
     writer.close()
     with contextlib.suppress(OSError):

@@ -29,10 +29,10 @@ from .networks import MOST_BYTES, Left, Network
 
 SUBSCRIPTION: Final = "s"
 _KEYS: Final = 7
-_FAILING: Final = 0.08  # share of messages that end as dead letters
-_FORWARDED: Final = 0.15  # share of first looks that end in `reconsume_later`
+_FAILING_SHARE: Final = 0.08  # share of messages that end as dead letters
+_FORWARDED_SHARE: Final = 0.15  # share of first looks that end in `reconsume_later`
 _MAX_REDELIVER: Final = 2
-_TURN_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +84,7 @@ async def play(case: Case, network: Network, name: str, patience: Patience) -> V
     verdict = Verdict(case=case)
     before = asyncio.all_tasks()
     player = _Player(case, network, network.topic(name), patience, verdict)
-    async with _what_is_raised_aside(verdict.findings):
+    async with _collect_exceptions(verdict.findings):
         try:
             await player.run()
         except Exception:
@@ -98,7 +98,7 @@ async def play(case: Case, network: Network, name: str, patience: Patience) -> V
 
 
 @contextlib.asynccontextmanager
-async def _what_is_raised_aside(findings: list[str]) -> AsyncIterator[None]:
+async def _collect_exceptions(findings: list[str]) -> AsyncIterator[None]:
     """Exceptions of callbacks and tasks, and those that were only logged, are findings."""
     loop = asyncio.get_running_loop()
 
@@ -128,7 +128,7 @@ class _Member:
         self.who = who
         self.client = client
         self.consumer = consumer
-        self.gathered: list[encore.Message] = []
+        self.ack_list: list[encore.Message] = []
         self.held: set[str] = set()
         self.acked: set[str] = set()
         self.task: asyncio.Task[None] | None = None
@@ -146,15 +146,15 @@ class _Player:
         self._patience = patience
         self._verdict = verdict
         self._loop = asyncio.get_running_loop()
-        self._looks: Counter[int] = Counter()
+        self._deliveries: Counter[int] = Counter()
         self._seen: set[int] = set()  # of the topic, since the last seek
         self._settled: set[int] = set()
-        self._moved = self._loop.time()
+        self._last_progress = self._loop.time()
         self._received = 0
         self._forwarded = 0
         rng = Random(f"decisions {case.seed}")
         failing = case.letters and not case.seek
-        share = _FAILING if failing else 0.0
+        share = _FAILING_SHARE if failing else 0.0
         self._failing = {each for each in range(case.messages) if rng.random() < share}
         self.mischief = Mischief(case.faults, Random(f"bytes {case.seed}"))
 
@@ -165,7 +165,7 @@ class _Player:
         clean = await self._network.client()
         await self._publish(clean)
         watcher = await self._network.client(Mischief((), Random(0))) if case.letters else None
-        watching = await self._watch(watcher) if watcher else None
+        watch_task = await self._watch(watcher) if watcher else None
         members = [await self._join(0, await self._network.client(self.mischief))]
         if case.second:
             members.append(await self._join(1, await self._network.client(Mischief((), Random(0)))))
@@ -174,7 +174,7 @@ class _Player:
         try:
             await self._until_settled(members)
         finally:
-            tasks = [each for each in (watching, *(m.task for m in members)) if each is not None]
+            tasks = [each for each in (watch_task, *(m.task for m in members)) if each is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -248,27 +248,29 @@ class _Player:
                 self._verdict.events.append(f"{self._loop.time():9.3f} {who} not joined: {error}")
                 await asyncio.sleep(1.0)
                 continue
-            self._moved = self._loop.time()
+            self._last_progress = self._loop.time()
             return _Member(who, client, consumer)
 
     async def _until_settled(self, members: list[_Member]) -> None:
         """Until all is settled here and at the broker."""
         topics = [self._topic, self._retry] if self._case.letters else [self._topic]
         while True:
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(_POLL_S)
             for member in members:
                 if member.task is not None and member.task.done():
                     member.task.result()
-            open_ = set(range(self._case.messages)) - self._settled
-            stuck = self._loop.time() - self._moved > self._patience.stuck
-            if open_ and not stuck:
+            unsettled = set(range(self._case.messages)) - self._settled
+            stuck = self._loop.time() - self._last_progress > self._patience.stuck
+            if unsettled and not stuck:
                 continue
             left = [await self._network.left(each, SUBSCRIPTION) for each in topics]
             backlog = sum(each.backlog for each in left)
-            if not open_ and not backlog:
+            if not unsettled and not backlog:
                 return
             if stuck:
-                what = f"never settled: {sorted(open_)[:9]}" if open_ else f"{backlog} unacked"
+                what = (
+                    f"never settled: {sorted(unsettled)[:9]}" if unsettled else f"{backlog} unacked"
+                )
                 counts = [member.consumer.statistics() for member in members]
                 self._stuck(f"stuck: {what}; at the broker: {left}; {counts}", left)
                 return
@@ -279,7 +281,7 @@ class _Player:
         if self._case.kind == "KeyShared" and all(each.withheld for each in left if each.backlog):
             self._verdict.withheld = text
         else:
-            self._found(text)
+            self._report(text)
 
     async def _close(self, members: list[_Member], others: list[encore.Client]) -> None:
         try:
@@ -288,99 +290,99 @@ class _Player:
                     await member.consumer.close()
                     await member.client.close()
         except TimeoutError:
-            self._found("close hangs")
+            self._report("close hangs")
         end = self._loop.time() + self._patience.closing
         while True:
             now = await self._network.left(self._topic, SUBSCRIPTION)
             if not now.consumers and not now.producers:
                 break
             if self._loop.time() > end:
-                self._found(f"not gone at the broker: {now}")
+                self._report(f"not gone at the broker: {now}")
                 break
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(_POLL_S)
         for client in others:
             await client.close()
-        await asyncio.sleep(_TURN_S)
+        await asyncio.sleep(_POLL_S)
         connections = await self._network.connections()
         if connections:
-            self._found(f"{connections} connections are left")
+            self._report(f"{connections} connections are left")
 
     # The application
 
     async def _consume(self, member: _Member) -> None:
         case, consumer = self._case, member.consumer
-        sought = rewound = False
+        has_sought = has_rewound = False
         while True:
             try:
                 message = await consumer.receive(timeout=0.5)
             except encore.ReceiveTimeout:
-                await self._ack_gathered(member)
+                await self._ack_listed(member)
                 continue
-            self._look(member, message)
+            self._check_delivery(member, message)
             await self._decide(member, message)
-            if case.seek and not sought and self._received >= case.seek:
-                sought = True
+            if case.seek and not has_sought and self._received >= case.seek:
+                has_sought = True
                 await self._seek(member)
-            if case.rewind and not rewound and self._received >= case.rewind and not member.who:
-                rewound = True
+            if case.rewind and not has_rewound and self._received >= case.rewind and not member.who:
+                has_rewound = True
                 self._event("redeliver all", member)
-                member.gathered.clear()
+                member.ack_list.clear()
                 member.held.clear()
                 consumer.redeliver_unacknowledged_messages()
 
-    def _look(self, member: _Member, message: encore.Message) -> None:
+    def _check_delivery(self, member: _Member, message: encore.Message) -> None:
         case, key, number = self._case, _key(message), _number(message)
         self._received += 1
         self._verdict.looks += 1
-        self._moved = self._loop.time()
-        self._looks[number] += 1
+        self._last_progress = self._loop.time()
+        self._deliveries[number] += 1
         self._event("got", member, message)
         if key in member.acked:
-            self._found(f"acked again: {number} ({key})")
+            self._report(f"acked again: {number} ({key})")
         rewinds = case.kind in ("Exclusive", "Failover") and case.nacks > 0
         if key in member.held and not rewinds:
-            self._found(f"twice at once: {number} ({key})")
+            self._report(f"twice at once: {number} ({key})")
         if case.kind in ("Exclusive", "Failover") and not case.second and number not in self._seen:
             before = set(range(number)) - self._seen
             if before:
-                self._found(f"gap: {number} before {sorted(before)[:5]}")
+                self._report(f"gap: {number} before {sorted(before)[:5]}")
         self._seen.add(number)
         member.held.add(key)
         queued = member.consumer.statistics().queued
-        most = self._most_queued()
-        if queued > most:
-            self._found(f"{queued} queued, where {most} may be")
+        limit = self._most_queued()
+        if queued > limit:
+            self._report(f"{queued} queued, where {limit} may be")
 
     def _most_queued(self) -> int:
         """Pulsar counts messages for Shared, and entries of a read for the others."""
         case = self._case
         queue = case.queue * (1 if case.kind == "Shared" else max(1, case.batch))
-        most = queue + max(1, case.batch)
+        limit = queue + max(1, case.batch)
         # Letters that came before their time are kept here until it is come.
-        return 2 * most + self._forwarded if case.letters else most + case.batch
+        return 2 * limit + self._forwarded if case.letters else limit + case.batch
 
     async def _decide(self, member: _Member, message: encore.Message) -> None:
         case, number = self._case, _number(message)
-        look = self._looks[number]
+        look = self._deliveries[number]
         rng = Random(f"{case.seed} {number} {look}")
         chance = rng.random()
         if number in self._failing:
             await self._nack(member, message, 0.1)
         elif look < 4 and chance < case.nacks:
             await self._nack(member, message, rng.choice((0.0, 0.05, 0.5)))
-        elif case.letters and look == 1 and chance > 1 - _FORWARDED:
+        elif case.letters and look == 1 and chance > 1 - _FORWARDED_SHARE:
             await self._forward(member, message, rng.choice((0.0, 0.5)))
         elif case.acking == "single":
             await self._ack(member, [message])
         else:
-            member.gathered.append(message)
-            if len(member.gathered) >= case.group:
-                await self._ack_gathered(member)
+            member.ack_list.append(message)
+            if len(member.ack_list) >= case.group:
+                await self._ack_listed(member)
 
     async def _nack(self, member: _Member, message: encore.Message, delay: float) -> None:
         self._event(f"nack {delay}", member, message)
         if self._case.kind in ("Exclusive", "Failover"):
-            await self._ack_gathered(member)
+            await self._ack_listed(member)
             member.held.clear()  # what comes is rewound
         member.held.discard(_key(message))
         await member.consumer.negative_acknowledge(message, delay)
@@ -397,8 +399,8 @@ class _Player:
         member.held.discard(_key(message))
         member.acked.add(_key(message))
 
-    async def _ack_gathered(self, member: _Member) -> None:
-        messages, member.gathered = member.gathered, []
+    async def _ack_listed(self, member: _Member) -> None:
+        messages, member.ack_list = member.ack_list, []
         if not messages:
             return
         if self._case.acking == "cumulative":
@@ -421,7 +423,7 @@ class _Player:
             self._settle(_number(message))
 
     async def _seek(self, member: _Member) -> None:
-        await self._ack_gathered(member)
+        await self._ack_listed(member)
         self._event("seek", member)
         while True:
             try:
@@ -429,7 +431,7 @@ class _Player:
                 break
             except encore.TransportError as error:
                 self._event(f"not sought: {error}", member)
-                self._moved = self._loop.time()
+                self._last_progress = self._loop.time()
         member.held.clear()
         member.acked.clear()
         self._seen.clear()
@@ -438,16 +440,16 @@ class _Player:
 
     def _settle(self, number: int) -> None:
         if number not in self._settled:
-            self._moved = self._loop.time()
+            self._last_progress = self._loop.time()
         self._settled.add(number)
 
-    def _found(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._verdict.findings.append(text)
         self._verdict.events.append(f"{self._loop.time():9.3f} FOUND {text}")
 
     def _event(self, what: str, member: _Member, message: encore.Message | None = None) -> None:
-        of = "" if message is None else f" {_number(message)} ({_key(message)})"
-        self._verdict.events.append(f"{self._loop.time():9.3f} {member.who} {what}{of}")
+        suffix = "" if message is None else f" {_number(message)} ({_key(message)})"
+        self._verdict.events.append(f"{self._loop.time():9.3f} {member.who} {what}{suffix}")
 
 
 def _number(message: encore.Message) -> int:
@@ -455,6 +457,6 @@ def _number(message: encore.Message) -> int:
 
 
 def _key(message: encore.Message) -> str:
-    place = message.message_id()
-    where = f"{place.ledger_id()}:{place.entry_id()}:{place.batch_index()}"
-    return f"{message.topic_name().rpartition('/')[2]} {where}"
+    message_id = message.message_id()
+    position = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.batch_index()}"
+    return f"{message.topic_name().rpartition('/')[2]} {position}"

@@ -25,13 +25,13 @@ async def test_nothing_is_lost_whatever_happens_to_a_connection(
 ) -> None:
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(seed: int) -> str:
+    async def run_one(seed: int) -> str:
         async with slots:
             verdict = await on_broker(seed, pulsar.service_url, admin)
         if verdict.withheld:
             warnings.warn(f"case {seed}: Pulsar withholds: {verdict.withheld}", stacklevel=1)
         return failure(verdict, "real", shown=400) if verdict.findings else ""
 
-    failing = [said for said in await asyncio.gather(*map(one, SEEDS)) if said]
+    failing = [report for report in await asyncio.gather(*map(run_one, SEEDS)) if report]
     if failing:
         pytest.fail("\n\n".join(failing), pytrace=False)
