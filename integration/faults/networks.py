@@ -1,7 +1,6 @@
-"""Where a case is played: the development broker in the same loop, or a real one behind proxies.
+"""The broker of a case: the development broker in the same loop, or a real one behind proxies.
 
-Owns `Network` and its two kinds. In memory time is virtual and a case is the same each time; with
-sockets it is as real as it gets.
+In memory, time is virtual and a case runs the same way each time. With sockets it does not.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..histories.proxy import Proxy
 from .mischief import End as Ending
 from .mischief import Mischief, Step, Stream
 
-#: What a message is cut into for chunked content, in bytes.
+#: Largest chunk of chunked content, in bytes.
 MOST_BYTES: Final = 14_000
 _URL: Final = "pulsar://memory:6650"
 _READ: Final = 1 << 16
@@ -36,14 +35,14 @@ _READ: Final = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Left:
-    """What a broker has of a topic's subscription after a case.
+    """The broker's state of a topic's subscription after a case.
 
     Attributes:
-        backlog: Entries that are not acked.
-        consumers: Of the subscription.
-        producers: Of the topic.
-        withheld: There is a backlog, all of it is with the broker, and every consumer has permits.
-        has: Of each consumer the permits it gave, and what it has not acked.
+        backlog: Unacked entries.
+        consumers: Consumers of the subscription.
+        producers: Producers of the topic.
+        withheld: True if there is a backlog, none of it was sent, and every consumer has permits.
+        has: For each consumer, its permits and its unacked messages.
     """
 
     backlog: int
@@ -54,26 +53,26 @@ class Left:
 
 
 class Network(Protocol):
-    """A broker, and clients of it."""
+    """A broker and its clients."""
 
     def topic(self, name: str) -> str:
-        """Full name of a topic of this network."""
+        """Return the full name of a topic of this network."""
 
     async def client(self, mischief: Mischief | None = None) -> encore.Client:
-        """A client over the native transport; without mischief it cuts large messages small."""
+        """Create a client over the native transport. Without `mischief` it sends small chunks."""
 
     async def left(self, topic: str, subscription: str) -> Left:
-        """What there is now."""
+        """Return the current state of a subscription."""
 
     async def connections(self) -> int | None:
-        """Connections that the broker has; None where it has others than ours."""
+        """Return the number of connections, or None if the broker has other connections, too."""
 
     async def close(self) -> None:
-        """End everything."""
+        """Close all clients and proxies."""
 
 
 class _FaultyConnection(MemoryConnection):
-    """A connection on which things go wrong."""
+    """A connection with faults."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, lines: list[MemoryConnection], mischief: Mischief
@@ -91,7 +90,7 @@ class _FaultyConnection(MemoryConnection):
             self._loop.call_soon(self._pump, to_broker)
 
     def _pump(self, to_broker: bool) -> None:
-        """The next step of a direction; one in each turn of the loop."""
+        """Take the next step of a direction: one in each pass of the loop."""
         steps = self._steps[to_broker]
         if not steps or self._stalled:
             self._pumping[to_broker] = False
@@ -110,7 +109,7 @@ class _FaultyConnection(MemoryConnection):
 
 
 class _FaultyDialer:
-    """Connects to the broker of `dialer` by lines on which things go wrong (`Dialer`)."""
+    """A `Dialer` to the broker of `dialer` over faulty connections."""
 
     make_codecs = BrokerDialer.make_codecs
 
@@ -135,7 +134,7 @@ class _FaultyDialer:
 
 
 class Memory:
-    """The development broker without sockets (`Network`); for a loop in virtual time."""
+    """The development broker without sockets (`Network`), for a loop in virtual time."""
 
     def __init__(self) -> None:
         settings = BrokerSettings(
@@ -174,7 +173,8 @@ class Sockets:
         admin: Its admin API.
     """
 
-    #: A peer that is silent for two of these is given up; a case should not last a minute.
+    #: A connection is closed after two silent intervals, in s. The short interval keeps a case
+    #: under a minute.
     keep_alive_s: Final = 1.0
 
     def __init__(self, url: str, admin: Admin) -> None:
@@ -223,7 +223,7 @@ class Sockets:
 
 
 def _is_withheld(consumer: Mapping[str, Any]) -> bool:
-    """Whether nothing but the broker keeps messages from a consumer, by its statistics."""
+    """True if the statistics of a consumer show no reason why the broker sends it no messages."""
     return (
         consumer["availablePermits"] > 0
         and not consumer["unackedMessages"]
@@ -232,11 +232,11 @@ def _is_withheld(consumer: Mapping[str, Any]) -> bool:
 
 
 class FaultProxy:
-    """Between a client and a broker, on a free loopback port: things go wrong as told.
+    """A proxy with faults between a client and a broker, on a free loopback port.
 
     Args:
         url: The broker's service URL.
-        mischief: What goes wrong; it comes to name the proxy in answers to lookups.
+        mischief: The faults. `start` sets its `broker_url` to the proxy's.
     """
 
     def __init__(self, url: str, mischief: Mischief) -> None:
@@ -280,7 +280,7 @@ class FaultProxy:
                 await asyncio.gather(*directions, return_exceptions=True)
                 requests.transport.abort()
         except OSError:
-            pass  # the broker is gone, and so is the client now
+            pass  # the broker closed the connection, so the client's is closed too
         finally:
             answers.transport.abort()
 
@@ -310,7 +310,7 @@ class FaultProxy:
 
 
 async def _flush_and_close(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other side can have read what was written."""
+    """Close the connection and wait until the peer can have read everything."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

@@ -1,12 +1,12 @@
-"""Plays a case, and judges what was seen.
+"""Play a case and check what happened.
 
-Owns `play`. What must hold however the connections of a client fail:
-- every message is acked or a dead letter in the end, and the broker's backlog says so;
-- what a consumer acked is not handed to it again, and what it holds is not handed to it twice;
-- Exclusive and Failover: nothing is handed out for the first time before what comes first;
-- no more is queued than the receiver queue allows;
-- no call fails, no callback raises, nothing hangs;
-- what was closed is gone: tasks here, consumers and producers at the broker.
+However the connections of a client fail:
+- Every message ends acked or dead-lettered, and the broker's backlog agrees.
+- A consumer never receives a message that it acked or holds.
+- On Exclusive and Failover, no first delivery skips an earlier message.
+- The queue never holds more than the receiver queue allows.
+- No call fails, no callback raises, and nothing hangs.
+- Closing ends all tasks here, and all consumers and producers at the broker.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from .networks import MOST_BYTES, Left, Network
 
 SUBSCRIPTION: Final = "s"
 _KEYS: Final = 7
-_FAILING_SHARE: Final = 0.08  # share of messages that end as dead letters
-_FORWARDED_SHARE: Final = 0.15  # share of first looks that end in `reconsume_later`
+_FAILING_SHARE: Final = 0.08  # share of messages that are dead-lettered
+_FORWARDED_SHARE: Final = 0.15  # share of first deliveries that end in `reconsume_later`
 _MAX_REDELIVER: Final = 2
 _POLL_S: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How long is too long, in s.
+    """Time limits, in s.
 
     Attributes:
-        stuck: Without anything that moves.
-        closing: From `close` until the broker knows.
+        stuck: Longest time without progress.
+        closing: Longest time from `close` until the broker has removed the consumer.
     """
 
     stuck: float
     closing: float
 
 
-#: A peer that says nothing is given up after a minute, and asked again after up to another.
+#: A silent connection is closed after a minute, and a lookup may take up to another minute.
 VIRTUAL: Final = Patience(stuck=400.0, closing=200.0)
 REAL: Final = Patience(stuck=150.0, closing=60.0)
 
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """What a case showed.
+    """The result of a case.
 
     Attributes:
-        case: Which.
-        findings: What must not be.
-        withheld: What Pulsar does not deliver to consumers that have asked for it.
+        case: The case.
+        findings: Broken rules.
+        withheld: Messages that Pulsar does not deliver to consumers with permits.
         fired: Faults that happened.
-        looks: Messages handed out.
-        events: What happened, for who has to find out why.
+        looks: Deliveries.
+        events: The history, for finding the cause.
     """
 
     case: Case
@@ -80,7 +80,7 @@ class Verdict:
 
 
 async def play(case: Case, network: Network, name: str, patience: Patience) -> Verdict:
-    """Play it on topics named after `name`; the network is closed at the end."""
+    """Play a case on topics named after `name`. The network is closed at the end."""
     verdict = Verdict(case=case)
     before = asyncio.all_tasks()
     player = _Player(case, network, network.topic(name), patience, verdict)
@@ -99,7 +99,7 @@ async def play(case: Case, network: Network, name: str, patience: Patience) -> V
 
 @contextlib.asynccontextmanager
 async def _collect_exceptions(findings: list[str]) -> AsyncIterator[None]:
-    """Exceptions of callbacks and tasks, and those that were only logged, are findings."""
+    """Record exceptions of callbacks and tasks, and logged exceptions, as findings."""
     loop = asyncio.get_running_loop()
 
     class Logged(logging.Handler):
@@ -108,7 +108,7 @@ async def _collect_exceptions(findings: list[str]) -> AsyncIterator[None]:
                 findings.append(f"logged: {record.getMessage()}: {record.exc_info[1]!r}")
 
     def raised(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        findings.append(f"raised aside: {context['message']}: {context.get('exception')!r}")
+        findings.append(f"raised in a callback: {context['message']}: {context.get('exception')!r}")
 
     logger, logged = logging.getLogger("pulsar_encore"), Logged()
     before = loop.get_exception_handler()
@@ -122,7 +122,7 @@ async def _collect_exceptions(findings: list[str]) -> AsyncIterator[None]:
 
 
 class _Member:
-    """One consumer, and what its application has."""
+    """One consumer and the messages of its application."""
 
     def __init__(self, who: int, client: encore.Client, consumer: encore.Consumer) -> None:
         self.who = who
@@ -242,7 +242,8 @@ class _Player:
                     **options,
                 )
             except encore.TransportError as error:
-                # The first time has an end, and a dead connection of ours may hold the name.
+                # The first subscribe has a time limit, and a dead connection of this client may
+                # hold the name.
                 if not error.retryable or self._loop.time() > end:
                     raise
                 self._verdict.events.append(f"{self._loop.time():9.3f} {who} not joined: {error}")
@@ -252,7 +253,7 @@ class _Player:
             return _Member(who, client, consumer)
 
     async def _until_settled(self, members: list[_Member]) -> None:
-        """Until all is settled here and at the broker."""
+        """Wait until everything is settled here and at the broker."""
         topics = [self._topic, self._retry] if self._case.letters else [self._topic]
         while True:
             await asyncio.sleep(_POLL_S)
@@ -276,8 +277,11 @@ class _Player:
                 return
 
     def _stuck(self, text: str, left: list[Left]) -> None:
-        """Of Key_Shared Pulsar stops to deliver now and then, to every client (README, "What
-        Pulsar itself gets wrong"); its statistics tell that from permits that we did not give."""
+        """Report a stuck case, unless Pulsar withholds the messages.
+
+        On Key_Shared, Pulsar sometimes stops delivery to every client (README, "What Pulsar itself
+        gets wrong"). Its statistics tell this case from permits that we did not send.
+        """
         if self._case.kind == "KeyShared" and all(each.withheld for each in left if each.backlog):
             self._verdict.withheld = text
         else:
@@ -297,7 +301,7 @@ class _Player:
             if not now.consumers and not now.producers:
                 break
             if self._loop.time() > end:
-                self._report(f"not gone at the broker: {now}")
+                self._report(f"still at the broker: {now}")
                 break
             await asyncio.sleep(_POLL_S)
         for client in others:
@@ -336,12 +340,12 @@ class _Player:
         self._verdict.looks += 1
         self._last_progress = self._loop.time()
         self._deliveries[number] += 1
-        self._event("got", member, message)
+        self._event("received", member, message)
         if key in member.acked:
             self._report(f"acked again: {number} ({key})")
         rewinds = case.kind in ("Exclusive", "Failover") and case.nacks > 0
         if key in member.held and not rewinds:
-            self._report(f"twice at once: {number} ({key})")
+            self._report(f"delivered while held: {number} ({key})")
         if case.kind in ("Exclusive", "Failover") and not case.second and number not in self._seen:
             before = set(range(number)) - self._seen
             if before:
@@ -351,14 +355,16 @@ class _Player:
         queued = member.consumer.statistics().queued
         limit = self._most_queued()
         if queued > limit:
-            self._report(f"{queued} queued, where {limit} may be")
+            self._report(f"{queued} queued, more than the limit of {limit}")
 
     def _most_queued(self) -> int:
-        """Pulsar counts messages for Shared, and entries of a read for the others."""
+        """Return the largest queue allowed. Pulsar counts messages on Shared, and entries of a read
+        on the other types.
+        """
         case = self._case
         queue = case.queue * (1 if case.kind == "Shared" else max(1, case.batch))
         limit = queue + max(1, case.batch)
-        # Letters that came before their time are kept here until it is come.
+        # Letters that arrive before their due time are kept in the consumer until then.
         return 2 * limit + self._forwarded if case.letters else limit + case.batch
 
     async def _decide(self, member: _Member, message: encore.Message) -> None:
@@ -383,7 +389,7 @@ class _Player:
         self._event(f"nack {delay}", member, message)
         if self._case.kind in ("Exclusive", "Failover"):
             await self._ack_listed(member)
-            member.held.clear()  # what comes is rewound
+            member.held.clear()  # the messages after it are rewound
         member.held.discard(_key(message))
         await member.consumer.negative_acknowledge(message, delay)
 
@@ -430,7 +436,7 @@ class _Player:
                 await member.consumer.seek(encore.MessageId.earliest)
                 break
             except encore.TransportError as error:
-                self._event(f"not sought: {error}", member)
+                self._event(f"seek failed: {error}", member)
                 self._last_progress = self._loop.time()
         member.held.clear()
         member.acked.clear()

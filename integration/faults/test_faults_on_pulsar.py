@@ -11,7 +11,7 @@ from ..admin import Admin
 from ..pulsar_server import Server
 from .__main__ import failure, on_broker
 
-# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)
 
 SEEDS = range(1, 101)
@@ -19,10 +19,8 @@ AT_ONCE = 8
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("default:case .* Pulsar withholds")  # else warnings are errors here
-async def test_nothing_is_lost_whatever_happens_to_a_connection(
-    pulsar: Server, admin: Admin
-) -> None:
+@pytest.mark.filterwarnings("default:case .* Pulsar withholds")  # warnings are errors by default
+async def test_no_message_is_lost_when_connections_fail(pulsar: Server, admin: Admin) -> None:
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def run_one(seed: int) -> str:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="1-20", help="such as 7, 1-500 or 3,9,20-30")
     parser.add_argument("--broker", choices=("real", "dev"), default="real")
     parser.add_argument("--only", help=f"a family ({', '.join(FAMILIES)})")
-    parser.add_argument("--fixed", help=f"one by hand, or all ({', '.join(FIXED)})")
+    parser.add_argument("--fixed", help=f"a fixed workload, or all ({', '.join(FIXED)})")
     parser.add_argument("--workload", help="a workload as JSON, as printed for a failing run")
     parser.add_argument("--seconds", type=float, help="begin no history after this time")
     parser.add_argument("--at-once", type=int, default=6, help="concurrent histories")
