@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds = list(_numbers(options.cases))
     except ValueError:
         sys.stderr.write(
-            f"{parser.prog}: --cases {options.cases} is not a list of cases; write 7, 1-1000 or 3,9,20-30\n"
+            f"{parser.prog}: --cases {options.cases} is not a list of cases; "
+            "write 7, 1-1000 or 3,9,20-30\n"
         )
         return 2
     began = time.monotonic()
