@@ -20,7 +20,7 @@ import pulsar_encore as encore
 from pulsar_encore.wire import compress, encode_batch, pb
 
 from .admin import Admin
-from .contract.bare import Bare
+from .contract.frame_client import FrameClient
 from .pulsar_server import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory")
@@ -159,7 +159,7 @@ async def test_only_the_entries_of_a_publisher_that_lies_are_dropped(
     async with (
         without_long_backoff(encore.Client(pulsar.service_url, transport="native")) as client,
         client.subscribe(topic, "s", kind) as consumer,
-        Bare(pulsar.service_url) as liar,
+        FrameClient(pulsar.service_url) as liar,
     ):
         await liar.produce(topic)
         for at, (metadata, payload) in enumerate(lies(0)):
@@ -170,12 +170,12 @@ async def test_only_the_entries_of_a_publisher_that_lies_are_dropped(
             if at % 3 == 0:  # some of them are decompressed in the thread
                 large = good + bytes(3_000_000)
                 plain.compression, plain.uncompressed_size = pb.ZSTD, len(large)
-                await liar.store(plain, compress(pb.ZSTD, large))
+                await liar.store_entry(plain, compress(pb.ZSTD, large))
                 wanted.append(large)
             else:
-                await liar.store(plain, good)
+                await liar.store_entry(plain, good)
                 wanted.append(good)
-            await liar.store(metadata, payload)
+            await liar.store_entry(metadata, payload)
         seen: dict[bytes, None] = {}
         async with asyncio.timeout(120):
             while len(seen) < len(wanted):
@@ -223,9 +223,9 @@ async def test_a_chunked_message_over_max_uncompressed_size_is_acked(
             pulsar.service_url, transport="native", max_uncompressed_size=8_000_000
         ) as client,
         client.subscribe(topic, "s", kind) as consumer,
-        Bare(pulsar.service_url) as bare,
+        FrameClient(pulsar.service_url) as connection,
     ):
-        await bare.produce(topic)
+        await connection.produce(topic)
         for at in range(3):
             metadata = pb.MessageMetadata(
                 producer_name="p",
@@ -236,11 +236,11 @@ async def test_a_chunked_message_over_max_uncompressed_size_is_acked(
                 num_chunks_from_msg=3,
                 total_chunk_msg_size=len(data) if total == "claimed" else 0,
             )
-            await bare.store(metadata, data[at * 4_000_000 : (at + 1) * 4_000_000])
+            await connection.store_entry(metadata, data[at * 4_000_000 : (at + 1) * 4_000_000])
         small = pb.MessageMetadata(
             producer_name="p", sequence_id=3, publish_time=int(time.time() * 1000)
         )
-        await bare.store(small, b"behind")
+        await connection.store_entry(small, b"behind")
         message = await consumer.receive(timeout=30)
         assert message.data() == b"behind"
         await consumer.acknowledge(message)

@@ -67,14 +67,14 @@ async def take(
     consumer: encore.Consumer, count: int, *, timeout: float = WAIT_S
 ) -> list[encore.Message]:
     """The next so many messages, or an error that says how many came."""
-    got: list[encore.Message] = []
+    received: list[encore.Message] = []
     end = time.monotonic() + timeout
-    while len(got) < count:
+    while len(received) < count:
         try:
-            got.append(await consumer.receive(timeout=max(0.0, end - time.monotonic())))
+            received.append(await consumer.receive(timeout=max(0.0, end - time.monotonic())))
         except encore.ReceiveTimeout:
-            raise AssertionError(f"{len(got)} of {count} came: {data(got)}") from None
-    return got
+            raise AssertionError(f"{len(received)} of {count} came: {data(received)}") from None
+    return received
 
 
 def data(messages: Iterable[encore.Message]) -> list[bytes]:
@@ -91,13 +91,13 @@ async def before_marker(
 ) -> list[encore.Message]:
     """What is still delivered ahead of a message published now: proof without waiting."""
     await publish(client, topic, [MARKER])
-    got: list[encore.Message] = []
+    received: list[encore.Message] = []
     while True:
         [message] = await take(consumer, 1)
         if message.data() == MARKER:
             await consumer.acknowledge(message)
-            return got
-        got.append(message)
+            return received
+        received.append(message)
 
 
 async def eventually(
@@ -105,8 +105,8 @@ async def eventually(
 ) -> None:
     """Asks until the answer is right."""
     end = time.monotonic() + timeout
-    while (found := await check()) != expected:
-        assert time.monotonic() < end, f"{found!r} after {timeout} s, expected {expected!r}"
+    while (actual := await check()) != expected:
+        assert time.monotonic() < end, f"{actual!r} after {timeout} s, expected {expected!r}"
         await asyncio.sleep(0.05)
 
 
@@ -129,30 +129,30 @@ async def work_off(
     Returns:
         What was handed out again after its ack: must be nothing.
     """
-    missing, nacks = set(wanted), Counter[bytes]()
+    unacked, nacks = set(wanted), Counter[bytes]()
     acked: set[bytes] = set()
-    again: list[bytes] = []
+    redelivered: list[bytes] = []
     received = 0
     end = time.monotonic() + timeout
-    while missing:
+    while unacked:
         try:
             message = await consumer.receive(timeout=max(0.0, end - time.monotonic()))
         except encore.ReceiveTimeout:
             raise AssertionError(
-                f"{len(missing)} never came in {timeout} s, first {sorted(missing)[:5]}; "
+                f"{len(unacked)} never came in {timeout} s, first {sorted(unacked)[:5]}; "
                 f"{received} received; {consumer.statistics()}"
             ) from None
         received += 1
         body = message.data()
         if body in acked:
-            again.append(body)
+            redelivered.append(body)
         if body not in acked and nacks[body] < nack_times and rng.random() < nack_share:
             nacks[body] += 1
             await consumer.negative_acknowledge(message, delay=nack_delay * rng.random())
         else:
             await consumer.acknowledge(message)
             acked.add(body)
-            missing.discard(body)
+            unacked.discard(body)
         if step is not None:
             await step(received)
-    return again
+    return redelivered

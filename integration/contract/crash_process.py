@@ -14,7 +14,7 @@ from .contract_kit import subscribe
 
 
 async def main(url: str, topic: str, engine_name: str, mode: str) -> None:
-    [engine] = [one for one in ENGINES if one.name == engine_name]
+    [engine] = [each for each in ENGINES if each.name == engine_name]
     async with engine.client(url) as client:
         consumer = await subscribe(client, topic)
         number = 0

@@ -20,7 +20,7 @@ from pulsar_encore.spark.reader.range_fetch import ReadRange
 from pulsar_encore.wire import pb
 
 from ..admin import Admin
-from ..contract.bare import Bare
+from ..contract.frame_client import FrameClient
 from ..pulsar_server import Broker, Server, own_broker
 from .numbered_topics import body, publish
 from .readers import Query, planned, read, rows_of, slow_read
@@ -41,8 +41,8 @@ def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
     """An entry for each letter: "x" is a message, "m" a marker."""
 
     async def run() -> list[tuple[int, int]]:
-        async with Bare(server.service_url) as bare:
-            made = await bare.produce(topic)
+        async with FrameClient(server.service_url) as connection:
+            made = await connection.produce(topic)
             places = []
             for number, kind in enumerate(kinds):
                 metadata = pb.MessageMetadata(
@@ -52,7 +52,7 @@ def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
                 )
                 if kind == "m":
                     metadata.marker_type = MARKER
-                places.append(await bare.store(metadata, body(number)))
+                places.append(await connection.store_entry(metadata, body(number)))
             return places
 
     return asyncio.run(run())

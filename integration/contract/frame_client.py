@@ -22,7 +22,7 @@ _PRODUCER = 1
 _NAMES = {number: name for name, number in pb.BaseCommand.Type.items()}
 
 
-class Bare:
+class FrameClient:
     """One connection with at most one producer and one consumer; an async context manager.
 
     Args:
@@ -48,9 +48,9 @@ class Bare:
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
-    def send(self, *sent: Message) -> None:
+    def send(self, *commands: Message) -> None:
         """Write commands, all at once."""
-        self._writer.write(b"".join(frames.encode(command) for command in sent))
+        self._writer.write(b"".join(frames.encode(command) for command in commands))
 
     async def answer(self, kind: str, timeout: float = WAIT_S) -> pb.BaseCommand:
         """The next command of a kind, or ERROR; messages that come meanwhile are kept."""
@@ -74,7 +74,7 @@ class Bare:
                 return frame
             self.send(pb.CommandPong())
 
-    async def find(self, topic: str) -> None:
+    async def lookup(self, topic: str) -> None:
         """What comes before PRODUCER and SUBSCRIBE."""
         self.send(pb.CommandPartitionedTopicMetadata(topic=topic, request_id=next(self._requests)))
         await self.answer("PARTITIONED_METADATA_RESPONSE")
@@ -83,14 +83,14 @@ class Bare:
         )
         await self.answer("LOOKUP_RESPONSE")
 
-    async def ask(self, command: Message, kind: str) -> pb.BaseCommand:
+    async def request(self, command: Message, kind: str) -> pb.BaseCommand:
         """The answer to a command, or ERROR."""
         self.send(command)
         return await self.answer(kind)
 
     async def produce(self, topic: str) -> pb.BaseCommand:
         """Make the producer; gives PRODUCER_SUCCESS or ERROR."""
-        await self.find(topic)
+        await self.lookup(topic)
         request = next(self._requests)
         self.send(pb.CommandProducer(topic=topic, producer_id=_PRODUCER, request_id=request))
         return await self.answer("PRODUCER_SUCCESS")
@@ -112,22 +112,22 @@ class Bare:
                 producer_id=_PRODUCER, sequence_id=number, num_messages=batch or 1
             )
             self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
-        ids = [await self.answer("SEND_RECEIPT") for _ in range(count)]
-        places = [answer.send_receipt.message_id for answer in ids]
-        return [(place.ledgerId, place.entryId) for place in places]
+        answers = [await self.answer("SEND_RECEIPT") for _ in range(count)]
+        ids = [answer.send_receipt.message_id for answer in answers]
+        return [(each.ledgerId, each.entryId) for each in ids]
 
-    async def store(self, metadata: pb.MessageMetadata, payload: bytes) -> tuple[int, int]:
+    async def store_entry(self, metadata: pb.MessageMetadata, payload: bytes) -> tuple[int, int]:
         """One entry as it is given, by the producer that was made; gives its (ledger, entry)."""
         number = metadata.sequence_id
         count = metadata.num_messages_in_batch
         command = pb.CommandSend(producer_id=_PRODUCER, sequence_id=number, num_messages=count)
         self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
-        place = (await self.answer("SEND_RECEIPT")).send_receipt.message_id
-        return place.ledgerId, place.entryId
+        entry_id = (await self.answer("SEND_RECEIPT")).send_receipt.message_id
+        return entry_id.ledgerId, entry_id.entryId
 
     async def subscribe(self, topic: str, kind: int, **fields: Any) -> pb.BaseCommand:
         """Make the consumer, from the beginning; gives SUCCESS or ERROR."""
-        await self.find(topic)
+        await self.lookup(topic)
         self.send(
             pb.CommandSubscribe(
                 topic=topic,
@@ -147,21 +147,21 @@ class Bare:
 
     def redeliver(self, ids: Sequence[tuple[int, int]] = (), epoch: int | None = None) -> Message:
         """REDELIVER, to be sent."""
-        places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
+        message_ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
         return pb.CommandRedeliverUnacknowledgedMessages(
-            consumer_id=_CONSUMER, message_ids=places, consumer_epoch=epoch
+            consumer_id=_CONSUMER, message_ids=message_ids, consumer_epoch=epoch
         )
 
-    def ack_part(self, place: tuple[int, int], mask: int) -> Message:
+    def ack_part(self, entry_id: tuple[int, int], mask: int) -> Message:
         """ACK of the indexes of a batch whose bit is 0, to be sent."""
-        ledger, entry = place
+        ledger, entry = entry_id
         return pb.CommandAck(
             consumer_id=_CONSUMER,
             message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=[mask])],
             ack_type=pb.CommandAck.Individual,
         )
 
-    async def unsubscribed(self) -> None:
+    async def close_consumer(self) -> None:
         """Close the consumer."""
         self.send(pb.CommandCloseConsumer(consumer_id=_CONSUMER, request_id=next(self._requests)))
         await self.answer("SUCCESS")
@@ -188,8 +188,8 @@ class Bare:
 
     async def messages(self, expected: int) -> list[pb.CommandMessage]:
         """So many messages, and what comes unexpectedly behind them."""
-        got = [await self.message() for _ in range(expected)]
+        received = [await self.message() for _ in range(expected)]
         with contextlib.suppress(TimeoutError):
             while True:
-                got.append(await self.message(QUIET_S))
-        return got
+                received.append(await self.message(QUIET_S))
+        return received
