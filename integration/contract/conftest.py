@@ -1,5 +1,7 @@
-"""The suite against a real Pulsar, on asyncio's own loop: what another loop changes is the client's
-side, and shows on the development broker."""
+"""Run the suite against a real Pulsar, on asyncio's event loop only.
+
+Another event loop affects the client's side only, which the development broker covers.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Between a client and its broker: loses what the client sends, and the connections.
+"""A proxy between a client and its broker that drops the client's bytes and its connections.
 
-Owns `Relay`. Everything passes as it comes but for the answers to lookups, which name the relay: so
-the client comes back to it, whatever address the broker advertises.
+Everything passes unchanged except answers to lookups, which get the proxy's address. The client
+therefore reconnects to the proxy, whatever address the broker advertises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNK: Final = 1 << 16
 
 
 class Relay:
-    """A broker's address for one test; an async context manager.
+    """A proxy address for one test. An async context manager.
 
     Args:
         url: `pulsar://host:port` of the broker.
@@ -40,11 +40,11 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def drop_client_bytes(self) -> None:
-        """From now on nothing of the client's reaches the broker, until `cut`."""
+        """Drop everything that the client sends, until `cut`."""
         self._drops_client_bytes = True
 
     def cut(self) -> None:
-        """End every connection at once; new ones are served."""
+        """End every connection at once. New connections are served."""
         self._drops_client_bytes = False
         for writer in self._writers:
             writer.transport.abort()
@@ -65,7 +65,7 @@ class Relay:
                 self._writers.discard(commands)
                 commands.transport.abort()
         except* (OSError, asyncio.IncompleteReadError):
-            pass  # one side is gone, and so is the other now
+            pass  # one side has closed, so the other is closed too
         finally:
             self._writers.discard(answers)
             self._tasks.discard(task)

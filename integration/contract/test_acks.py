@@ -1,4 +1,4 @@
-"""What an ack covers: one message, never its siblings; and that it survives."""
+"""An ack covers its message and never a sibling, and it is durable at the broker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_cumulative_acks_work_within_and_across_batches(
         got = await take(consumer, 15)
         await consumer.acknowledge_cumulative(got[1])
         await consumer.acknowledge_cumulative(got[7])
-        await consumer.acknowledge_cumulative(got[3])  # behind: changes nothing
+        await consumer.acknowledge_cumulative(got[3])  # an earlier position changes nothing
     async with await subscribe(client, topic, kind) as reopened:
         got = await take(reopened, 7)
         assert data(got) == sent[8:]
@@ -100,7 +100,9 @@ async def test_cumulative_and_single_acks_can_be_mixed(client: encore.Client, to
 async def test_an_ack_of_a_chunked_message_covers_all_chunks_or_is_refused(
     client: encore.Client, topic: str
 ) -> None:
-    """By id, where another consumer holds it: the other chunks would be nobody's."""
+    """An ack by id of a message that another consumer holds would leave its other chunks unacked
+    for ever.
+    """
     payload = bytes(6 * 2**20)
     async with await client.create_producer(
         topic, batching_enabled=False, chunking_enabled=True
@@ -125,13 +127,13 @@ async def test_an_ack_of_a_chunked_message_covers_all_chunks_or_is_refused(
 async def test_a_cumulative_ack_of_a_singly_acked_message_keeps_later_single_acks(
     client: encore.Client, topic: str, kind: encore.ConsumerType, first: int
 ) -> None:
-    """In the topic's first entry, and in a later one; what is acked above it stays acked."""
+    """In the topic's first entry, and in a later one."""
     sent = bodies(10)
     await publish(client, topic, sent, batch=5)
     async with await subscribe(client, topic, kind) as consumer:
         got = await take(consumer, 10)
         await consumer.acknowledge([got[first + 2], got[first + 4]])
-        await asyncio.sleep(0.3)  # they have left
+        await asyncio.sleep(0.3)  # the acks are sent
         await consumer.acknowledge_cumulative(got[first + 2])
     async with await subscribe(client, topic, kind) as reopened:
         left = [first + 3, *range(first + 5, 10)]

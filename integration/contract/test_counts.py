@@ -1,4 +1,4 @@
-"""The broker's redelivery count and ack sets, as they come through the seam."""
+"""The broker's redelivery counts and ack sets, through the transport interface."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ async def test_each_redelivery_increases_the_count_by_one(
 async def test_concurrent_redelivery_requests_may_each_be_counted(
     client: encore.Client, transport: Transport, topic: str
 ) -> None:
-    """Pulsar reads the count when it writes a copy, and the second request may have come by then
-    (seen once on 4.2.4). So nobody asks twice for what one attempt ended."""
+    """Pulsar reads the count when it writes a copy. The second request may have arrived by then
+    (seen once on 4.2.4), so a consumer never requests a message twice for one attempt.
+    """
     await publish(client, topic, [b"a", b"b"], batch=2)
     recording = await record(transport, topic)
     assert await recording.next(2) == at(0, b"a", b"b")
@@ -47,7 +48,9 @@ async def test_concurrent_redelivery_requests_may_each_be_counted(
 async def test_a_partial_ack_resets_the_count(
     client: encore.Client, transport: Transport, topic: str
 ) -> None:
-    """Batch of four, one always redelivered, siblings acked at 1 and 2: 0, 1, 1, 2, 1."""
+    """A batch of four, redelivered again and again, with siblings acked at counts 1 and 2: 0, 1, 1,
+    2, 1.
+    """
     await publish(client, topic, [b"a", b"b", b"c", b"d"], batch=4)
     recording = await record(transport, topic)
     assert await recording.next(4) == at(0, b"a", b"b", b"c", b"d")
@@ -149,7 +152,9 @@ async def test_ack_sets_survive_reopening_and_are_delivered_if_supported(
 async def test_a_receiver_queue_of_zero_works_or_is_not_supported(
     client: encore.Client, engine: Engine, topic: str
 ) -> None:
-    """It asks for a message when somebody waits for one: a consumer that is busy holds none."""
+    """The consumer requests a message only while a `receive` waits. A busy consumer therefore holds
+    none.
+    """
     if not engine.zero_queue:
         with pytest.raises(encore.NotSupportedError, match="receiver_queue_size"):
             await subscribe(client, topic, receiver_queue_size=0)

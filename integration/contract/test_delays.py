@@ -1,7 +1,7 @@
-"""Delayed delivery at the broker: coarse, on Shared and KeyShared only.
+"""Delayed delivery at the broker: coarse, and on Shared and Key_Shared only.
 
-Bounds are those measured on Pulsar 4.2 with its default tick of a second, not strict
-(consumer-semantics 9.1): up to a tick early, below a tick not delayed.
+The bounds are measured on Pulsar 4.2 with its default tick of 1 s, not strict. A message may be up
+to a tick early, and a delay below a tick is ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def test_a_delayed_message_is_redelivered_without_its_delay(
     await publish(client, topic, [b"late"], deliver_at=int(time.time() * 1000) + 1200)
     [message] = await take(consumer, 1)
     durations = []
-    for count in range(1, 6):  # a busy machine may be late, but one that delays is never in time
+    for count in range(1, 6):  # the shortest counts: a busy machine may be late
         start = time.monotonic()
         await consumer.negative_acknowledge(message, delay=0.2)
         [message] = await take(consumer, 1)
@@ -64,7 +64,7 @@ async def test_exclusive_and_failover_do_not_delay_messages(
 async def test_a_delay_below_the_brokers_tick_is_ignored(client: encore.Client, topic: str) -> None:
     consumer = await subscribe(client, topic)
     durations = []
-    for _ in range(5):  # a busy machine may be late, but one that delays is never in time
+    for _ in range(5):  # the shortest counts: a busy machine may be late
         start = time.monotonic()
         await publish(client, topic, [b"x"], deliver_after=timedelta(milliseconds=500))
         await take(consumer, 1)

@@ -114,7 +114,8 @@ async def test_key_shared_keeps_a_key_together_and_in_order(
 async def test_failover_delivers_unacked_messages_to_the_standby_consumer(
     client: encore.Client, cluster: Cluster, topic: str
 ) -> None:
-    await cluster.create_partitioned_topic(topic, 1)  # without partitions a hash decides who goes
+    # without partitions a hash chooses the active consumer
+    await cluster.create_partitioned_topic(topic, 1)
     active = await subscribe(client, topic, Failover, consumer_name="a")
     sent = bodies(6)
     await publish(client, topic, sent)

@@ -1,4 +1,4 @@
-"""Encrypted messages from end to end: read, told of, and what becomes of what cannot be read."""
+"""Encrypted messages from end to end: decrypted, with their context, and undecryptable ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "recipient"
 TEXT = b"some text " * 30
 LARGE = bytes(range(256)) * 25_000  # two chunks, on a broker with its defaults
 
-# Options of the producer, and what it sends.
+# Options of the producer, and the payloads.
 FORMS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
     "plain": ({}, [TEXT, b""]),
     "compressed": ({"compression_type": CompressionType.ZSTD}, [TEXT]),
@@ -38,7 +38,7 @@ FORMS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
 
 
 class Pair:
-    """A pair of keys in files."""
+    """A key pair in files."""
 
     def __init__(self, folder: Path) -> None:
         key = rsa.generate_private_key(65537, 2048)
@@ -59,13 +59,13 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Of the recipient."""
+    """The recipient's key pair."""
     return Pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Of somebody else."""
+    """Another key pair."""
     return Pair(tmp_path_factory.mktemp("other"))
 
 
@@ -77,7 +77,7 @@ def writer(request: pytest.FixtureRequest) -> Engine:
 
 
 async def encrypt(client: encore.Client, topic: str, pair: Pair, form: str) -> list[bytes]:
-    """Publish a form's messages, encrypted; returns them."""
+    """Publish the messages of a form, encrypted, and return their payloads."""
     options, sent = FORMS[form]
     options = {"batching_enabled": False, "batching_max_publish_delay_ms": 60_000} | options
     async with await client.create_producer(
@@ -91,7 +91,7 @@ async def encrypt(client: encore.Client, topic: str, pair: Pair, form: str) -> l
 
 
 def context_of(message: encore.Message) -> encore.EncryptionContext:
-    """How it was encrypted."""
+    """Return the message's encryption context."""
     context = message.encryption_context()
     assert context is not None
     return context
@@ -157,7 +157,8 @@ async def test_consume_delivers_an_undecryptable_message_with_its_encryption_con
                 len(sent) if "batch" in form else -1
             ] * entries
             if chunked:
-                # Each chunk was encrypted for itself: the whole has to be read with the keys.
+                # Each chunk was encrypted separately, so the assembled payload cannot be decrypted
+                # as a whole.
                 assert len(got[0].data()) > (0 if "LZ4" in form else len(LARGE))
             elif "batch" not in form:
                 assert [_decrypt_with_context(message, pair) for message in got] == sent
@@ -167,7 +168,7 @@ async def test_consume_delivers_an_undecryptable_message_with_its_encryption_con
 
 
 def _decrypt_with_context(message: encore.Message, pair: Pair) -> bytes:
-    """What a message has that was handed on, decrypted by what it tells of itself."""
+    """Decrypt an undecrypted payload with its encryption context."""
     context = context_of(message)
     metadata = pb.MessageMetadata(encryption_param=context.param())
     for key in context.keys():
@@ -221,7 +222,7 @@ async def test_a_failing_key_reader_fails_only_the_messages_it_was_called_for(
     reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The stock library asks no key reader of one's own."""
+    """Native transport only: the C++ client does not call subclasses of CryptoKeyReader."""
 
     class FailingKeyReader(encore.CryptoKeyReader):
         def private_key(self, name: str, metadata: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Encrypted entries: what the stock client writes is read by `wire`, and the other way."""
+"""Encrypted entries: `wire` reads entries of the stock client, and the stock client reads ours."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stock_client(cluster: Cluster) -> Iterator[pulsar.Client]:
 
 
 class Reading:
-    """What of the messages of a topic `wire` makes of their entries."""
+    """Decrypts the entries of a topic with `wire`."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -66,7 +66,7 @@ class Reading:
         self.chunks = 0
 
     def payloads(self, frame: Frame) -> list[bytes]:
-        """The messages that an entry holds or completes."""
+        """Return the messages that an entry contains or completes."""
         assert frame.body is not None
         metadata, payload, _ = decode_body(frame.body)
         assert is_encrypted(metadata)

@@ -1,4 +1,4 @@
-"""What a broker does that no client shows: reads, permits and names, on a bare socket."""
+"""Behaviour of a broker that no client shows: reads, permits and names, frame by frame."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKLOG = 2000
 
 
 class Rewinding:
-    """An Exclusive consumer of a backlog that is rewound without having acked anything.
+    """An Exclusive consumer of a backlog that is rewound without any acks.
 
     Args:
         entry_ids: (ledger, entry) of each entry.
@@ -30,7 +30,9 @@ class Rewinding:
         self._epoch = 0
 
     async def rewind(self, *, flow: int) -> list[int]:
-        """REDELIVER behind a FLOW of so many; numbers of what comes then, up to the last one."""
+        """Send FLOW and REDELIVER. Return the numbers of the messages that follow, up to the last
+        one.
+        """
         connection = self._connection
         self._epoch += 1
         before = [connection.flow(flow)] if flow else []
@@ -53,12 +55,13 @@ async def test_a_rewind_restarts_at_the_lowest_entry_and_a_second_rewind_fills_a
         connection.send(connection.flow(1500))
         for _ in range(1000):
             await connection.message()
-        # Permits are outstanding: what is being read may be skipped, so one gap is allowed.
+        # Permits are outstanding, so a read is pending. Its entries may be skipped, so one gap is
+        # allowed.
         numbers = await rewinding.rewind(flow=300)
         assert numbers[0] == 0
         assert numbers == sorted(set(numbers))
         assert len([1 for a, b in pairwise(numbers) if b != a + 1]) <= 1
-        # All was read: no read is under way, and nothing is skipped.
+        # Everything was read, so no read is pending and nothing is skipped.
         assert await rewinding.rewind(flow=0) == list(range(BACKLOG))
 
 
@@ -88,7 +91,7 @@ async def test_an_unload_resets_partial_acks_and_counts_at_the_broker(
         connection.send(
             connection.redeliver(entry_ids[:1]), connection.ack_part(entry_ids[1], 0b1100)
         )
-        # The single-active types rewind, count nothing and tell what is left of a batch.
+        # Exclusive and Failover rewind, do not count, and send the ack set of a partly acked batch.
         shares = kind in (SUB.Shared, SUB.Key_Shared)
         again = await connection.messages(1 if shares else 2)
         assert [count_and_ack_set(m) for m in again[:1]] == [(1, []) if shares else (0, [])]
@@ -107,7 +110,7 @@ async def test_an_unload_resets_partial_acks_and_counts_at_the_broker(
 
 
 def count_and_ack_set(message: pb.CommandMessage) -> tuple[int, list[int]]:
-    """Redelivery count and ack set."""
+    """Return the redelivery count and the ack set."""
     return message.redelivery_count, list(message.ack_set)
 
 
@@ -225,7 +228,7 @@ def sticky(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
 
 
 async def test_all_chunks_of_a_message_go_to_one_consumer(cluster: Cluster, topic: str) -> None:
-    """Each message's chunks mixed with those of others, four consumers."""
+    """The chunks of several messages interleave, and there are four consumers."""
     connections = [FrameClient(cluster.url) for _ in range(4)]
     async with connections[0], connections[1], connections[2], connections[3]:
         for connection in connections:

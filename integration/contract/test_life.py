@@ -1,4 +1,4 @@
-"""Windows that fill, topics that move and end, consumers that die, and errors by name."""
+"""Full unacked windows, unloaded and terminated topics, killed consumers, and named errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_full_unacked_window_is_reported_and_delivery_continues_after_ac
         warnings = [each for each in caplog.messages if "maxUnackedMessagesPerConsumer" in each]
         assert len(warnings) == 1
         assert consumer.statistics().window_share >= 1
-        for message in held:  # what is nacked and waits fills it just the same
+        for message in held:  # nacked messages fill the window as well
             await consumer.negative_acknowledge(message, delay=60)
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=0.2)

@@ -1,8 +1,8 @@
-"""The same mistake, made with both stock clients and with this one: the same name for it.
+"""The same mistake in both stock clients and in this client raises an exception of the same name.
 
-Stock's blocking client raises a class of `pulsar.exceptions`, its asyncio client one class with a
-`pulsar.Result` in it. Here it is the class of that name, which is both, and it stands where the
-tree of errors says who must act.
+The stock blocking client raises a class of `pulsar.exceptions`. The stock asyncio client raises one
+class with a `pulsar.Result`. This client raises the class of that name with that result, at the
+place in the error tree that says who must act.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .cluster import QUIET, Cluster, Engine
 Act = Callable[[Any, Any, str], Awaitable[None]]
 """A mistake: made with a package's names, a client of it and a topic."""
 
-# Stock's asyncio client has its names in two modules.
+# The names of the stock asyncio client are in two modules.
 ASYNCIO = SimpleNamespace(**{**vars(pulsar), "Client": pulsar.asyncio.Client})
 WAIT_S = 2
-PATIENT_S = 10  # a busy broker may take longer than that, for what is not about time
+PATIENT_S = 10  # a busy broker may need more than `WAIT_S`
 CALLER, BROKER, CLOSED, TIMEOUT = (
     encore.ConfigurationError,
     encore.TransportError,
@@ -41,19 +41,27 @@ CALLER, BROKER, CLOSED, TIMEOUT = (
 
 
 class Note(pulsar.schema.Record):  # type: ignore[misc]
-    """Something that no text is."""
+    """A record that does not fit a string schema."""
 
     number = pulsar.schema.Integer()
 
 
 async def result_of(call: Any) -> Any:
-    """What the call gives, of a blocking client or another."""
+    """Return the result of a call, awaited if it is awaitable."""
     return await call if inspect.isawaitable(call) else call
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """Attributes: its name for stock, who must act, and whether asyncio's client can make it."""
+    """One mistake.
+
+    Attributes:
+        label: Its test id.
+        act: The calls.
+        name: Name of the exception and of the result in the stock client.
+        base: The base class that says who must act.
+        asyncio: Whether the stock asyncio client can make the mistake.
+    """
 
     label: str
     act: Act
@@ -259,7 +267,7 @@ async def message_too_big(names: Any, client: Any, topic: str) -> None:
 
 
 async def raised_by(names: Any, url: str, act: Act, topic: str, wait_s: int = WAIT_S) -> Exception:
-    """What a stock client raises; the blocking one makes its mistakes on a thread of its own."""
+    """Return the exception of a stock client. The blocking client runs on a thread of its own."""
     client = names.Client(url, operation_timeout_seconds=wait_s, logger=QUIET)
     blocking = names is pulsar
 
@@ -271,13 +279,13 @@ async def raised_by(names: Any, url: str, act: Act, topic: str, wait_s: int = WA
     except Exception as error:
         return error
     finally:
-        with contextlib.suppress(Exception):  # some of the mistakes close it
+        with contextlib.suppress(Exception):  # some mistakes close the client
             await (asyncio.to_thread(client.close) if blocking else client.close())
-    raise AssertionError("stock does not mind")
+    raise AssertionError("the stock client raised no exception")
 
 
 async def not_timed_out(made: Mistake, attempt: Callable[[int], Awaitable[Exception]]) -> Exception:
-    """What an attempt raises; of one that only took too long, another."""
+    """Return the exception of an attempt. After an unexpected timeout, try once with more time."""
     error = await attempt(WAIT_S)
     late = isinstance(error, pulsar.Timeout)
     if isinstance(error, pulsar.asyncio.PulsarException):
@@ -315,7 +323,7 @@ async def test_a_mistake_raises_the_exception_of_the_stock_clients_name(
         assert isinstance(own_error, kind)
         assert isinstance(own_error, pulsar.asyncio.PulsarException)
     assert own_error.error() == result
-    assert len(str(own_error)) > len(made.name)  # and says more than its name
+    assert len(str(own_error)) > len(made.name)  # the text says more than the name
 
 
 async def test_only_the_stock_client_raises_on_a_second_close(
@@ -332,7 +340,9 @@ async def test_only_the_stock_client_raises_on_a_second_close(
 
 
 async def test_a_topic_name_of_six_parts_is_invalid(client: encore.Client) -> None:
-    """The broker says so too; stock asks it on and on, and then speaks of a time-out."""
+    """The broker refuses it as well. The stock client retries until its timeout, and raises
+    Timeout.
+    """
     with pytest.raises(encore.InvalidTopicName, match="tenant/namespace/name"):
         await client.create_producer("persistent://a/b/c/d/e/f")
 

@@ -1,4 +1,4 @@
-"""When a message comes back: after its own delay, once, and with the right count."""
+"""Redelivery after a nack: after its own delay, once, and with the right count."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from .contract_kit import before_marker, bodies, data, publish, subscribe, take
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
 
-EARLY_S = 0.06  # the stock client's nack timer may be a tick early
+EARLY_S = 0.06  # the C++ client's nack timer may be a tick early
 
 
 def not_early(waited: float, delay: float) -> bool:
-    """How late is a busy machine's to say; `take` gives up long before any default delay ends."""
+    """True if the delay is kept. Lateness depends on the machine and is not checked. `take` times
+    out long before any default delay ends.
+    """
     return waited >= delay - EARLY_S
 
 
@@ -66,7 +68,7 @@ async def test_siblings_in_one_batch_keep_their_own_delays(
 async def test_nacks_of_one_entry_close_together_redeliver_no_acked_message(
     client: encore.Client, topic: str
 ) -> None:
-    """The second request overtakes the acks of what the first brought."""
+    """The second request arrives before the acks of the messages that the first one redelivered."""
 
     async def nack_two_siblings(gap_s: float) -> list[encore.Message]:
         own_topic = f"{topic}-{gap_s}"
@@ -78,7 +80,7 @@ async def test_nacks_of_one_entry_close_together_redeliver_no_acked_message(
         await consumer.acknowledge(got[2])
         for message in await take(consumer, 2):
             await consumer.acknowledge(message)
-        await asyncio.sleep(0.25)  # whatever was asked for is here
+        await asyncio.sleep(0.25)  # all requested messages have arrived
         return await before_marker(client, own_topic, consumer)
 
     assert await asyncio.gather(*map(nack_two_siblings, (0.04, 0.08, 0.12))) == [[], [], []]
@@ -111,7 +113,8 @@ async def test_a_stream_of_nacks_delays_no_redelivery(client: encore.Client, top
     receive_task = asyncio.create_task(take(consumer, 1))
     await consumer.negative_acknowledge(got[0], delay=0.4)
     count_of_nacks, others = 0, got[1:]
-    # The stream lasts for as long as the first is away, and at least until all were nacked once.
+    # The stream lasts until the first message is redelivered, and at least until all were nacked
+    # once.
     while count_of_nacks < len(others) or not receive_task.done():
         if count_of_nacks < len(others) or not consumer.statistics().queued:
             await consumer.negative_acknowledge(others[count_of_nacks % len(others)], delay=0.4)

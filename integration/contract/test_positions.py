@@ -1,4 +1,4 @@
-"""Seek, readers and last ids."""
+"""Seek, readers and last message ids."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ async def test_a_seek_cancels_pending_nacks(client: encore.Client, topic: str) -
 async def test_acks_made_before_a_seek_do_not_ack_after_it(
     client: encore.Client, topic: str
 ) -> None:
-    """Wherever the seek falls between two flushes of an engine that groups acks itself."""
+    """The offsets vary the time of the seek between two flushes of the C++ client's grouped
+    acks.
+    """
     sent = bodies(3)
     ids = await publish(client, topic, sent)
     consumer = await subscribe(client, topic, start_message_id_inclusive=True)
@@ -243,7 +245,9 @@ async def test_a_reader_continues_after_an_unload(
 async def test_the_acked_position_is_known_on_the_native_transport(
     client: encore.Client, transport: Transport, engine: Engine, topic: str
 ) -> None:
-    """What is acked without a gap: of one that is new, nothing; of one that is held again, all."""
+    """The position up to which all messages are acked: none for a new subscription, and the acked
+    one after reopening.
+    """
     ids = await publish(client, topic, bodies(4))
     recording = await record(transport, topic, Exclusive)
     consumer = recording.consumer
@@ -268,7 +272,7 @@ async def test_a_reader_reports_entries_without_a_message(
     client: encore.Client, transport: Transport, engine: Engine, topic: str
 ) -> None:
     if not engine.whole_entries:
-        return  # an engine that does not see entries tells nothing
+        return  # a transport that does not see entries reports none
     await publish(client, topic, bodies(1))
     big = bytes(6 * 1024 * 1024)
     async with await client.create_producer(

@@ -1,4 +1,4 @@
-"""Connections cut under a consumer and a reader, with what was sent on them last."""
+"""Connections of a consumer and a reader that are cut, with the bytes sent last."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from .recording_listener import SENT_S, Recording
 from .relay import Relay
 
 Shared = encore.ConsumerType.Shared
-ACKED = 3  # of each batch
+ACKED = 3  # messages acked of each batch
 
 
 class Acking(Recording):
-    """Acks what came: all of a plain entry, the first `ACKED` of a batch; again when connected."""
+    """Acks all of an unbatched entry and the first `ACKED` messages of a batch, again on
+    reconnect.
+    """
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         super().on_connected(only)
@@ -77,7 +79,8 @@ async def test_acks_made_on_reconnect_are_sent_before_any_permit(
         unacked = [body for at, body in enumerate(sent) if batch and at % batch >= ACKED]
         if engine.acks_first:
             assert sorted(again) == sorted([*unacked, MARKER])
-        else:  # its library asks by itself; the consumer above tells what it had acked
+        # the C++ client requests messages on its own, and the consumer above filters acked ones
+        else:
             assert set(unacked) < set(again) <= {*sent, MARKER}
         await transport.close()
 

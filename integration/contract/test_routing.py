@@ -1,4 +1,4 @@
-"""Where the stock client sends keys: to the partitions that `wire.routing` computes."""
+"""The stock client sends keys to the partitions that `wire.partition_router` computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: registered, fetched, and values that one transport wrote and another reads."""
+"""Schemas: registered, fetched, and values that one transport writes and another reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Order(Record):  # type: ignore[misc]
 
 
 class CustomSchema:
-    """A schema of one's own, as stock's classes are made: a type, and what is said of it."""
+    """A custom schema, as the stock classes are built: a type and its definition."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ def _sized(data: bytes) -> bytes:
 
 
 class PairSchema:
-    """Pairs of bytes: both in the payload, or the key as the partition key."""
+    """A schema for pairs of bytes: both in the payload, or the key as the partition key."""
 
     def __init__(self, *, separated: bool = False) -> None:
         self._separated = separated
         self._info = pb.Schema(
             name="KeyValue",
             type=pb.Schema.KeyValue,
-            schema_data=_sized(b"") + _sized(b""),  # what is said of each of them
+            schema_data=_sized(b"") + _sized(b""),  # the definitions of both
         )
         form = "SEPARATED" if separated else "INLINE"
         for key, value in (("kv.encoding.type", form), ("key.schema.type", "BYTES")):
@@ -122,7 +122,7 @@ async def test_a_value_is_read_as_written(
 ) -> None:
     make, value = SCHEMAS[name]
     async with engine.client(cluster.url) as reading, writer.client(cluster.url) as writing:
-        # First: a topic that has messages without a schema gets none.
+        # Subscribe first, because a topic with messages without a schema gets none.
         consumer = await subscribe(reading, topic, schema=make())
         await publish(writing, topic, [value, value], schema=make())
         await publish(writing, topic, [value, value], schema=make(), batch=2)
@@ -188,7 +188,7 @@ async def test_a_copy_of_a_pair_has_the_version_of_its_original(
 
 
 async def _check_copies(client: encore.Client, topic: str, payload: bytes, known: Any) -> None:
-    """The same bytes and version, also where there was no schema before."""
+    """Publish the same bytes with the same version, also to a topic without a schema."""
     for where, count in ((topic, 2), (f"{topic}-copies", 1)):
         await publish(client, where, [payload], schema=known)
         async with await subscribe(client, where) as consumer:
@@ -207,7 +207,7 @@ def _box(*fields: str) -> Any:
 async def test_each_value_is_decoded_with_its_own_schema_version(
     cluster: Cluster, engine: Engine, writer: Engine, topic: str, batch: int
 ) -> None:
-    """Fields in another order decode with any of the schemas, to values that are exchanged."""
+    """Fields in another order decode with either schema, but with exchanged values."""
     value = {"width": 1, "height": 2}
     async with engine.client(cluster.url) as reading, writer.client(cluster.url) as writing:
         for fields in (("width", "height"), ("height", "width"), ("width", "height")):

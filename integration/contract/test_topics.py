@@ -1,4 +1,4 @@
-"""More than one topic under a consumer: partitions, lists, patterns."""
+"""Several topics in one consumer: partitions, lists, patterns."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_seek_by_time_covers_all_partitions(
     except AssertionError:
         if engine.seeks_many:
             raise
-        consumer.redeliver_unacknowledged_messages()  # as the README says
+        consumer.redeliver_unacknowledged_messages()  # as the README advises
         again = await take(consumer, 10)
     assert sorted(data(again)) == bodies(10)
 

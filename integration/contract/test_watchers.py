@@ -1,4 +1,4 @@
-"""Topics of a namespace by a pattern: listed when asked for, and told of when they come and go."""
+"""Topics of a namespace by pattern: listed on request, and watched for changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def request_ids() -> Callable[[], int]:
 
 @pytest.fixture
 def names(topic: str) -> list[str]:
-    """A topic and two partitions; short, as a pattern has 50 characters at most."""
+    """A topic and two partitions. The names are short, because a pattern has at most 50
+    characters.
+    """
     short = f"persistent://{NAMESPACE}/w{topic[-8:]}"
     return [f"{short}-a", f"{short}-p-partition-0", f"{short}-p-partition-1"]
 
@@ -34,7 +36,7 @@ def pattern(topic: str) -> str:
 
 
 class Watch:
-    """The watcher of number 7."""
+    """The watcher with the id 7."""
 
     def __init__(self, connection: FrameClient, request_ids: Callable[[], int]) -> None:
         self._connection = connection
@@ -43,7 +45,7 @@ class Watch:
     async def start(
         self, pattern: str, known_hash: str | None = None, namespace: str = NAMESPACE
     ) -> pb.BaseCommand:
-        """WATCH_TOPIC_LIST; gives its answer, or ERROR."""
+        """Send WATCH_TOPIC_LIST. Return its answer, or ERROR."""
         request = pb.CommandWatchTopicList(
             namespace=namespace,
             request_id=self._request_ids(),
@@ -54,7 +56,7 @@ class Watch:
         return await self._connection.request(request, "WATCH_TOPIC_LIST_SUCCESS")
 
     async def update(self) -> tuple[list[str], list[str], str]:
-        """New topics, deleted ones, the hash after that."""
+        """Return the new topics, the deleted topics, and the hash after the update."""
         update = (await self._connection.answer("WATCH_TOPIC_UPDATE")).watchTopicUpdate
         assert update.watcher_id == 7
         return list(update.new_topics), list(update.deleted_topics), update.topics_hash
@@ -166,7 +168,7 @@ async def test_a_closed_watch_sends_no_updates(
     async with FrameClient(cluster.url) as connection:
         watch = Watch(connection, request_ids)
         await watch.start(pattern)
-        for _ in range(2):  # the second time there is none
+        for _ in range(2):  # the second close finds no watcher
             request = request_ids()
             answer = await connection.request(
                 pb.CommandWatchTopicListClose(watcher_id=7, request_id=request),
