@@ -24,8 +24,8 @@ ALLOWED_S = 0.25  # a twelfth of the delay: the transport's share and the machin
 def run(url: str | None = None) -> list[Row]:
     """Measure all sides at the same time."""
 
-    async def all_sides(where: str) -> dict[str, Figures]:
-        runner = Runner(where)
+    async def all_sides(broker_url: str) -> dict[str, Figures]:
+        runner = Runner(broker_url)
         found = await asyncio.gather(
             *(
                 runner(
@@ -41,8 +41,8 @@ def run(url: str | None = None) -> list[Row]:
         )
         return dict(zip(SIDES, found, strict=True))
 
-    with broker(url) as where:
-        found = asyncio.run(all_sides(where))
+    with broker(url) as broker_url:
+        found = asyncio.run(all_sides(broker_url))
     return [
         Row(
             what=f"nack each 100 ms, delay 3 s: first back, {name}",

@@ -34,8 +34,8 @@ SHARE: Final = 0.8
 _MODULE: Final = "integration.benchmarks.durable_throughput"  # also when this is `__main__`
 WITHOUT: Final = "without"
 #: A state, or none; by lists or one at a time.
-Way = tuple[str, bool]
-WAYS: Final[tuple[Way, ...]] = tuple(
+Variant = tuple[str, bool]
+WAYS: Final[tuple[Variant, ...]] = tuple(
     (state, lists) for lists in (False, True) for state in (WITHOUT, "lazy", "before")
 )
 SIZE: Final = 100
@@ -80,10 +80,10 @@ def _state(folder: str, mode: str) -> encore.RocksState:
     return encore.RocksState(folder, count_attempts="lazy" if mode == "lazy" else "before")
 
 
-async def _compared(run: Runner, batch: int, messages: int, rounds: int) -> dict[Way, Figures]:
+async def _compare(run: Runner, batch: int, messages: int, rounds: int) -> dict[Variant, Figures]:
     topic = fresh_topic()
     await run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch, size=SIZE)
-    found: dict[Way, list[Figures]] = {way: [] for way in WAYS}
+    found: dict[Variant, list[Figures]] = {variant: [] for variant in WAYS}
     for _ in range(rounds):
         for state, lists in WAYS:
             figures = await run(
@@ -99,12 +99,15 @@ async def _compared(run: Runner, batch: int, messages: int, rounds: int) -> dict
             )
             found[state, lists].append(figures)
     return {
-        way: {key: statistics.median(one[key] or 0.0 for one in each) for key in each[0]}
-        for way, each in found.items()
+        variant: {
+            key: statistics.median(figures_of_round[key] or 0.0 for figures_of_round in each)
+            for key in each[0]
+        }
+        for variant, each in found.items()
     }
 
 
-def rows_of(batch: int, medians: dict[Way, Figures]) -> Iterator[Row]:
+def rows_of(batch: int, medians: dict[Variant, Figures]) -> Iterator[Row]:
     """The rows of one kind of topic."""
     entries = f"batches of {batch}" if batch else "unbatched"
     for state, lists in WAYS:
@@ -139,8 +142,8 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
     """
     rows: list[Row] = []
     for batch, messages in KINDS.items():
-        with broker(url) as where:
-            medians = asyncio.run(_compared(Runner(where), batch, messages, rounds))
+        with broker(url) as broker_url:
+            medians = asyncio.run(_compare(Runner(broker_url), batch, messages, rounds))
         rows += rows_of(batch, medians)
     return rows
 

@@ -31,41 +31,41 @@ from .processes import OURS, broker, fresh_topic
 
 ROUNDS = 3
 MESSAGES = 20_000
-UNDER_WAY = 200
+CONCURRENCY = 200
 HOUR = timedelta(hours=1)
 SLOWER = {"native": 1.2, "encore": 1.3}  # the promise
 
 #: As the producers of letters are made.
-LIKE_A_LETTER: Any = {
+LETTER_PRODUCER: Any = {
     "batching_enabled": False,
     "chunking_enabled": True,
     "max_pending_messages": 500,
     "block_if_queue_full": True,
 }
 
-Way = Callable[[encore.Client, str, int], Awaitable[float]]
+Variant = Callable[[encore.Client, str, int], Awaitable[float]]
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS, messages: int = MESSAGES) -> list[Row]:
     """Measure the ways in turn, on either transport."""
     rows: list[Row] = []
     for label, name in OURS.items():
-        with broker(url) as where:
-            work = _measure(where, SIDES[label][1], rounds, messages)
+        with broker(url) as broker_url:
+            work = _measure(broker_url, SIDES[label][1], rounds, messages)
             rates = asyncio.run(work)
-        medians = {way: median(rate) for way, rate in rates.items()}
+        medians = {variant: median(rate) for variant, rate in rates.items()}
         rows += rows_of(name, medians, SLOWER[label])
     return rows
 
 
-def rows_of(name: str, medians: Mapping[str, float], slower: float) -> Iterator[Row]:
+def rows_of(name: str, medians: Mapping[str, float], factor: float) -> Iterator[Row]:
     """The rows of one transport."""
-    for way, what in (("retry", "retry letters"), ("nack", "dead letters by nack")):
-        for beside, bar in (("plain copy", medians["plain"] / slower), ("by hand", None)):
+    for variant, what in (("retry", "retry letters"), ("nack", "dead letters by nack")):
+        for beside, bar in (("plain copy", medians["plain"] / factor), ("by hand", None)):
             yield Row(
                 what=f"{what} {name}",
                 unit="msg/s",
-                figure=medians[way],
+                figure=medians[variant],
                 other=medians["plain" if bar else "hand"],
                 bar=bar,
                 higher_is_better=True,
@@ -74,24 +74,24 @@ def rows_of(name: str, medians: Mapping[str, float], slower: float) -> Iterator[
 
 
 async def _measure(url: str, transport: str, rounds: int, messages: int) -> dict[str, list[float]]:
-    ways: dict[str, Way] = {
+    variants: dict[str, Variant] = {
         "plain": plain,
         "retry": retry_letters,
         "nack": dead_letters,
         "hand": by_hand,
     }
-    rates: dict[str, list[float]] = {way: [] for way in ways}
+    rates: dict[str, list[float]] = {variant: [] for variant in variants}
     async with encore.Client(url, transport=transport) as client:
-        for measure in ways.values():  # a first turn for whatever is only made once
-            await measure(client, await _filled(client, messages // 10), messages // 10)
+        for measure in variants.values():  # a first turn for whatever is only made once
+            await measure(client, await _filled_topic(client, messages // 10), messages // 10)
         for _ in range(rounds):
-            for way, measure in ways.items():
-                topic = await _filled(client, messages)
-                rates[way].append(messages / await measure(client, topic, messages))
+            for variant, measure in variants.items():
+                topic = await _filled_topic(client, messages)
+                rates[variant].append(messages / await measure(client, topic, messages))
     return rates
 
 
-async def _filled(client: encore.Client, messages: int) -> str:
+async def _filled_topic(client: encore.Client, messages: int) -> str:
     topic = fresh_topic()
     async with await client.create_producer(
         topic, batching_enabled=False, block_if_queue_full=True
@@ -118,20 +118,20 @@ async def _subscribe(client: encore.Client, topic: str, most: int) -> encore.Con
     )
 
 
-async def _each(
+async def _process_all(
     consumer: encore.Consumer, messages: int, work: Callable[[encore.Message], Awaitable[None]]
 ) -> float:
-    """`UNDER_WAY` workers that receive and do `work`, until all are done; seconds it took."""
-    left = messages
+    """`CONCURRENCY` workers that receive and do `work`, until all are done; seconds it took."""
+    remaining = messages
 
     async def worker() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
+        nonlocal remaining
+        while remaining > 0:
+            remaining -= 1
             await work(await consumer.receive(timeout=30))
 
     began = time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(UNDER_WAY)))
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     return time.perf_counter() - began
 
 
@@ -139,7 +139,7 @@ async def plain(client: encore.Client, topic: str, messages: int) -> float:
     """What an application without letters would write."""
     async with (
         await _subscribe(client, topic, 1) as consumer,
-        await client.create_producer(f"{topic}-copy", **LIKE_A_LETTER) as producer,
+        await client.create_producer(f"{topic}-copy", **LETTER_PRODUCER) as producer,
     ):
 
         async def copy(message: encore.Message) -> None:
@@ -151,14 +151,14 @@ async def plain(client: encore.Client, topic: str, messages: int) -> float:
             )
             await consumer.acknowledge(message)
 
-        return await _each(consumer, messages, copy)
+        return await _process_all(consumer, messages, copy)
 
 
 async def by_hand(client: encore.Client, topic: str, messages: int) -> float:
     """The same letter, written by an application."""
     async with (
         await _subscribe(client, topic, 1) as consumer,
-        await client.create_producer(f"{topic}-copy", **LIKE_A_LETTER) as producer,
+        await client.create_producer(f"{topic}-copy", **LETTER_PRODUCER) as producer,
     ):
 
         async def copy(message: encore.Message) -> None:
@@ -181,13 +181,13 @@ async def by_hand(client: encore.Client, topic: str, messages: int) -> float:
             )
             await consumer.acknowledge(message)
 
-        return await _each(consumer, messages, copy)
+        return await _process_all(consumer, messages, copy)
 
 
 async def retry_letters(client: encore.Client, topic: str, messages: int) -> float:
     """Retry letters of an hour."""
     async with await _subscribe(client, topic, 1) as consumer:
-        return await _each(
+        return await _process_all(
             consumer, messages, lambda message: consumer.reconsume_later(message, HOUR)
         )
 
@@ -195,10 +195,12 @@ async def retry_letters(client: encore.Client, topic: str, messages: int) -> flo
 async def dead_letters(client: encore.Client, topic: str, messages: int) -> float:
     """The last look of each, received and nacked, until the last original is acked."""
     async with await _subscribe(client, topic, 1) as consumer:
-        await _each(consumer, messages, lambda message: consumer.negative_acknowledge(message, 1))
+        await _process_all(
+            consumer, messages, lambda message: consumer.negative_acknowledge(message, 1)
+        )
         await asyncio.sleep(1.5)
         began = time.perf_counter()
-        await _each(consumer, messages, consumer.negative_acknowledge)
+        await _process_all(consumer, messages, consumer.negative_acknowledge)
         while consumer.statistics().unacked:  # noqa: ASYNC110 - nothing tells of one
             await asyncio.sleep(0.005)
         return time.perf_counter() - began

@@ -106,13 +106,13 @@ def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
     rows = []
     for batch in (0, 1000):
         for keep in (False, True):
-            with broker(url) as where:
-                found = asyncio.run(_measure(where, consumers, batch, keep))
+            with broker(url) as broker_url:
+                found = asyncio.run(_measure(broker_url, consumers, batch, keep))
             kind = f"batches of {batch}" if batch else "unbatched"
-            of = "kept" if keep else "let go"
+            application = "kept" if keep else "let go"
             rows += [
                 Row(
-                    what=f"unacked and {of}, {kind}, {name}",
+                    what=f"unacked and {application}, {kind}, {name}",
                     unit="bytes",
                     figure=found[label],
                     other=found["stock"],
@@ -128,8 +128,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Memory of messages held unacked.")
     parser.add_argument("--url")
     parser.add_argument("--consumers", type=int, default=CONSUMERS)
-    given = parser.parse_args()
-    return report(run(given.url, consumers=given.consumers))
+    options = parser.parse_args()
+    return report(run(options.url, consumers=options.consumers))
 
 
 if __name__ == "__main__":

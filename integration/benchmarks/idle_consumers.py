@@ -105,8 +105,8 @@ async def _measure(url: str, consumers: int) -> dict[str, Figures]:
 
 def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
     """Measure all sides, one after the other."""
-    with broker(url) as where:
-        found = asyncio.run(_measure(where, consumers))
+    with broker(url) as broker_url:
+        found = asyncio.run(_measure(broker_url, consumers))
     return [
         Row(
             what=f"{consumers:,} idle consumers {name}: {what}",
@@ -130,8 +130,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Idle consumers.")
     parser.add_argument("--url")
     parser.add_argument("--consumers", type=int, default=CONSUMERS)
-    given = parser.parse_args()
-    return report(run(given.url, consumers=given.consumers))
+    options = parser.parse_args()
+    return report(run(options.url, consumers=options.consumers))
 
 
 if __name__ == "__main__":

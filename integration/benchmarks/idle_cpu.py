@@ -55,8 +55,8 @@ async def idle(url: str, topic: str, *, count: int) -> Figures:
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
     """Measure in pairs."""
 
-    async def pairs(where: str) -> list[tuple[float, float]]:
-        runner = Runner(where)
+    async def pairs(broker_url: str) -> list[tuple[float, float]]:
+        runner = Runner(broker_url)
         found = []
         for _ in range(rounds):
             full, empty = await asyncio.gather(
@@ -68,8 +68,8 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
             found.append((full["cpu_ms"] or 0.0, empty["cpu_ms"] or 0.0))
         return found
 
-    with broker(url) as where:
-        found = asyncio.run(pairs(where))
+    with broker(url) as broker_url:
+        found = asyncio.run(pairs(broker_url))
     full, empty = (statistics.median(column) for column in zip(*found, strict=True))
     return [
         Row(

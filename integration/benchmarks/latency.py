@@ -54,8 +54,8 @@ async def _latencies(consumer: Any, count: int) -> Figures:
         now = time.monotonic()
         late_ms.append((now - struct.unpack_from("d", message.data())[0]) * 1000)
         await consumer.acknowledge(message)
-    kept = late_ms[WARM_UP:]
-    return {"p50": percentile(kept, 0.5), "p99": percentile(kept, 0.99)}
+    measured_ms = late_ms[WARM_UP:]
+    return {"p50": percentile(measured_ms, 0.5), "p99": percentile(measured_ms, 0.99)}
 
 
 async def stock(url: str, topic: str, *, count: int) -> Figures:
@@ -100,20 +100,20 @@ async def _round(run: Runner, side: str) -> Figures:
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
     """Measure; medians over the rounds."""
 
-    async def alternate(where: str) -> dict[str, list[Figures]]:
-        runner = Runner(where)
+    async def alternate(broker_url: str) -> dict[str, list[Figures]]:
+        runner = Runner(broker_url)
         results: dict[str, list[Figures]] = {side: [] for side in SIDES}
         for _ in range(rounds):
             for side, each in results.items():
                 each.append(await _round(runner, side))
         return results
 
-    with broker(url) as where:
-        results = asyncio.run(alternate(where))
+    with broker(url) as broker_url:
+        results = asyncio.run(alternate(broker_url))
     rows = []
     for label, name in OURS.items():
         for share in ("p50", "p99"):
-            mine, other = (
+            figure, other = (
                 statistics.median(each[share] or 0.0 for each in results[side])
                 for side in (label, "stock")
             )
@@ -121,7 +121,7 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
                 Row(
                     what=f"latency at {PER_S:,} msg/s {name}, {share}",
                     unit="ms",
-                    figure=mine,
+                    figure=figure,
                     other=other,
                     bar=other + ALLOWED_MS[label],
                     beside="stock asyncio",

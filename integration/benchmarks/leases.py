@@ -65,13 +65,13 @@ async def extends(count: int, state: encore.RocksState | None = None) -> tuple[f
     assert len({each.handle for each in leases}) == HELD
     handles = HELD / (time.process_time() - begun)
     chosen = random.Random(1).choices(leases, k=count)
-    begun, turn = time.process_time(), time.monotonic()
+    begun, next_yield = time.process_time(), time.monotonic()
     for each in chosen:
         await each.extend(1_000_000)
         if (
-            time.monotonic() >= turn
+            time.monotonic() >= next_yield
         ):  # virtual time goes as the other does, and what waits is written
-            turn += 0.1
+            next_yield += 0.1
             await asyncio.sleep(0.1)
     await asyncio.sleep(2)
     took = time.process_time() - begun
@@ -91,11 +91,11 @@ async def expiring(count: int) -> tuple[float, float, float, float]:
     with Longest() as longest:
         await asyncio.sleep(1_100)
     assert consumer.statistics().leased == 0
-    given_back = time.process_time() - begun
-    again, took = await pop_all(consumer, count, 10**6)
-    assert all(lease.attempt == 2 for lease in again)
+    requested = time.process_time() - begun
+    second_leases, took = await pop_all(consumer, count, 10**6)
+    assert all(lease.attempt == 2 for lease in second_leases)
     await consumer.close()
-    return popped, given_back, took, longest.ms
+    return popped, requested, took, longest.ms
 
 
 class Longest:
@@ -135,16 +135,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--leases", type=int, default=1_000_000)
     parser.add_argument("--extends", type=int, default=1_000_000)
-    given = parser.parse_args(arguments)
-    rate, _ = run(extends(given.extends))
+    options = parser.parse_args(arguments)
+    rate, _ = run(extends(options.extends))
     print(f"extend: {rate:,.0f} a second of CPU, of {HELD:,} leases at random")
     with tempfile.TemporaryDirectory() as path:
-        rate, handles = run(extends(given.extends, encore.RocksState(path)))
+        rate, handles = run(extends(options.extends, encore.RocksState(path)))
     print(f"with a state: {rate:,.0f}, and {handles:,.0f} handles a second")
-    popped, given_back, took, longest = run(expiring(given.leases), patience_s=60)
+    popped, requested, took, longest = run(expiring(options.leases), patience_s=60)
     print(
-        f"{given.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
-        f"asked for again in {given_back:.1f} s, the longest step of the loop {longest:.1f} ms; "
+        f"{options.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
+        f"asked for again in {requested:.1f} s, the longest step of the loop {longest:.1f} ms; "
         f"leased again after {took:.1f} s more"
     )
     return 0

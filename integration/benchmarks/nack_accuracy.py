@@ -68,33 +68,41 @@ async def errors_ms(
         ) as consumer,
     ):
         messages = [await consumer.receive() for _ in range(count)]
-        back: dict[Key, float] = {}
-        returning = asyncio.ensure_future(_returns(consumer, count, back)) if read is None else None
+        redelivered_at: dict[Key, float] = {}
+        receive_task = (
+            asyncio.ensure_future(_record_redeliveries(consumer, count, redelivered_at))
+            if read is None
+            else None
+        )
         nacked: dict[Key, float] = {}
         start = time.monotonic()
         for number, message in enumerate(messages):
-            ahead = start + number / per_s - time.monotonic()
-            if ahead > 0:
-                await asyncio.sleep(max(ahead, TICK_S))
+            wait_s = start + number / per_s - time.monotonic()
+            if wait_s > 0:
+                await asyncio.sleep(max(wait_s, TICK_S))
             identity = message.message_id()
             nacked[identity.ledger_id(), identity.entry_id()] = time.monotonic() * 1000
             await consumer.negative_acknowledge(message, delay=delay_s)
-        if returning is None:
+        if receive_task is None:
             await asyncio.sleep(delay_s + SETTLE_S)
         else:
-            await asyncio.wait((returning,), timeout=delay_s + 10 * SETTLE_S)
-            returning.cancel()
-        asked = back if read is None else await asyncio.to_thread(read)
-    missing = nacked.keys() - asked.keys()
+            await asyncio.wait((receive_task,), timeout=delay_s + 10 * SETTLE_S)
+            receive_task.cancel()
+        requested_at = redelivered_at if read is None else await asyncio.to_thread(read)
+    missing = nacked.keys() - requested_at.keys()
     assert not missing, f"{len(missing)} of {count} entries were never asked for again"
-    return [asked[key] - at_ms - delay_s * 1000 for key, at_ms in nacked.items()]
+    return [requested_at[key] - at_ms - delay_s * 1000 for key, at_ms in nacked.items()]
 
 
-async def _returns(consumer: encore.Consumer, count: int, back: dict[Key, float]) -> None:
-    while len(back) < count:
+async def _record_redeliveries(
+    consumer: encore.Consumer, count: int, redelivered_at: dict[Key, float]
+) -> None:
+    while len(redelivered_at) < count:
         message = await consumer.receive()
         identity = message.message_id()
-        back.setdefault((identity.ledger_id(), identity.entry_id()), time.monotonic() * 1000)
+        redelivered_at.setdefault(
+            (identity.ledger_id(), identity.entry_id()), time.monotonic() * 1000
+        )
         consumer.acknowledge(message)
 
 
@@ -116,9 +124,9 @@ def run(
         bucket_ms = 1 << precision_bits(round(delay_s * 1000), bits)
         for per_s in RATES:
             for label, name in OURS.items():
-                with _broker(url) as (where, read):
+                with _broker(url) as (broker_url, read):
                     work = errors_ms(
-                        where,
+                        broker_url,
                         read,
                         transport=SIDES[label][1],
                         delay_s=delay_s,
@@ -152,9 +160,9 @@ def main() -> int:
     parser.add_argument("--url")
     parser.add_argument("--delays", default=",".join(map(str, DELAYS_S)), help="in s, by commas")
     parser.add_argument("--bits", type=int, help="negative_ack_precision_bit_cnt")
-    given = parser.parse_args()
-    delays = [float(each) for each in given.delays.split(",")]
-    return report(run(given.url, delays=delays, bits=given.bits))
+    options = parser.parse_args()
+    delays = [float(each) for each in options.delays.split(",")]
+    return report(run(options.url, delays=delays, bits=options.bits))
 
 
 if __name__ == "__main__":

@@ -44,12 +44,14 @@ class Runner:
         self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
     ) -> Figures:
         """See `pulsar_encore.cli.demo.measurement.measure`; `side` may be any full module name."""
-        left = _ATTEMPTS
+        remaining = _ATTEMPTS
         while True:
-            where = topic or fresh_topic()
-            left -= 1
+            used_topic = topic or fresh_topic()
+            remaining -= 1
             try:
-                return await measure(side, name, self.url, where, within_s=within_s, **parameters)
+                return await measure(
+                    side, name, self.url, used_topic, within_s=within_s, **parameters
+                )
             except MeasurementError as error:
-                if not (error.lost and left):
+                if not (error.lost and remaining):
                     raise

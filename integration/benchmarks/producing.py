@@ -58,23 +58,23 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
         MeasurementError: One of the measurements failed.
     """
     rows = []
-    with broker(url) as where:
+    with broker(url) as broker_url:
         for batch in (1000, 0):
-            rows += rows_of(batch, asyncio.run(_measure(where, rounds, batch)))
+            rows += rows_of(batch, asyncio.run(_measure(broker_url, rounds, batch)))
     return rows
 
 
 async def _measure(url: str, rounds: int, batch: int) -> dict[str, Figures]:
     start = Runner(url)
-    taken: dict[str, list[Figures]] = {label: [] for label in WAYS}
+    rounds_of: dict[str, list[Figures]] = {label: [] for label in WAYS}
     for _ in range(rounds):
         for label, (name, batched, single) in WAYS.items():
             count = batched if batch else single
             work = start(_MODULE, name, within_s=60, count=count, batch=batch)
-            taken[label].append(await work)
+            rounds_of[label].append(await work)
     return {
         label: {key: median(one[key] or 0.0 for one in each) for key in each[0]}
-        for label, each in taken.items()
+        for label, each in rounds_of.items()
     }
 
 
@@ -186,8 +186,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Produce.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args()
-    return report(run(given.url, rounds=given.rounds))
+    arguments = parser.parse_args()
+    return report(run(arguments.url, rounds=arguments.rounds))
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ def recording_broker() -> Iterator[tuple[str, Callable[[], Redeliveries]]]:
     """Address, and a call that gives when each entry was first asked for, in monotonic ms."""
     command = [sys.executable, "-m", "integration.benchmarks.recording_broker"]
     with child(command) as process:
-        yield first_line(process), lambda: _ask(process)
+        yield first_line(process), lambda: _read_requests(process)
 
 
-def _ask(process: subprocess.Popen[str]) -> Redeliveries:
+def _read_requests(process: subprocess.Popen[str]) -> Redeliveries:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROWS: Final = 100_000
 ROUNDS: Final = 3
 TASKS: Final = 2
-UNDER_WAY: Final = 10_000
+MAX_PENDING: Final = 10_000
 BAR: Final = 4.0
 
 
@@ -84,37 +84,37 @@ class RowWriter(DataSourceWriter):
         self.topic = topic
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        home = runtime()
-        client = home.client(ConnectionOptions(service_url=self.url))
+        spark_runtime = runtime()
+        client = spark_runtime.client(ConnectionOptions(service_url=self.url))
 
         async def make() -> Any:
             return await client.create_producer(
-                self.topic, max_pending_messages=UNDER_WAY, block_if_queue_full=True
+                self.topic, max_pending_messages=MAX_PENDING, block_if_queue_full=True
             )
 
-        producer = home.call(make(), "make a producer")
-        room = threading.BoundedSemaphore(UNDER_WAY)
+        producer = spark_runtime.call(make(), "make a producer")
+        permits = threading.BoundedSemaphore(MAX_PENDING)
         failures: list[BaseException] = []
 
         def sent(done: Any) -> None:
-            room.release()
+            permits.release()
             if done.exception() is not None:
                 failures.append(done.exception())
 
         for row in iterator:
-            room.acquire()
-            sending = asyncio.run_coroutine_threadsafe(
+            permits.acquire()
+            future = asyncio.run_coroutine_threadsafe(
                 producer.send(
                     bytes(row.value),
                     partition_key=row["__key"],
                     event_timestamp=int(row["__eventTime"].timestamp() * 1000),
                 ),
-                home.loop,
+                spark_runtime.loop,
             )
-            sending.add_done_callback(sent)
-        for _ in range(UNDER_WAY):
-            room.acquire()
-        home.call(producer.close(), "close the producer")
+            future.add_done_callback(sent)
+        for _ in range(MAX_PENDING):
+            permits.acquire()
+        spark_runtime.call(producer.close(), "close the producer")
         if failures:
             raise failures[0]
         return WriterCommitMessage()
@@ -130,7 +130,7 @@ class StockRowWriter(RowWriter):
         producer = client.create_producer(
             self.topic,
             batching_enabled=True,
-            max_pending_messages=UNDER_WAY,
+            max_pending_messages=MAX_PENDING,
             block_if_queue_full=True,
         )
         failures: list[Any] = []
@@ -163,15 +163,15 @@ def rows_of(spark: SparkSession, count: int) -> DataFrame:
         F.concat(F.lit("key-"), F.col("id") % 1000).alias("__key"),
         F.timestamp_millis(F.lit(1_700_000_000_000) + F.col("id")).alias("__eventTime"),
     )
-    kept = made.cache()
-    kept.count()
-    return kept
+    cached = made.cache()
+    cached.count()
+    return cached
 
 
 def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> list[Row]:
     """Measure all sides in turn, after one round that warms them up."""
     rates: dict[str, list[float]] = {each.name(): [] for each in SIDES}
-    with broker(url) as where, spark_session(f"local[{TASKS}]") as spark:
+    with broker(url) as broker_url, spark_session(f"local[{TASKS}]") as spark:
         for side in SIDES:
             spark.dataSource.register(side)
         made = rows_of(spark, rows)
@@ -179,7 +179,7 @@ def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> li
             for side in SIDES:
                 writer = made.write.format(side.name()).mode("append")
                 started = time.perf_counter()
-                writer.options(**{"service.url": where, "topic": fresh_topic()}).save()
+                writer.options(**{"service.url": broker_url, "topic": fresh_topic()}).save()
                 if warm:
                     rates[side.name()].append(rows / (time.perf_counter() - started))
         made.unpersist()
@@ -211,8 +211,8 @@ def main() -> int:
     parser.add_argument("--url")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args()
-    return report(run(given.url, rows=given.rows, rounds=given.rounds))
+    options = parser.parse_args()
+    return report(run(options.url, rows=options.rows, rounds=options.rounds))
 
 
 if __name__ == "__main__":

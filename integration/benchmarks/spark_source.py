@@ -157,9 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=1_000_000)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, spark_session("local[2]") as spark:
-        compare(spark, Path(folder), given.url, given.messages, given.rounds)
+        compare(spark, Path(folder), options.url, options.messages, options.rounds)
 
 
 def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int) -> None:
@@ -170,7 +170,7 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
     asyncio.run(fill(url, topic, count))
     slim = {"includeMetadata": "none"}
-    ways: dict[str, Callable[[], float]] = {
+    queries: dict[str, Callable[[], float]] = {
         "record batches, one task": lambda: read(spark, url, topic, "pulsar"),
         "record batches, two tasks": lambda: read(spark, url, topic, "pulsar", minPartitions="2"),
         "tuples, one task": lambda: read(spark, url, topic, "pulsar-tuples"),
@@ -180,12 +180,12 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
         ),
         "consumer loop": lambda: asyncio.run(consume(url, topic, count)),
     }
-    for run in ways.values():
+    for run in queries.values():
         run()  # warm
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    busy: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in queries}
+    busy: dict[str, list[float]] = {name: [] for name in queries}
     for _ in range(rounds):
-        for name, run in ways.items():
+        for name, run in queries.items():
             psutil.cpu_percent()
             seconds[name].append(run())
             busy[name].append(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1))

@@ -89,21 +89,21 @@ def largest_growth(found: list[float]) -> Iterator[None]:
     """Appends the most that the resident set grew by, in MiB."""
     gc.collect()
     process = psutil.Process()
-    before, most = process.memory_info().rss, [0]
-    over = threading.Event()
+    before, max_buckets = process.memory_info().rss, [0]
+    stop = threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.02):
-            most[0] = max(most[0], process.memory_info().rss - before)
+    def poll() -> None:
+        while not stop.wait(0.02):
+            max_buckets[0] = max(max_buckets[0], process.memory_info().rss - before)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=poll)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
-        found.append(max(most[0], process.memory_info().rss - before) / 2**20)
+        found.append(max(max_buckets[0], process.memory_info().rss - before) / 2**20)
 
 
 class Calls:
@@ -114,7 +114,7 @@ class Calls:
         self.longest = self.longest_cpu = self.total = 0.0
         self.count = 0
 
-    def took(self, seconds: float, cpu: float = 0.0) -> None:
+    def add_call(self, seconds: float, cpu: float = 0.0) -> None:
         """One call: how long it was away, and how long it worked."""
         self.longest_cpu = max(self.longest_cpu, cpu)
         self.count += 1
@@ -140,7 +140,7 @@ def fill(directory: str, ids: int, bits: int | None, **options: object) -> Measu
         for key, due_ms, width in arrivals(ids, bits):
             before, cpu = perf_counter(), thread_time()
             add(key, due_ms, width)
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
         assert len(index) == ids
         index.close()
     seconds = perf_counter() - start
@@ -165,10 +165,10 @@ def drain(directory: str, ids: int, bits: int | None, **options: object) -> Meas
             while True:
                 before, cpu = perf_counter(), thread_time()
                 batch = index.pop_due(now_ms, BURST)
-                calls.took(perf_counter() - before, thread_time() - cpu)
+                calls.add_call(perf_counter() - before, thread_time() - cpu)
                 before, cpu = perf_counter(), thread_time()
                 index.done(batch)
-                calls.took(perf_counter() - before, thread_time() - cpu)
+                calls.add_call(perf_counter() - before, thread_time() - cpu)
                 if not batch:
                     break
                 for ledger, entries in batch.entries:
@@ -248,12 +248,12 @@ def wait(
             before, cpu = perf_counter(), thread_time()
             index.add(key, due_ms, width)
             index.next_due()  # a consumer asks after each nack
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
         while maintain():
             sleep(0.005)
         assert len(index) == ids
-    where = directory or "."
-    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], where, ids))
+    stored_in = directory or "."
+    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], stored_in, ids))
     calls, growth = Calls(), []
     seen = BitMap64()
     highest: dict[int, int] = {}
@@ -262,10 +262,10 @@ def wait(
         while (head := index.next_due()) is not None:
             before, cpu = perf_counter(), thread_time()
             batch = index.pop_due(head, TAKEN_AT_ONCE)
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
             before, cpu = perf_counter(), thread_time()
             index.done(batch)
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
             for ledger, entries in batch.entries:
                 numbers = BitMap64(entries).shift(ledger * PER_LEDGER)
                 if not seen.isdisjoint(numbers):
@@ -276,7 +276,7 @@ def wait(
                 seen |= numbers
         if len(seen) != ids:
             raise SystemExit(f"{ids - len(seen)} ids did not come")
-    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], where, ids))
+    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], stored_in, ids))
     return found
 
 
@@ -287,11 +287,13 @@ def beside(bits: int | None) -> float:
     for key, due_ms, width in arrivals(BESIDE, bits):
         before = perf_counter()
         index.add(key, due_ms, width)
-        calls.took(perf_counter() - before)
+        calls.add_call(perf_counter() - before)
     return calls.total / BESIDE * 1e6
 
 
-def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, most: int) -> int:
+def stage(
+    name: str, directory: str, ids: int, bits: int | None, inline: bool, max_buckets: int
+) -> int:
     """One stage, in this process; prints JSON."""
     if name == "beside":
         print(json.dumps(beside(bits)))
@@ -300,36 +302,36 @@ def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, m
         with ThreadPoolExecutor(1) as executor:
             executor.submit(int).result()
             pattern = arrivals(ids, None) if "week" in name else nacks(ids)
-            where = directory if name.endswith("spilling") else ""
-            both = wait(where, ids, pattern, None if inline else executor)
+            stored_in = directory if name.endswith("spilling") else ""
+            both = wait(stored_in, ids, pattern, None if inline else executor)
         print(json.dumps([asdict(each) for each in both]))
         return 0
     do: Callable[..., Measured] = {"fill": fill, "drain": drain}[name]
     with ThreadPoolExecutor(1) as executor:
         executor.submit(int).result()
         found = do(
-            directory, ids, bits, executor=None if inline else executor, max_num_buckets=most
+            directory, ids, bits, executor=None if inline else executor, max_num_buckets=max_buckets
         )
     print(json.dumps(asdict(found)))
     return 0
 
 
-def run(ids: int, directory: str, inline: bool, widths: list[str], most: int) -> list[Row]:
+def run(ids: int, directory: str, inline: bool, widths: list[str], max_buckets: int) -> list[Row]:
     """Measure everything."""
     rows: list[Row] = []
     for width in widths:
         path = os.path.join(directory, f"spilling-{width}")
 
-        def asked(name: str, path: str = path, width: str = width) -> str:
+        def run_stage(name: str, path: str = path, width: str = width) -> str:
             command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
-            command += ["--directory", path, "--widths", width, "--most", str(most)]
+            command += ["--directory", path, "--widths", width, "--most", str(max_buckets)]
             command += ["--inline"] if inline else []
             return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
         try:
-            filled, drained = Measured(**json.loads(asked("fill"))), None
-            drained = Measured(**json.loads(asked("drain")))
-            memory = json.loads(asked("beside"))
+            filled, drained = Measured(**json.loads(run_stage("fill"))), None
+            drained = Measured(**json.loads(run_stage("drain")))
+            memory = json.loads(run_stage("beside"))
         finally:
             shutil.rmtree(path, ignore_errors=True)
         what = f"{ids / 1e6:g} M, {'SDK widths' if width == 'sdk' else width + ' bits'}"

@@ -96,8 +96,10 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
 
 def _medians(url: str | None, rounds: int, kind: Kind) -> dict[str, Figures]:
     sizes = {"messages": kind.messages, "batch": kind.batch, "size": kind.size}
-    with broker(url) as where:
-        work = compare(Runner(where), topic=fresh_topic(), rounds=rounds, ways=ALL_WAYS, **sizes)
+    with broker(url) as broker_url:
+        work = compare(
+            Runner(broker_url), topic=fresh_topic(), rounds=rounds, ways=ALL_WAYS, **sizes
+        )
         outcomes = asyncio.run(work)
     medians: dict[str, Figures] = {}
     for label, outcome in outcomes.items():

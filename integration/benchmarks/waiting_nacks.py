@@ -58,7 +58,7 @@ _MIB: Final = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waited:
+class WorkerResult:
     """What a worker found out.
 
     Attributes:
@@ -108,31 +108,31 @@ class Attempts:
 
     def __init__(self, count: int, delay_s: float) -> None:
         self._nacked_at = array("d", bytes(8 * count))
-        self._came = bytearray(count)
+        self._deliveries = bytearray(count)
         self._delay_s = delay_s
         self.first = self.again = 0
         self.problems: dict[str, int] = {}
 
-    def came(self, number: int, redelivery_count: int) -> bool:
+    def received(self, number: int, redelivery_count: int) -> bool:
         """Note that a message came; return True if it is to be nacked, False if acked."""
-        self._came[number] += 1
-        if self._came[number] == 1:
+        self._deliveries[number] += 1
+        if self._deliveries[number] == 1:
             self.first += 1
             if redelivery_count:
-                self._wrong("were redelivered before they were nacked")
+                self._add_problem("were redelivered before they were nacked")
             self._nacked_at[number] = time.monotonic()
             return True
-        if self._came[number] > 2:
-            self._wrong("were redelivered twice")
+        if self._deliveries[number] > 2:
+            self._add_problem("were redelivered twice")
             return False
         self.again += 1
         if time.monotonic() < self._nacked_at[number] + self._delay_s:
-            self._wrong("came before their delay was over")
+            self._add_problem("came before their delay was over")
         if redelivery_count != 1:
-            self._wrong("had another redelivery count than 1")
+            self._add_problem("had another redelivery count than 1")
         return False
 
-    def _wrong(self, what: str) -> None:
+    def _add_problem(self, what: str) -> None:
         self.problems[what] = self.problems.get(what, 0) + 1
 
 
@@ -161,7 +161,9 @@ async def _longest_step(found: list[float]) -> None:
         found[1] = max(found[1], time.thread_time() - cpu)
 
 
-async def work(url: str, topic: str, side: str, count: int, delay_s: float, path: str) -> Waited:
+async def work(
+    url: str, topic: str, side: str, count: int, delay_s: float, path: str
+) -> WorkerResult:
     """Receive and nack everything, then ack what is redelivered."""
     attempts = Attempts(count, delay_s)
     if side == "cpp":
@@ -187,7 +189,7 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
             while attempts.first + attempts.again < done:
                 message = await consumer.receive(timeout=delay_s + _SILENT_S)
                 number = int.from_bytes(message.data(), "big")
-                if attempts.came(number, message.redelivery_count()):
+                if attempts.received(number, message.redelivery_count()):
                     await consumer.negative_acknowledge(message)
                 else:
                     await consumer.acknowledge(message)
@@ -206,7 +208,7 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
             waiting_mib, found = resident.now(), consumer.statistics()
             await asyncio.sleep(0.01)
             steps[:] = longest  # the collection is no part of a program that runs on
-            _say(asdict(Waited(nacked=found.nacked)))
+            _print_json(asdict(WorkerResult(nacked=found.nacked)))
             await until(count + 1)
             redelivered = time.monotonic()
             await until(2 * count)
@@ -222,7 +224,7 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
         await consumer.close()
     index = found.nack_index
     problems += [f"{number} {what}" for what, number in attempts.problems.items()]
-    return Waited(
+    return WorkerResult(
         nacked=found.nacked,
         receive_s=receive_s,
         redeliver_s=redeliver_s,
@@ -237,7 +239,9 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
     )
 
 
-async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_s: float) -> Waited:
+async def _work_cpp(
+    url: str, topic: str, attempts: Attempts, count: int, delay_s: float
+) -> WorkerResult:
     """Do the same with the C++ client. Each message is given `_SILENT_S` to come when it is due."""
     import pulsar
     import pulsar.asyncio
@@ -263,7 +267,7 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
             problems.append(f"{2 * count - attempts.first - attempts.again} did not come")
             break
         number = int.from_bytes(message.data(), "big")
-        if attempts.came(number, message.redelivery_count()):
+        if attempts.received(number, message.redelivery_count()):
             await consumer.negative_acknowledge(message)
         else:
             await consumer.acknowledge(message)
@@ -274,14 +278,14 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
             receive_s = time.monotonic() - began
             gc.collect()
             waiting_mib = resident.now()
-            _say(asdict(Waited()))
+            _print_json(asdict(WorkerResult()))
         if attempts.again == 1:
             redelivered = time.monotonic()
     redeliver_s = time.monotonic() - redelivered
     watch.cancel()
     await client.close()
     problems += [f"{number} {what}" for what, number in attempts.problems.items()]
-    return Waited(
+    return WorkerResult(
         receive_s=receive_s,
         redeliver_s=redeliver_s,
         waiting_mib=waiting_mib,
@@ -292,7 +296,7 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
     )
 
 
-def _say(what: object) -> None:
+def _print_json(what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
@@ -306,7 +310,9 @@ def heap_mib(broker: Standalone) -> float:
     return float(used[1]) / _MIB
 
 
-def measure(broker: Standalone, side: str, count: int, delay_s: float) -> tuple[Waited, list[Row]]:
+def measure(
+    broker: Standalone, side: str, count: int, delay_s: float
+) -> tuple[WorkerResult, list[Row]]:
     """Fill a topic and run one worker on it."""
     topic = fresh_topic()
     admin = Admin(broker.admin_url)
@@ -327,7 +333,7 @@ def measure(broker: Standalone, side: str, count: int, delay_s: float) -> tuple[
         if worker.returncode:
             raise SystemExit(f"the worker of {side} ended with {worker.returncode}")
         left = [str(each) for each in Path(path).glob("spilled-*")]
-    found = Waited(**json.loads(last.splitlines()[-1]))
+    found = WorkerResult(**json.loads(last.splitlines()[-1]))
     after = heap_mib(broker)
     stats = admin.call("GET", f"/persistent/public/default/{topic}/stats")
     (subscription,) = stats["subscriptions"].values()
@@ -379,9 +385,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--directory", help="of a worker")
     options = parser.parse_args(arguments)
     if options.worker:
-        where = (options.url, options.topic, options.worker)
-        found = asyncio.run(work(*where, options.count, options.delay, options.directory))
-        _say(asdict(found))
+        worker_arguments = (options.url, options.topic, options.worker)
+        found = asyncio.run(
+            work(*worker_arguments, options.count, options.delay, options.directory)
+        )
+        _print_json(asdict(found))
         return 0
     rows: list[Row] = []
     with Standalone(UNLIMITED, heap=options.heap) as broker:
