@@ -1,4 +1,4 @@
-"""A nack every 100 ms for 12 s with a delay of 3 s: when does the first message come back?
+"""Nack every 100 ms for 12 s with a delay of 3 s, and measure when the first redelivery arrives.
 
 python -m integration.benchmarks.continuous_nacks [--url URL]
 """
@@ -18,11 +18,11 @@ from .processes import OURS, Runner, broker
 DELAY_S = 3.0
 EVERY_S = 0.1
 FOR_S = 12.0
-ALLOWED_S = 0.25  # a twelfth of the delay: the transport's share and the machine's
+ALLOWED_S = 0.25  # a twelfth of the delay, for the transport and the machine
 
 
 def run(url: str | None = None) -> list[Row]:
-    """Measure all sides at the same time."""
+    """Measure all clients at the same time."""
 
     async def all_sides(broker_url: str) -> dict[str, Figures]:
         runner = Runner(broker_url)
@@ -45,7 +45,7 @@ def run(url: str | None = None) -> list[Row]:
         found = asyncio.run(all_sides(broker_url))
     return [
         Row(
-            what=f"nack each 100 ms, delay 3 s: first back, {name}",
+            what=f"nack each 100 ms, delay 3 s: first redelivery, {name}",
             unit="s",
             figure=_seconds(found[label]["first_s"]),
             other=_seconds(found["stock"]["first_s"]),
@@ -61,7 +61,7 @@ def _seconds(value: float | None) -> float:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Continuous nacks.")
     parser.add_argument("--url")
     return report(run(parser.parse_args().url))

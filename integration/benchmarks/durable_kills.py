@@ -1,8 +1,10 @@
-"""A consumer with state, killed at random moments: nothing lost, too early, or counted too low.
+"""Kill a consumer with durable state at random moments: no message is lost, early, or counted too
+low.
 
-A child receives, and of each message says on a pipe that it has it and with which count, and then
-acks it, nacks it for a while, or does neither; an ack is told before the call, a nack after it. It
-is killed with SIGKILL, and the next child goes on in the same directory, until everything is acked.
+A child process receives messages, and reports each with its redelivery count on a pipe. It then
+acks the message, nacks it for a while, or does neither. An ack is reported before the call, a nack
+after it. The child is killed with SIGKILL, and the next child continues in the same directory,
+until every message is acked.
 
     python -m integration.benchmarks.durable_kills --url pulsar://localhost:6650 [--kills 50]
         [--messages 20000] [--batch 10] [--type Shared] [--transport native] [--seed 1]
@@ -35,17 +37,18 @@ _WITHIN_S: Final = 3600.0
 
 @dataclass
 class Observed:
-    """What children said.
+    """The reports of all children.
 
     Attributes:
-        failed: By message: attempts that surely failed since it was perhaps acked last.
-        held: Messages that the child now has.
-        due: By message that surely waits: until when, in seconds since the epoch.
-        acked: Messages of which an ack was told.
-        has_due_times: Nobody is rewound along: what waits comes at its own time.
-        deliveries: All of them.
-        acked_again: Those of what was acked.
-        failures: What must not have been, in words.
+        has_due_times: False on the types that rewind, where a message is redelivered before its due
+            time.
+        failed: Attempts of each message that have failed for certain since its last possible ack.
+        held: Messages of the current child.
+        due: Due time of each message that is nacked for certain, in seconds since the epoch.
+        acked: Messages with a reported ack.
+        deliveries: All deliveries.
+        acked_again: Deliveries of messages with a reported ack.
+        failures: Broken rules, as text.
     """
 
     has_due_times: bool = True
@@ -58,12 +61,12 @@ class Observed:
     failures: list[str] = field(default_factory=list)
 
     def record(self, line: str) -> None:
-        """One thing a child said."""
+        """Record one line of a child."""
         what, number, value = line.split()
         message = int(number)
         if what == "has":
             self._on_delivery(message, int(value), time.time())
-        elif what == "acks":  # from now on, perhaps
+        elif what == "acks":  # it may be acked from now on
             self.acked.add(message)
             self.held.discard(message)
             self.due.pop(message, None)
@@ -81,17 +84,18 @@ class Observed:
         expected_count = self.failed.get(message, 0)
         if count < expected_count:
             self.failures.append(
-                f"{message} had failed {expected_count} times and came with {count}"
+                f"{message} had failed {expected_count} times and was delivered with the count {count}"
             )
         due = self.due.pop(message, None)
         if self.has_due_times and due is not None and now < due:
-            self.failures.append(f"{message} came {due - now:.3f} s too early")
+            self.failures.append(f"{message} was delivered {due - now:.3f} s too early")
         self.held.add(message)
 
     def killed(self) -> None:
-        """The child is dead: its attempts at what it had have failed.
+        """Count the attempts of the messages that the dead child held as failed.
 
-        Where a nack rewinds all, it may have had a message no more: that is not known here.
+        On types that rewind, a nack may have taken a message away from the child. Nothing is
+        counted then.
         """
         for message in self.held if self.has_due_times else ():
             self.failed[message] = self.failed.get(message, 0) + 1
@@ -99,7 +103,7 @@ class Observed:
 
 
 def report_event(what: str, message: int, value: float = 0) -> None:
-    """Say something, in one write: who is killed then has said it, or not."""
+    """Report an event in a single write, so that a kill never leaves half a line."""
     os.write(1, f"{what} {message} {value}\n".encode())
 
 
@@ -113,7 +117,7 @@ async def work(
     max_attempts: int,
     longest_delay_s: float,
 ) -> None:
-    """A child: until it is killed, or nothing comes though all that it nacked was due."""
+    """Work as a child until killed, or until no message arrives although all nacks are due."""
     rng = random.Random(seed)
     consumer_type = encore.ConsumerType[kind]
     async with encore.Client(url, transport=transport) as client:
@@ -144,12 +148,12 @@ async def work(
                 report_event("nacks", number)
                 await consumer.negative_acknowledge(message, delay=delay)
                 report_event("nacked", number, time.time() + delay - 0.005)
-            else:  # neither: it is killed with it
+            else:  # neither: the child is killed while it holds the message
                 handling.add(number)
 
 
 def listen(child: subprocess.Popen[bytes], observed: Observed) -> threading.Thread:
-    """Hear what a child says, in a thread."""
+    """Record the lines of a child, on a thread."""
 
     def record() -> None:
         assert child.stdout is not None
@@ -162,7 +166,7 @@ def listen(child: subprocess.Popen[bytes], observed: Observed) -> threading.Thre
 
 
 async def publish(url: str, topic: str, kind: str, messages: int, batch: int) -> None:
-    """The backlog; the subscription is made first, so that nothing is deleted under it."""
+    """Publish the backlog. The subscription comes first, so that the broker keeps the messages."""
     async with encore.Client(url) as client:
         consumer = await client.subscribe(topic, "s", encore.ConsumerType[kind])
         producer = await client.create_producer(
@@ -177,7 +181,7 @@ async def publish(url: str, topic: str, kind: str, messages: int, batch: int) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 0 when nothing was wrong."""
+    """Run the benchmark. Return 1 if a rule was broken, else 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", required=True)
     parser.add_argument("--kills", type=int, default=50)
@@ -186,7 +190,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--type", default="Shared", choices=list(encore.ConsumerType.__members__))
     parser.add_argument("--transport", default="native", choices=("native", "stock"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--longest-delay", type=float, default=5, help="of a nack, in seconds")
+    parser.add_argument(
+        "--longest-delay", type=float, default=5, help="longest delay of a nack, in s"
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.work:
@@ -208,7 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def watch(options: argparse.Namespace) -> int:
-    """Child after child."""
+    """Run and kill one child after another."""
     has_due_times = options.type in ("Shared", "KeyShared")
     rng, observed, topic = (
         random.Random(options.seed),
@@ -250,7 +256,7 @@ def watch(options: argparse.Namespace) -> int:
 def start(
     options: argparse.Namespace, topic: str, path: Path, seed: int
 ) -> subprocess.Popen[bytes]:
-    """A child that works."""
+    """Start a child."""
     command = [sys.executable, "-m", "integration.benchmarks.durable_kills"]
     command += ["--url", options.url, "--type", options.type, "--transport", options.transport]
     command += ["--seed", str(seed), "--longest-delay", str(options.longest_delay)]
@@ -259,14 +265,14 @@ def start(
 
 
 def wait_for_all(child: subprocess.Popen[bytes], observed: Observed, messages: int) -> None:
-    """Until everything is acked, and a moment in which nothing may come any more."""
+    """Wait until every message is acked, and a second longer for unexpected deliveries."""
     while child.poll() is None and len(observed.acked) < messages:
         time.sleep(0.05)
     time.sleep(1)
 
 
 def wait_for_first(child: subprocess.Popen[bytes], observed: Observed) -> None:
-    """Until a child has its first message, or there is none for it."""
+    """Wait until a child has its first message, or ends without one."""
     before, until = observed.deliveries, time.monotonic() + _START_S
     while observed.deliveries == before and child.poll() is None and time.monotonic() < until:
         time.sleep(0.01)

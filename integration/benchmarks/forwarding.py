@@ -1,12 +1,12 @@
-"""Letters a second: retry letters and dead letters, beside plain consume, produce, acknowledge.
+"""Retry letters and dead letters per second, compared with a plain copy: receive, send, ack.
 
-100-byte messages with a key and a property, unbatched, from a broker in another process. Every way
-receives each message, copies it once with an unbatched producer, and acks the original when the
-copy is persisted, 200 at a time; they take turns, each on a topic of its own, on one transport
-after the other, and the medians count. The bar: a letter takes at most 1.2 times as long as a plain
-copy of the same transport, 1.3 times over the stock engine. Beside it stands the same letter by
-hand, because the seven properties of a letter (more, in a dead one) have their price in every
-client.
+100-byte messages with a key and a property, unbatched, come from a broker in another process. Every
+variant receives each message, sends one unbatched copy, and acks the original when the copy is
+persisted, with 200 messages at a time. The variants take turns, each on a topic of its own, on one
+transport after the other. The medians count. The bar: a letter takes at most 1.2 times as long as a
+plain copy on the same transport, or 1.3 times on the stock transport. A letter written by hand is
+measured as well, because the seven properties of a letter (more for a dead letter) have a price in
+every client.
 
     python -m integration.benchmarks.forwarding [--url URL] [--rounds 3] [--messages 20000]
 """
@@ -33,9 +33,9 @@ ROUNDS = 3
 MESSAGES = 20_000
 CONCURRENCY = 200
 HOUR = timedelta(hours=1)
-SLOWER = {"native": 1.2, "encore": 1.3}  # the promise
+SLOWER = {"native": 1.2, "encore": 1.3}  # the bars, by label
 
-#: As the producers of letters are made.
+#: The options of the producers of letters.
 LETTER_PRODUCER: Any = {
     "batching_enabled": False,
     "chunking_enabled": True,
@@ -47,7 +47,7 @@ Variant = Callable[[encore.Client, str, int], Awaitable[float]]
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS, messages: int = MESSAGES) -> list[Row]:
-    """Measure the ways in turn, on either transport."""
+    """Measure the variants in turn, on each transport."""
     rows: list[Row] = []
     for label, name in OURS.items():
         with broker(url) as broker_url:
@@ -59,7 +59,7 @@ def run(url: str | None = None, *, rounds: int = ROUNDS, messages: int = MESSAGE
 
 
 def rows_of(name: str, medians: Mapping[str, float], factor: float) -> Iterator[Row]:
-    """The rows of one transport."""
+    """Yield the rows of one transport."""
     for variant, what in (("retry", "retry letters"), ("nack", "dead letters by nack")):
         for beside, bar in (("plain copy", medians["plain"] / factor), ("by hand", None)):
             yield Row(
@@ -82,7 +82,7 @@ async def _measure(url: str, transport: str, rounds: int, messages: int) -> dict
     }
     rates: dict[str, list[float]] = {variant: [] for variant in variants}
     async with encore.Client(url, transport=transport) as client:
-        for measure in variants.values():  # a first turn for whatever is only made once
+        for measure in variants.values():  # warm up
             await measure(client, await _filled_topic(client, messages // 10), messages // 10)
         for _ in range(rounds):
             for variant, measure in variants.items():
@@ -121,7 +121,7 @@ async def _subscribe(client: encore.Client, topic: str, most: int) -> encore.Con
 async def _process_all(
     consumer: encore.Consumer, messages: int, work: Callable[[encore.Message], Awaitable[None]]
 ) -> float:
-    """`CONCURRENCY` workers that receive and do `work`, until all are done; seconds it took."""
+    """Receive and `work` on all messages with `CONCURRENCY` workers. Return the seconds."""
     remaining = messages
 
     async def worker() -> None:
@@ -136,7 +136,7 @@ async def _process_all(
 
 
 async def plain(client: encore.Client, topic: str, messages: int) -> float:
-    """What an application without letters would write."""
+    """Copy messages as an application without letters would."""
     async with (
         await _subscribe(client, topic, 1) as consumer,
         await client.create_producer(f"{topic}-copy", **LETTER_PRODUCER) as producer,
@@ -155,7 +155,7 @@ async def plain(client: encore.Client, topic: str, messages: int) -> float:
 
 
 async def by_hand(client: encore.Client, topic: str, messages: int) -> float:
-    """The same letter, written by an application."""
+    """Write the same letter as an application would by hand."""
     async with (
         await _subscribe(client, topic, 1) as consumer,
         await client.create_producer(f"{topic}-copy", **LETTER_PRODUCER) as producer,
@@ -185,7 +185,7 @@ async def by_hand(client: encore.Client, topic: str, messages: int) -> float:
 
 
 async def retry_letters(client: encore.Client, topic: str, messages: int) -> float:
-    """Retry letters of an hour."""
+    """Send retry letters with a delay of one hour."""
     async with await _subscribe(client, topic, 1) as consumer:
         return await _process_all(
             consumer, messages, lambda message: consumer.reconsume_later(message, HOUR)
@@ -193,7 +193,7 @@ async def retry_letters(client: encore.Client, topic: str, messages: int) -> flo
 
 
 async def dead_letters(client: encore.Client, topic: str, messages: int) -> float:
-    """The last look of each, received and nacked, until the last original is acked."""
+    """Measure the last delivery of each message: received, nacked, dead-lettered, and acked."""
     async with await _subscribe(client, topic, 1) as consumer:
         await _process_all(
             consumer, messages, lambda message: consumer.negative_acknowledge(message, 1)
@@ -201,13 +201,13 @@ async def dead_letters(client: encore.Client, topic: str, messages: int) -> floa
         await asyncio.sleep(1.5)
         began = time.perf_counter()
         await _process_all(consumer, messages, consumer.negative_acknowledge)
-        while consumer.statistics().unacked:  # noqa: ASYNC110 - nothing tells of one
+        while consumer.statistics().unacked:  # noqa: ASYNC110 - there is no event to await
             await asyncio.sleep(0.005)
         return time.perf_counter() - began
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Retry letters and dead letters.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -30,7 +30,7 @@ from pulsar_encore.devbroker.thread import BrokerThread, run_in_thread
 
 MESSAGES: Final = 45_000
 GOAL_MS: Final = 10.0
-_BODY: Final = b"x" * 10  # small ones: most messages in a read of 256 KiB
+_BODY: Final = b"x" * 10  # small, so that a read of 256 KiB has many messages
 _SHARED: Final = encore.ConsumerType.Shared
 _EXCLUSIVE: Final = encore.ConsumerType.Exclusive
 
@@ -225,7 +225,7 @@ async def cumulative(bench: Bench) -> None:
             messages = await bench.held(consumer)
             last, kept = messages[-2], messages if kept_by_application else []
             del messages
-            kind = "kept" if kept_by_application else "let go"
+            kind = "kept" if kept_by_application else "not kept"
             async with bench.measured(f"acknowledge_cumulative, batch {batch}, {kind}"):
                 await consumer.acknowledge_cumulative(last)
             del kept
@@ -485,7 +485,8 @@ async def batch_received(bench: Bench) -> None:
             batch_receive_policy=encore.BatchReceivePolicy(bench.messages, -1, 20_000),
         )
         async with bench.measured(f"batch_receive of 45,000, batch {batch}"):
-            kept = await consumer.batch_receive()  # freed later: that is a step of its own
+            # freed later, because freeing is a step of its own
+            kept = await consumer.batch_receive()
         assert len(kept) == bench.messages
         del kept
         await consumer.close()

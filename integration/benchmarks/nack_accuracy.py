@@ -1,10 +1,10 @@
-"""A nack with a delay: when is it asked for again? 0.05 s and 1 s, at 20 and 10,000 a second.
+"""How far from its due time a nacked message is requested, with 0.05 s and 1 s, at 20 and 10,000/s.
 
-Read from the development broker's record, in another process: the first time each entry is asked
-for, minus the time of the nack, minus the delay; below 0 is early. With `--url` it is the time at
-which each message is back in the application, the broker's way included. The bar is 10 ms behind
-the bucket that the due time is rounded up to, over the stock engine, which asks in its own time,
-100 ms; with `--bits 0` a bucket is 1 ms.
+The times come from the record of the development broker, in another process: the first request for
+each entry, minus the time of the nack, minus the delay. A negative figure is early. With `--url` it
+is the time at which each message is back in the application, with the broker's part included. The
+bar is 10 ms after the bucket to which the due time is rounded up. It is 100 ms on the stock
+transport, where the C++ client's timer sends the requests. With `--bits 0` a bucket is 1 ms.
 
     python -m integration.benchmarks.nack_accuracy [--url URL] [--delays 0.05,1,60] [--bits 0]
 """
@@ -30,9 +30,9 @@ from .recording_broker import Redeliveries, recording_broker
 
 DELAYS_S: Final = (0.05, 1.0)
 TICK_S: Final = 0.005
-#: How much later than its bucket, in ms.
+#: The bars: how long after its bucket a request may come, in ms.
 LATE_MS: Final = {"native": 10.0, "encore": 100.0}
-#: Nacks a second -> how many.
+#: Nacks per second -> number of nacks.
 RATES: Final = {20: 100, 10_000: 20_000}
 SETTLE_S: Final = 1.0
 
@@ -48,10 +48,12 @@ async def errors_ms(
     per_s: int,
     bits: int | None,
 ) -> list[float]:
-    """How far from its time each entry was asked for, or came back when nobody can be asked, in ms.
+    """Return how far from its due time each entry was requested, in ms.
+
+    Without `read`, the time of the redelivery counts.
 
     Raises:
-        AssertionError: An entry was never asked for.
+        AssertionError: if an entry was never requested.
     """
     count = RATES[per_s]
     topic = fresh_topic()
@@ -90,7 +92,7 @@ async def errors_ms(
             receive_task.cancel()
         requested_at = redelivered_at if read is None else await asyncio.to_thread(read)
     missing = nacked.keys() - requested_at.keys()
-    assert not missing, f"{len(missing)} of {count} entries were never asked for again"
+    assert not missing, f"{len(missing)} of {count} entries were never requested again"
     return [requested_at[key] - at_ms - delay_s * 1000 for key, at_ms in nacked.items()]
 
 
@@ -155,8 +157,8 @@ def run(
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
-    parser = argparse.ArgumentParser(description="When nacked messages are asked for again.")
+    """Print the table. Return 1 if a bar was missed, else 0."""
+    parser = argparse.ArgumentParser(description="When nacked messages are requested.")
     parser.add_argument("--url")
     parser.add_argument("--delays", default=",".join(map(str, DELAYS_S)), help="in s, by commas")
     parser.add_argument("--bits", type=int, help="negative_ack_precision_bit_cnt")

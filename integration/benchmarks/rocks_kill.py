@@ -1,9 +1,9 @@
-"""State in RocksDB under load, killed at random moments: nothing lost, no count too low.
+"""Kill a process with state in RocksDB at random moments: no record is lost or counted too low.
 
-A child hands over messages (alone, and in batches of 50), acks and nacks them, takes what is due,
-and says on a pipe what it did: of a hand-over and of a nack once the call has returned, of an ack
-and of what is done with before it is called. It is killed with SIGKILL; then the directory is
-opened and held against what was said, and the next child goes on with it.
+A child delivers messages (unbatched, and in batches of 50), acks and nacks them, takes due ones,
+and reports each step on a pipe. Deliveries and nacks are reported after the call has returned, acks
+and finished messages before the call. The child is killed with SIGKILL. The directory is then
+opened and compared with the reports, and the next child continues with it.
 
     python -m integration.benchmarks.rocks_kill [--kills 50] [--seed 1]
 """
@@ -32,12 +32,12 @@ START_S = 60
 
 @dataclass
 class Observed:
-    """What children said.
+    """The reports of all children.
 
     Attributes:
-        attempts: By message: the highest hand-over that was told, of what is not perhaps acked.
-        waiting: By message: until when, of what surely waits.
-        found: Hand-overs and nacks that the directory was held against, over all kills.
+        attempts: The highest reported attempt of each message that is certainly not acked.
+        waiting: The due time of each message that certainly waits.
+        found: Deliveries and nacks that were compared, over all kills.
     """
 
     attempts: dict[MessageKey, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Observed:
     found: int = 0
 
     def record(self, line: str) -> None:
-        """One thing a child said."""
+        """Record one line of a child."""
         what, *numbers = line.split()
         ledger, entry, index, value = map(int, numbers)
         key = (ledger, entry, index)
@@ -53,20 +53,18 @@ class Observed:
             self.attempts[key] = max(self.attempts.get(key, 0), value)
         elif what == "waits":
             self.waiting[key] = value
-        elif what in ("acks", "nacks", "done"):  # from now on, perhaps
+        elif what in ("acks", "nacks", "done"):  # it may have happened from now on
             self.waiting.pop(key, None)
             if what == "acks":
                 self.attempts.pop(key, None)
 
     def check(self, source: TopicStore) -> list[str]:
-        """What the directory does not know any more."""
+        """Return the reports that are missing from the directory."""
         missing = []
         for (ledger, entry, index), attempts in self.attempts.items():
             found = source.records.recall(ledger, entry, index)
             if found is None or found.attempts < attempts:
-                missing.append(
-                    f"{ledger}:{entry}:{index} was handed over {attempts} times: {found}"
-                )
+                missing.append(f"{ledger}:{entry}:{index} was delivered {attempts} times: {found}")
         for key, due_ms in self.waiting.items():
             found = source.records.recall(*key)
             if found is None or found.due_ms != due_ms:
@@ -76,7 +74,7 @@ class Observed:
 
 
 def topic_of(store: RocksStore) -> TopicStore:
-    """The one source of all children."""
+    """Return the topic store that all children use."""
     return store.source("persistent://public/default/kills", "s")
 
 
@@ -84,9 +82,9 @@ class Child:
     """Works until it is killed.
 
     Args:
-        path: Of the state.
-        run_number: How many children were before.
-        seed: Of what it does.
+        path: Directory of the state.
+        run_number: Number of children before this one.
+        seed: Seed of its decisions.
     """
 
     def __init__(self, path: Path, run_number: int, seed: int) -> None:
@@ -94,7 +92,7 @@ class Child:
         self.now = 1_800_000_000_000 + run_number * 1_000
         self.source = topic_of(RocksStore(path, wall_now_ms=self.now))
         self.ledger, self.entry = run_number, 0
-        self.due = TimeBucketIndex()  # as the consumer has it
+        self.due = TimeBucketIndex()  # as in the consumer
         for (ledger, entry), record in self.source.records.entries_waiting():
             for index, due_ms in record.dues_by_index().items():
                 self.due.add((ledger, entry, index), due_ms, 0)
@@ -102,14 +100,14 @@ class Child:
         self.size: dict[tuple[int, int], int] = {}
 
     def run(self) -> None:
-        """One thing after the other, for ever."""
+        """Run one random step after another, for ever."""
         steps = (self.hand_over, self.ack, self.nack, self.take_due, self.flush)
         for step in iter(lambda: self.rng.choices(steps, (5, 4, 4, 3, 1))[0], None):
             step()
             self.now += self.rng.randrange(50)
 
     def hand_over(self) -> None:
-        """New messages: up to 32 alone, or a batch."""
+        """Deliver new messages: up to 32 unbatched ones, or a batch."""
         self.entry += 1
         if self.rng.random() < 0.3:
             key = (self.ledger, self.entry)
@@ -126,12 +124,12 @@ class Child:
         report("handed", ((key, 1) for key in keys))
 
     def sample_held(self) -> list[MessageKey]:
-        """Of what is held."""
+        """Return some of the held messages."""
         keys = list(self.held)
         return self.rng.sample(keys, min(len(keys), self.rng.randrange(1, 20)))
 
     def ack(self) -> None:
-        """Some of what is held."""
+        """Ack some of the held messages."""
         keys = self.sample_held()
         report("acks", ((key, 0) for key in keys))
         for ledger, entry, index in keys:
@@ -139,7 +137,7 @@ class Child:
             self.source.records.settled(ledger, entry, 1 << index if index >= 0 else None)
 
     def nack(self) -> None:
-        """Some of what is held."""
+        """Nack some of the held messages."""
         keys = self.sample_held()
         report("nacks", ((key, 0) for key in keys))
         waits = []
@@ -153,7 +151,7 @@ class Child:
         report("waits", waits)
 
     def take_due(self) -> None:
-        """What is due is handed over again."""
+        """Deliver due messages again."""
         keys = list(self.due.pop_due(self.now, 50))
         report("done", ((key, 0) for key in keys))
         self.source.records.passed(keys)
@@ -170,12 +168,12 @@ class Child:
         report("handed", taken)
 
     def flush(self) -> None:
-        """What is old in memory."""
+        """Write old records that are only in memory."""
         self.source.records.flush(self.now)
 
 
 def report(what: str, values: Iterable[tuple[MessageKey, int]]) -> None:
-    """Say it, whole, before anything else is done."""
+    """Write all lines before returning."""
     text = "".join(f"{what} {key[0]} {key[1]} {key[2]} {value}\n" for key, value in values)
     data = text.encode()
     while data:
@@ -183,7 +181,7 @@ def report(what: str, values: Iterable[tuple[MessageKey, int]]) -> None:
 
 
 def kill_again_and_again(folder: Path, kills: int, seed: int) -> tuple[Observed, list[str]]:
-    """Run children and kill them; returns what they said and what of it was not found."""
+    """Run children and kill them. Return their reports and the missing ones."""
     observed, missing = Observed(), []
     rng = random.Random(seed)
     for run_number in range(kills):
@@ -202,9 +200,9 @@ def kill_again_and_again(folder: Path, kills: int, seed: int) -> tuple[Observed,
             lines = [first, *child.stdout]
             kill_timer.join()
         if not first or child.returncode != -9:
-            missing.append(f"child {run_number} ended by itself: {child.returncode}")
+            missing.append(f"child {run_number} ended before the kill: {child.returncode}")
         for line in lines:
-            if line.endswith(b"\n"):  # what was cut off had not been done, or was not told
+            if line.endswith(b"\n"):  # an incomplete line is not a report
                 observed.record(line.decode())
         store = RocksStore(folder, wall_now_ms=0)
         missing += [f"after kill {run_number}: {each}" for each in observed.check(topic_of(store))]
@@ -213,7 +211,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int) -> tuple[Observed,
 
 
 def main() -> int:
-    """Print what was found; 1 when anything was not."""
+    """Print the result. Return 1 if a report was missing, else 0."""
     parser = argparse.ArgumentParser(description="Kill a process that has state in RocksDB.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
@@ -229,7 +227,7 @@ def main() -> int:
         )
     print(
         f"seed {options.seed}: {options.kills} kills in {time.perf_counter() - start:.0f} s, "
-        f"{observed.found} times looked for what was told, {len(missing)} times not found"
+        f"{observed.found} reports compared, {len(missing)} not found"
     )
     print("\n".join(missing[:20]))
     return 1 if missing else 0

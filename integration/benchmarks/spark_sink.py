@@ -1,9 +1,9 @@
-"""The Spark sink beside row-wise writers that do the same: rows into a topic, in one session.
+"""The Spark sink compared with row-wise writers of the same rows, in one session.
 
-Each row has a value of 100 bytes, a key and an event time. Row-wise are a writer that sends each
-row by this SDK's `Producer.send`, and one that does by the stock client's `send_async`; both keep
-as many messages under way as the sink does. They take turns on new topics, and the medians count.
-The bar: 4 times the rows/s of the first, whose publishing is the same.
+Each row has a value of 100 bytes, a key and an event time. One row-wise writer sends each row with
+this SDK's `Producer.send`, another with the stock client's `send_async`. Both keep as many messages
+pending as the sink does. The writers take turns on new topics, and the medians count. The bar: 4
+times the rows/s of the first row-wise writer, which publishes in the same way.
 
     python -m integration.benchmarks.spark_sink [--url URL] [--rows 100000] [--rounds 3]
 """
@@ -55,7 +55,7 @@ class Arrow(DataSource):
 
 
 class Rowwise(Arrow):
-    """A row at a time by this SDK."""
+    """Writes one row at a time with this SDK."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class Rowwise(Arrow):
 
 
 class StockRowwise(Rowwise):
-    """A row at a time by the stock client."""
+    """Writes one row at a time with the stock client."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,7 +77,7 @@ class StockRowwise(Rowwise):
 
 
 class RowWriter(DataSourceWriter):
-    """Sends each row by `Producer.send`, some thousands at once."""
+    """Sends each row with `Producer.send`, some thousands at once."""
 
     def __init__(self, url: str, topic: str) -> None:
         self.url = url
@@ -121,7 +121,7 @@ class RowWriter(DataSourceWriter):
 
 
 class StockRowWriter(RowWriter):
-    """Sends each row by the C++ library, which batches and waits on threads of its own."""
+    """Sends each row with the C++ client, which batches and waits on threads of its own."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         import pulsar
@@ -157,7 +157,7 @@ SIDES: Final = (Arrow, Rowwise, StockRowwise)
 
 
 def rows_of(spark: SparkSession, count: int) -> DataFrame:
-    """What is written; computed beforehand, so that its making is no part of the figures."""
+    """Return the rows to write, computed in advance and cached."""
     made = spark.range(0, count, numPartitions=TASKS).select(
         F.rpad(F.col("id").cast("string"), 100, "x").cast("binary").alias("value"),
         F.concat(F.lit("key-"), F.col("id") % 1000).alias("__key"),
@@ -169,7 +169,7 @@ def rows_of(spark: SparkSession, count: int) -> DataFrame:
 
 
 def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> list[Row]:
-    """Measure all sides in turn, after one round that warms them up."""
+    """Measure all writers in turn, after one round of warm-up."""
     rates: dict[str, list[float]] = {each.name(): [] for each in SIDES}
     with broker(url) as broker_url, spark_session(f"local[{TASKS}]") as spark:
         for side in SIDES:
@@ -206,7 +206,7 @@ def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> li
 
 
 def main() -> int:
-    """Print the table; the exit code says whether the bar was met."""
+    """Print the table. Return 1 if the bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="The Spark sink.")
     parser.add_argument("--url")
     parser.add_argument("--rows", type=int, default=ROWS)
