@@ -84,7 +84,7 @@ class Observed:
         expected_count = self.failed.get(message, 0)
         if count < expected_count:
             self.failures.append(
-                f"{message} had failed {expected_count} times and was delivered with the count {count}"
+                f"{message} failed {expected_count} times and was delivered with count {count}"
             )
         due = self.due.pop(message, None)
         if self.has_due_times and due is not None and now < due:
@@ -190,9 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--type", default="Shared", choices=list(encore.ConsumerType.__members__))
     parser.add_argument("--transport", default="native", choices=("native", "stock"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--longest-delay", type=float, default=5, help="longest delay of a nack, in s"
-    )
+    parser.add_argument("--longest-delay", type=float, default=5, help="longest nack delay, in s")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.work:
