@@ -40,7 +40,7 @@ def publish(
     return asyncio.run(send())
 
 
-def reading(reader: Any, server: Server, topic: str, **options: Any) -> Any:
+def with_options(reader: Any, server: Server, topic: str, **options: Any) -> Any:
     """`spark.read` or `spark.readStream` with options; `__` stands for a dot."""
     reader = (
         reader.format("pulsar")
@@ -57,5 +57,5 @@ def values(frame: Any) -> list[bytes]:
     return [bytes(row["value"]) for row in frame.select("value").collect()]
 
 
-def more_than_once(found: Iterable[bytes]) -> dict[bytes, int]:
+def duplicates_in(found: Iterable[bytes]) -> dict[bytes, int]:
     return {value: count for value, count in Counter(found).items() if count > 1}

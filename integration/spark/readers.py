@@ -16,17 +16,19 @@ SMALL: Final = {"pulsar__reader__receiverQueueSize": 10, "maxRecordsPerBatch": 1
 
 def source(server: Server, topic: str, **options: Any) -> PulsarDataSource:
     """Options with `__` for dots; `admin_url=False` leaves that out."""
-    given = {"service.url": server.service_url, "topic": topic}
+    source_options = {"service.url": server.service_url, "topic": topic}
     if options.pop("admin_url", True):
-        given["admin.url"] = server.admin_url
-    given |= {name.replace("__", ".").lower(): str(value) for name, value in options.items()}
-    return PulsarDataSource(given)
+        source_options["admin.url"] = server.admin_url
+    source_options |= {
+        name.replace("__", ".").lower(): str(value) for name, value in options.items()
+    }
+    return PulsarDataSource(source_options)
 
 
 def planned(server: Server, topic: str, **options: Any) -> tuple[Any, list[Any]]:
     """A batch's reader, and its ranges."""
-    made = source(server, topic, **options)
-    reader = made.reader(made.schema())
+    reader_source = source(server, topic, **options)
+    reader = reader_source.reader(reader_source.schema())
     return reader, reader.partitions()
 
 
@@ -64,8 +66,8 @@ class Query:
     def __init__(
         self, server: Server, topic: str, checkpoint: dict[str, Any] | None = None, **options: Any
     ) -> None:
-        made = source(server, topic, latestOffsetPollMs=0, **options)
-        self.reader = made.streamReader(made.schema())
+        reader_source = source(server, topic, latestOffsetPollMs=0, **options)
+        self.reader = reader_source.streamReader(reader_source.schema())
         self.offset = checkpoint or self.reader.initialOffset()
         self.sizes: list[int] = []
 

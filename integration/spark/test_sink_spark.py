@@ -88,14 +88,14 @@ def test_a_batch_is_written_with_all_its_columns(
     session: SparkSession, broker: BrokerThread
 ) -> None:
     at = datetime(2024, 5, 6, 7, 8, 9, 120_000, tzinfo=UTC)
-    made = session.range(0, 2000, numPartitions=2).select(
+    rows_frame = session.range(0, 2000, numPartitions=2).select(
         F.col("id").cast("string").alias("value"),
         F.concat(F.lit("t"), F.col("id") % 2).alias("__topic"),
         F.col("id").cast("string").cast("binary").alias("__key"),
         F.lit(at).alias("__eventTime"),
         F.create_map(F.lit("n"), F.col("id").cast("string")).alias("__messageProperties"),
     )
-    made.write.format("sink").option("service.url", broker.url).mode("append").save()
+    rows_frame.write.format("sink").option("service.url", broker.url).mode("append").save()
     for number in range(2):
         found = read(broker.url, f"t{number}")
         assert Counter(int(each.data()) for each in found) == Counter(range(number, 2000, 2))
@@ -107,10 +107,10 @@ def test_a_batch_is_written_with_all_its_columns(
             assert numbers == sorted(numbers)
 
 
-def test_records_are_encoded(session: SparkSession, broker: BrokerThread) -> None:
-    made = session.createDataFrame([(1, "a"), (2, None)], "id int, name string").coalesce(1)
+def test_rows_are_encoded_as_json_records(session: SparkSession, broker: BrokerThread) -> None:
+    rows_frame = session.createDataFrame([(1, "a"), (2, None)], "id int, name string").coalesce(1)
     options = {"service.url": broker.url, "topic": "t", "valueFormat": "json"}
-    made.write.format("sink").options(**options).mode("append").save()
+    rows_frame.write.format("sink").options(**options).mode("append").save()
     assert [each.data() for each in read(broker.url, "t")] == [
         b'{"id":1,"name":"a"}',
         b'{"id":2,"name":null}',
@@ -118,25 +118,25 @@ def test_records_are_encoded(session: SparkSession, broker: BrokerThread) -> Non
 
 
 @pytest.mark.parametrize(
-    ("mode", "options", "said"),
+    ("mode", "options", "expected"),
     [
         ("append", {"topic": "t", "bogus": "1"}, "there is no option 'bogus'"),
         ("append", {}, "nothing says where rows go"),
         ("overwrite", {"topic": "t"}, "a topic cannot be overwritten"),
     ],
 )
-def test_what_is_wrong_is_said_when_it_is_planned(
-    session: SparkSession, broker: BrokerThread, mode: str, options: dict[str, str], said: str
+def test_wrong_sink_options_raise_when_the_write_is_planned(
+    session: SparkSession, broker: BrokerThread, mode: str, options: dict[str, str], expected: str
 ) -> None:
-    made = session.range(1).select(F.col("id").cast("string").alias("value"))
-    writer = made.write.format("sink").option("service.url", broker.url).options(**options)
+    rows_frame = session.range(1).select(F.col("id").cast("string").alias("value"))
+    writer = rows_frame.write.format("sink").option("service.url", broker.url).options(**options)
     with pytest.raises(PySparkException) as caught:
         writer.mode(mode).save()
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert broker.topics() == []
 
 
-def test_a_stream_is_dead_lettered_and_replayed(
+def test_rows_of_a_stream_are_dead_lettered_and_replayed(
     session: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
     source = tmp_path / "rows"
@@ -176,12 +176,12 @@ def test_a_stream_is_dead_lettered_and_replayed(
     session.createDataFrame(rows, columns).write.format("sink").options(
         **{"service.url": broker.url, "sinkMode": "replay", "replayId": "r"}
     ).mode("append").save()
-    again = read(broker.url, orders)
-    assert Counter(int(each.data()) for each in again) == Counter(range(50))
-    assert {each.properties()[letters.REPLAY_ID] for each in again} == {"r"}
+    replayed = read(broker.url, orders)
+    assert Counter(int(each.data()) for each in replayed) == Counter(range(50))
+    assert {each.properties()[letters.REPLAY_ID] for each in replayed} == {"r"}
 
 
-def test_copies_of_rows_have_what_their_messages_had(
+def test_copies_keep_keys_times_and_properties_of_their_messages(
     session: SparkSession, pulsar: Server, topic: str
 ) -> None:
     """The keys above all: nobody is asked whether they were text or bytes."""
@@ -239,16 +239,16 @@ class Driver:
 
     def __init__(self, checkpoint: Path, options: dict[str, str]) -> None:
         worker_environment()
-        told = {
+        parameters = {
             "checkpoint": str(checkpoint),
             "batches": BATCHES,
             "rows": ROWS,
             "options": {"pauseMs": "25", **options},
         }
-        command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(told)]
-        self._said = TemporaryFile("w+")  # a pipe that nobody empties would stop it
+        command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(parameters)]
+        self._output = TemporaryFile("w+")  # a pipe that nobody empties would stop it
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=self._said
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=self._output
         )
 
     @property
@@ -259,17 +259,17 @@ class Driver:
         """Why it has ended; "" when it came to its own end."""
         if not self._process.returncode:
             return ""
-        self._said.seek(0)
-        return self._said.read()[-3000:]
+        self._output.seek(0)
+        return self._output.read()[-3000:]
 
-    def _family(self) -> list[psutil.Process]:
+    def _children(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
     def kill_worker(self) -> bool:
         """Kill one of Spark's Python workers; whether there was one."""
-        for each in self._family():
+        for each in self._children():
             with suppress(psutil.NoSuchProcess):
                 parent = each.parent()
                 if parent is not None and "pyspark.daemon" in parent.cmdline():
@@ -279,14 +279,14 @@ class Driver:
 
     def kill(self) -> None:
         """Kill the driver, its JVM and all of its workers."""
-        family = self._family()
+        children = self._children()
         self._process.kill()
-        for each in family:
+        for each in children:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         self._process.wait()
-        self._said.close()
-        psutil.wait_procs(family, timeout=10)
+        self._output.close()
+        psutil.wait_procs(children, timeout=10)
 
 
 def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[], int]) -> int:
@@ -321,7 +321,9 @@ def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[
 
 
 @pytest.mark.timeout(700)
-def test_nothing_is_lost_over_kills(broker: BrokerThread, tmp_path: Path) -> None:
+def test_no_row_is_lost_when_drivers_and_workers_are_killed(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
     topic = "persistent://public/default/t"
     broker.create_topic(topic)
 
@@ -341,10 +343,12 @@ def test_nothing_is_lost_over_kills(broker: BrokerThread, tmp_path: Path) -> Non
     assert run_with_kills(tmp_path / "checkpoint", options, stored) == KILLS
     found = Counter(int(each.data()) for each in read(broker.url, topic))
     assert sorted(found) == list(range(TOTAL))
-    doubles = found.total() - TOTAL
-    print(f"{KILLS} kills, {TOTAL} rows: none lost, {doubles} stored twice without deduplication")
+    duplicates = found.total() - TOTAL
+    print(
+        f"{KILLS} kills, {TOTAL} rows: none lost, {duplicates} stored twice without deduplication"
+    )
     # What a broker that deduplicates drops of them: whatever is not above the producer's highest.
-    assert doubles == _dropped(broker, topic)
+    assert duplicates == _dropped(broker, topic)
 
 
 def _dropped(broker: BrokerThread, topic: str) -> int:
@@ -382,14 +386,14 @@ def attempt(options: dict[str, str], rows: Sequence[bytes], killed_after: int = 
     """An attempt at a task whose worker dies after so many rows."""
     sent = rows if killed_after < 0 else rows[:killed_after]
     numbering = numbering_of(Context(), options["producerName"])
-    of_all = RowSpool(lambda batch, first: _chunk(batch), copies=False)
-    of_all.add(_batch(rows))
-    of_all.close()
+    all_rows = RowSpool(lambda batch, first: _chunk(batch), copies=False)
+    all_rows.add(_batch(rows))
+    all_rows.close()
 
-    class Dying(RowSpool):
-        digest = of_all.digest  # that of all of its rows, though it does not get to send them
+    class TruncatedSpool(RowSpool):
+        digest = all_rows.digest  # that of all of its rows, though it does not get to send them
 
-    with patch.object(writers, "RowSpool", Dying):
+    with patch.object(writers, "RowSpool", TruncatedSpool):
         checked = writers._checked(options, VALUE, streaming=True)
         writers.write_rows(*checked, iter([_batch(sent)]), numbering)
 
@@ -407,7 +411,7 @@ TOPIC_OF_ATTEMPTS = "persistent://public/dedup/attempts"
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_rows_that_changed_between_attempts_are_stored(
+def test_rows_changed_between_attempts_are_stored_despite_deduplication(
     pulsar: Server, admin: Admin, partitions: int
 ) -> None:
     """A broker that deduplicates drops by number, whatever a row holds."""
@@ -415,9 +419,13 @@ def test_rows_that_changed_between_attempts_are_stored(
     admin.create_namespace(namespace)
     admin.set_namespace_policy(namespace, "deduplication", True)
     rows = [b"%d" % each for each in range(60)]
-    mended = [*rows[:30], b"mended", *rows[31:]]
+    changed_rows = [*rows[:30], b"mended", *rows[31:]]
     try:
-        for name, again in (("alike", rows), ("other-cut", rows[30:]), ("mended", mended)):
+        for name, second_rows in (
+            ("alike", rows),
+            ("other-cut", rows[30:]),
+            ("changed_rows", changed_rows),
+        ):
             topic = f"persistent://{namespace}/{name}"
             if partitions:
                 admin.create_partitioned_topic(topic, partitions)
@@ -431,18 +439,18 @@ def test_rows_that_changed_between_attempts_are_stored(
             }
             with patch(f"{__name__}.TOPIC_OF_ATTEMPTS", topic):
                 attempt(options, rows, killed_after=40)
-                attempt(options, again)
-                attempt(options, again)
+                attempt(options, second_rows)
+                attempt(options, second_rows)
             found = Counter(each.data() for each in read(pulsar.service_url, topic))
-            assert set(again) <= found.keys(), name
-            if again is rows:
+            assert set(second_rows) <= found.keys(), name
+            if second_rows is rows:
                 assert max(found.values()) == 1
     finally:
         admin.delete_namespace(namespace)
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_a_row_that_failed_is_stored_once_it_can_be(
+def test_a_failed_row_is_stored_in_a_later_attempt_despite_deduplication(
     pulsar: Server, admin: Admin, partitions: int
 ) -> None:
     """Those behind it were stored, and brokers drop what is not above the highest number."""
@@ -475,7 +483,7 @@ def test_a_row_that_failed_is_stored_once_it_can_be(
 
 
 @pytest.mark.timeout(700)
-def test_nothing_is_stored_twice_where_the_broker_deduplicates(
+def test_no_row_is_stored_twice_on_a_deduplicating_broker(
     pulsar: Server, admin: Admin, tmp_path: Path
 ) -> None:
     namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"

@@ -17,9 +17,9 @@ from pulsar_encore.spark import register
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .numbered_topics import body, more_than_once, publish, reading, values
+from .numbered_topics import body, duplicates_in, publish, values, with_options
 from .spark_kit import ROOT
-from .test_source import until
+from .test_source import wait_until
 
 MESSAGES = 60_000
 
@@ -44,12 +44,12 @@ def failed_tasks(spark: SparkSession, group: str) -> int:
     return sum(stage.numFailedTasks for stage in stages if stage)
 
 
-def test_workers_killed_while_they_read_a_batch(
+def test_killed_workers_are_replaced_and_each_message_is_read_once(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
 ) -> None:
     publish(pulsar, topic, range(MESSAGES), batch=100)
     admin.create_subscription(topic, "keep")
-    frame = reading(
+    frame = with_options(
         spark.read,
         pulsar,
         topic,
@@ -73,7 +73,7 @@ def test_workers_killed_while_they_read_a_batch(
         names = admin.stats(topic)["subscriptions"]
         return any(name != "keep" and "-probe-" not in name for name in names)
 
-    until(reads, "a task that reads")
+    wait_until(reads, "a task that reads")
     assert writing.is_alive()
     killed = workers()
     for each in killed:
@@ -84,7 +84,7 @@ def test_workers_killed_while_they_read_a_batch(
     assert killed, "somebody read"
     assert failed_tasks(spark, topic) > 0, "and its task was done again"
     found = values(spark.read.parquet(str(folder / "rows")))
-    assert more_than_once(found) == {}
+    assert duplicates_in(found) == {}
     assert sorted(found) == [body(each) for each in range(MESSAGES)]
 
 
@@ -98,7 +98,7 @@ print("rows", frame.count())
 """
 
 
-def test_a_program_whose_interpreter_is_not_on_path(
+def test_workers_use_the_interpreter_of_the_driver(
     pulsar: Server, topic: str, folder: Path
 ) -> None:
     """As ``.venv/bin/python job.py``: the `python3` of PATH has no packages."""
@@ -120,7 +120,7 @@ def test_a_program_whose_interpreter_is_not_on_path(
     assert "rows 5" in done.stdout, done.stderr[-2000:]
 
 
-def test_another_name_where_a_jvm_source_has_ours(
+def test_the_source_can_be_registered_under_another_name(
     spark: SparkSession, pulsar: Server, topic: str
 ) -> None:
     """Spark refuses a name that the class path has; the source takes any other."""

@@ -26,8 +26,8 @@ def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def letter(number: int, **said: Any) -> dict[str, Any]:
-    """A row: the letter of order `number`, in an entry of its own; `said` by column's key."""
+def letter(number: int, **columns: Any) -> dict[str, Any]:
+    """A row: the letter of order `number`, in an entry of its own; `columns` by column's key."""
     row: dict[str, Any] = {
         "key": None,
         "topic": DEAD,
@@ -50,15 +50,15 @@ def letter(number: int, **said: Any) -> dict[str, Any]:
         "lastTime": at(number),
         "consumer": "worker",
     }
-    value = said.pop("value", b"%d" % number)
-    return {"value": value, **{f"__{key}": each for key, each in (row | said).items()}}
+    value = columns.pop("value", b"%d" % number)
+    return {"value": value, **{f"__{key}": each for key, each in (row | columns).items()}}
 
 
 def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
     """As a batch read gives them."""
-    whole = [{name: row.get(name) for name in SCHEMA.names} for row in rows]
+    complete_rows = [{name: row.get(name) for name in SCHEMA.names} for row in rows]
     # By Arrow, which needs no worker.
-    return spark.createDataFrame(pa.Table.from_pylist(whole, arrow_schema(SCHEMA)), SCHEMA)
+    return spark.createDataFrame(pa.Table.from_pylist(complete_rows, arrow_schema(SCHEMA)), SCHEMA)
 
 
 def stream(spark: SparkSession, folder: str, rows: Iterable[dict[str, Any]]) -> DataFrame:

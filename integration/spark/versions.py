@@ -36,7 +36,7 @@ TESTS: Final = tuple(
 _UNRAISABLE: Final = "ignore::pytest.PytestUnraisableExceptionWarning"
 
 
-def installed(release: str) -> Path:
+def install(release: str) -> Path:
     """Return the folder of a release, which is installed if it is not there."""
     folder = FOLDER / release
     if not (folder / "pyspark").exists():
@@ -45,22 +45,31 @@ def installed(release: str) -> Path:
     return folder
 
 
-def main(releases: list[str], given: list[str]) -> int:
+def main(releases: list[str], pytest_arguments: list[str]) -> int:
     """Run the tests with each release; the exit code is that of the last run that failed."""
     code = 0
     for release in releases:
-        paths = [str(installed(release)), str(ROOT / "sdk"), str(ROOT)]
+        paths = [str(install(release)), str(ROOT / "sdk"), str(ROOT)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         environment.pop("SPARK_HOME", None)
         print(f"PySpark {release}", flush=True)
         # Older releases leave sockets open, which is an error of a test otherwise.
-        lenient = ["-W", "ignore::ResourceWarning", "-W", _UNRAISABLE]
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *lenient, *(given or TESTS)]
+        warning_options = ["-W", "ignore::ResourceWarning", "-W", _UNRAISABLE]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "0",
+            *warning_options,
+            *(pytest_arguments or TESTS),
+        ]
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode or code
     return code
 
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
-    sys.exit(main(arguments[:cut], arguments[cut + 1 :]))
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
+    sys.exit(main(arguments[:separator], arguments[separator + 1 :]))
