@@ -1,4 +1,4 @@
-"""Topics with numbered messages, and what arrived of them."""
+"""Topics with numbered messages, and checks of the messages that arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def body(number: int) -> bytes:
 def publish(
     server: Server, topic: str, numbers: Iterable[int], *, batch: int = 0, **options: Any
 ) -> list[encore.MessageId]:
-    """Send messages, in batches of `batch` if that is not 0."""
+    """Send messages, in batches of `batch` if it is not 0."""
 
     async def send() -> list[encore.MessageId]:
         async with encore.Client(server.service_url) as client:
@@ -41,7 +41,7 @@ def publish(
 
 
 def with_options(reader: Any, server: Server, topic: str, **options: Any) -> Any:
-    """`spark.read` or `spark.readStream` with options; `__` stands for a dot."""
+    """Return `spark.read` or `spark.readStream` with options; `__` in a name stands for a dot."""
     reader = (
         reader.format("pulsar")
         .option("service.url", server.service_url)

@@ -1,4 +1,4 @@
-"""The sink as a data source that may be slowed down, so that a kill finds it at work."""
+"""The sink as a data source that can be slowed down, so that a kill hits it during a write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pulsar_encore.spark.sink import batch_writer, stream_writer
 
 
 class Sink(DataSource):
-    """``format("sink")``; its option `pauseMs` is a wait before each record batch."""
+    """``format("sink")``. Its option `pauseMs` is a pause before each record batch."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.sink_options = dict(options)
@@ -37,7 +37,7 @@ class Sink(DataSource):
 
 
 class SlowWriter(DataSourceStreamArrowWriter):
-    """Another writer, slowed down."""
+    """Another writer with a pause before each record batch."""
 
     def __init__(self, writer: DataSourceStreamArrowWriter, pause_s: float) -> None:
         self.writer = writer

@@ -1,4 +1,4 @@
-"""Encrypted topics in Spark, on a real Pulsar: written and read with keys, refused without."""
+"""Encrypted topics in Spark, on a real Pulsar: written and read with keys, refused without keys."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_messages_without_a_key_are_discarded_or_delivered_encrypted_by_option(
     )
     assert len(undecrypted) == 12
     assert undecrypted[5:9] == [body(each) for each in range(5, 9)]
-    assert all(len(each) == 8 + 16 for each in undecrypted[:5] + undecrypted[9:])  # and its tag
+    # plus the authentication tag
+    assert all(len(each) == 8 + 16 for each in undecrypted[:5] + undecrypted[9:])
     with pytest.raises(PySparkException, match="cryptoPrivateKeyPath: cannot read"):
         missing = {"pulsar__reader__cryptoPrivateKeyPath": private + ".gone"}
         with_options(spark.read, pulsar, topic, **missing).load().collect()

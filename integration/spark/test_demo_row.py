@@ -1,4 +1,4 @@
-"""The demonstration's row of Spark with Java: its figures, and that nothing is left of it."""
+"""The row of the demonstration that needs Spark and Java: its figures, and its cleanup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ sys.exit(run_demo(sys.argv[1] or None, scenarios=[smaller]))
 
 
 def start_demo(url: str, folder: Path) -> subprocess.Popen[str]:
-    """The demonstration with that row alone, smaller; its temporary files are in the folder."""
+    """Start the demonstration with this row only and fewer messages. Its temporary files are in
+    `folder`.
+    """
     worker_environment()
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, url],
@@ -40,7 +42,7 @@ def start_demo(url: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Processes that were started with the folder for their temporary files."""
+    """Return the processes that use `folder` for temporary files."""
     processes = []
     for each in psutil.process_iter():
         try:
@@ -60,7 +62,7 @@ def assert_cleaned_up(folder: Path) -> None:
 
 
 def test_a_stream_killed_midway_writes_each_row_once(tmp_path: Path) -> None:
-    process = start_demo("", tmp_path)  # the real one has test_kills
+    process = start_demo("", tmp_path)  # `test_kills` covers a real broker
     try:
         output, problems = process.communicate(timeout=280)
     finally:
@@ -85,7 +87,7 @@ def test_an_interrupted_demo_leaves_no_processes_and_files(tmp_path: Path) -> No
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=150)  # Spark that is starting hears of it once it has started
+        process.communicate(timeout=150)  # a starting Spark handles the signal after its start
         assert process.returncode != 0
         assert_cleaned_up(tmp_path)
     finally:

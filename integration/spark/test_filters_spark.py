@@ -1,4 +1,4 @@
-"""Filters of a query, handed to the source: the same rows, and a real Pulsar sends less."""
+"""Filters of a query in the source: the same rows, and fewer messages from a real Pulsar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..pulsar_server import Server
 from .numbered_topics import body, publish, with_options
 
 ENABLED = "spark.sql.python.filterPushdown.enabled"
-LEDGER_MESSAGES = 100  # messages of a ledger
+LEDGER_MESSAGES = 100  # messages in each ledger
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def set_pushdown(spark: SparkSession) -> Iterator[Callable[[bool], None]]:
 
 
 def create_idle_subscription(server: Server, topic: str) -> None:
-    """A subscription that has read nothing: closed ledgers stay."""
+    """Create a subscription that reads nothing, so that closed ledgers are kept."""
 
     async def subscribe() -> None:
         async with encore.Client(server.service_url) as client:
@@ -42,7 +42,7 @@ def create_idle_subscription(server: Server, topic: str) -> None:
 
 
 def messages_sent(admin: Admin, topic: str) -> int:
-    """Messages that the broker sent to whoever read the topic so far."""
+    """Return the number of messages that the broker has sent to readers of the topic."""
     return int(admin.stats(topic)["msgOutCounter"])
 
 
@@ -63,8 +63,8 @@ def test_ledgers_excluded_by_a_filter_are_not_fetched(
             batch=10 * (part % 2),
         )
         if part < 3:
-            admin.unload(topic)  # closes the ledger
-            publish(pulsar, f"{topic}-other-{part}", [part])  # whose ledger has the next number
+            admin.unload(topic)  # this closes the ledger
+            publish(pulsar, f"{topic}-other-{part}", [part])  # its ledger gets the next number
     ledgers = [each.ledger_id() for each in ids[::LEDGER_MESSAGES]]
     assert len(set(ledgers)) == 4
     assert ledgers[2] - 1 not in ledgers
@@ -84,11 +84,11 @@ def test_ledgers_excluded_by_a_filter_are_not_fetched(
         )
         return reader.load().select(*shown.split(", "))
 
-    # What is asked for, and which messages those are.
+    # Filters, and the numbers of the messages that match.
     cases = [
         (ledger == ledgers[1], range(LEDGER_MESSAGES, 2 * LEDGER_MESSAGES)),
         (ledger > ledgers[2], range(3 * LEDGER_MESSAGES, 4 * LEDGER_MESSAGES)),
-        # Of other topics are these numbers, and a read begins with the next there is.
+        # This ledger belongs to another topic, and a read begins with the next ledger of this one.
         (ledger == ledgers[2] - 1, range(0)),
         (ledger >= ledgers[2] - 1, range(2 * LEDGER_MESSAGES, 4 * LEDGER_MESSAGES)),
         (ledger.isin(ledgers[1], ledgers[2]), range(LEDGER_MESSAGES, 3 * LEDGER_MESSAGES)),
@@ -98,7 +98,7 @@ def test_ledgers_excluded_by_a_filter_are_not_fetched(
         ),
         (ledger <= ledgers[0] - 1, range(0)),
         (ledger > ledgers[3], range(0)),
-        # These are not understood, or not certain, and cost what they cost without.
+        # These filters are not supported or not certain, so they read as much as without a filter.
         (
             (ledger == ledgers[0]) | (ledger == ledgers[3]),
             [*range(LEDGER_MESSAGES), *range(3 * LEDGER_MESSAGES, 4 * LEDGER_MESSAGES)],
@@ -109,7 +109,7 @@ def test_ledgers_excluded_by_a_filter_are_not_fetched(
         (F.col("__partition") == 0, range(0)),
     ]
     for condition, expected in cases:
-        # Without the web service, nobody knows how many entries a closed ledger has.
+        # Without the admin API the number of entries of a closed ledger is unknown.
         for options in ({}, {"minPartitions": "3", "admin.url": pulsar.admin_url}):
             set_pushdown(False)
             plain = sorted(frame(**options).where(condition).collect())

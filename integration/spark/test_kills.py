@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at any moment, a stream into Parquet has every message exactly once."""
+"""A stream into Parquet writes every message exactly once, even if it is killed at any moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_query(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
-    """Start the program; its processes are a group of their own."""
+    """Start the program, with its processes in a group of their own."""
     worker_environment()
     with (folder / "log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(
@@ -45,7 +45,7 @@ def process_tree(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Spark's Python processes below the driver's JVM."""
+    """Return Spark's Python processes below the driver's JVM."""
     found = []
     for each in process_tree(process)[1:]:
         try:
@@ -75,7 +75,7 @@ def test_a_stream_survives_kills_of_driver_and_workers(
     print(f"seed {seed}")
     rng = random.Random(seed)
     publish(pulsar, topic, range(MESSAGES), batch=50)
-    # Else the broker deletes the topic, when the first queries are killed before they began.
+    # Without it the broker deletes the topic if the first queries are killed before they subscribe.
     admin.create_subscription(topic, "keep")
     options = {
         "service.url": pulsar.service_url,

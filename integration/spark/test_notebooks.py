@@ -1,4 +1,4 @@
-"""Each notebook of the examples runs to its end, and prints what stands below its cells."""
+"""Each notebook of the examples runs to its end and prints the output below its cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_S = 240
 
 
 def expected_output(notebook: Path) -> str:
-    """A pattern of the comments that are no cell's title; times are any."""
+    """Return a pattern of the comments that are no cell titles. It matches any times."""
     lines = re.findall(r"^# (?!%%)(.*)", notebook.read_text(encoding="utf-8"), re.MULTILINE)
     return "".join(
         re.sub(r"\d+\\\.\d\\ s", r"\\d+\\.\\d s", re.escape(f"{each}\n")) for each in lines

@@ -1,4 +1,4 @@
-"""The sink in Spark: batches and streams to their topics, and what kills leave behind."""
+"""The sink in Spark: batches, streams, and the topics after drivers and workers were killed."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from .spark_kit import ROOT, worker_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 BATCHES: Final = 6
-ROWS: Final = 1000  # in each
+ROWS: Final = 1000  # in each batch
 TOTAL: Final = BATCHES * ROWS
 
 
@@ -69,7 +69,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def read(url: str, topic: str) -> list[encore.Message]:
-    """All messages of a topic, in order."""
+    """Return all messages of a topic, in order."""
 
     async def all_of_it() -> list[encore.Message]:
         async with (
@@ -102,7 +102,7 @@ def test_a_batch_is_written_with_all_its_columns(
         assert all(each.partition_key_bytes() == each.data() for each in found)
         assert {each.event_timestamp() for each in found} == {int(at.timestamp() * 1000)}
         assert all(each.properties() == {"n": each.data().decode()} for each in found)
-        for task in (range(1000), range(1000, 2000)):  # in the order of the rows, task by task
+        for task in (range(1000), range(1000, 2000)):  # in the order of the rows in each task
             numbers = [number for each in found if (number := int(each.data())) in task]
             assert numbers == sorted(numbers)
 
@@ -184,9 +184,9 @@ def test_rows_of_a_stream_are_dead_lettered_and_replayed(
 def test_copies_keep_keys_times_and_properties_of_their_messages(
     session: SparkSession, pulsar: Server, topic: str
 ) -> None:
-    """The keys above all: nobody is asked whether they were text or bytes."""
+    """The copies show whether a key was text or bytes without an option."""
     sent: dict[bytes, dict[str, Any]] = {
-        b"text": {"partition_key": "aw=="},  # reads as base64, and is text
+        b"text": {"partition_key": "aw=="},  # text that looks like base64
         b"bytes": {"partition_key": b"k"},
         b"binary": {"partition_key": b"\xff\x00", "ordering_key": b"\xfe"},
         b"none": {"event_timestamp": 1_700_000_000_123, "properties": {"p": "1", "q": ""}},
@@ -233,8 +233,8 @@ class Driver:
     """A query in a process of its own.
 
     Args:
-        checkpoint: Of the query.
-        options: Of the sink.
+        checkpoint: Checkpoint folder of the query.
+        options: Options of the sink.
     """
 
     def __init__(self, checkpoint: Path, options: dict[str, str]) -> None:
@@ -246,7 +246,7 @@ class Driver:
             "options": {"pauseMs": "25", **options},
         }
         command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(parameters)]
-        self._output = TemporaryFile("w+")  # a pipe that nobody empties would stop it
+        self._output = TemporaryFile("w+")  # a full pipe would block the process
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=self._output
         )
@@ -256,7 +256,7 @@ class Driver:
         return self._process.poll() is not None
 
     def problems(self) -> str:
-        """Why it has ended; "" when it came to its own end."""
+        """Return the error output of a failed process; "" if it ended normally."""
         if not self._process.returncode:
             return ""
         self._output.seek(0)
@@ -268,7 +268,7 @@ class Driver:
         return []
 
     def kill_worker(self) -> bool:
-        """Kill one of Spark's Python workers; whether there was one."""
+        """Kill one of Spark's Python workers. Return False if there is none."""
         for each in self._children():
             with suppress(psutil.NoSuchProcess):
                 parent = each.parent()
@@ -290,10 +290,10 @@ class Driver:
 
 
 def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[], int]) -> int:
-    """Kill a worker or all of it, in turn, whenever another share of the rows is stored.
+    """Kill a worker or everything, in turn, after each further share of the rows is stored.
 
     Returns:
-        How many kills there were.
+        The number of kills.
     """
     driver = Driver(checkpoint, options)
     kills = failures = 0
@@ -302,8 +302,8 @@ def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[
         while not (driver.ended and not (problems := driver.problems())):
             assert time.monotonic() < deadline, f"{stored()} rows after {kills} kills"
             if driver.ended:
-                # One of the workers is the query's own, that commits: killed, it ends the query, as
-                # Spark has it. Whoever runs that starts it again.
+                # One of the workers belongs to the query and commits. When it is killed, Spark ends
+                # the query. The test starts it again, as an operator would.
                 assert "Python worker exited" in problems and failures < kills, problems
                 failures += 1
                 driver = Driver(checkpoint, options)
@@ -347,12 +347,13 @@ def test_no_row_is_lost_when_drivers_and_workers_are_killed(
     print(
         f"{KILLS} kills, {TOTAL} rows: none lost, {duplicates} stored twice without deduplication"
     )
-    # What a broker that deduplicates drops of them: whatever is not above the producer's highest.
+    # A deduplicating broker would drop all of them: it drops ids that are not above the producer's
+    # highest id.
     assert duplicates == _dropped(broker, topic)
 
 
 def _dropped(broker: BrokerThread, topic: str) -> int:
-    """Messages that a broker would have known by their numbers."""
+    """Count the messages that a deduplicating broker would have dropped."""
 
     def count(running: Any) -> int:
         highest: dict[str, int] = {}
@@ -370,7 +371,7 @@ def _dropped(broker: BrokerThread, topic: str) -> int:
 
 
 class Context:
-    """What a task is told of itself."""
+    """The task context that Spark provides."""
 
     def partitionId(self) -> int:
         return 0
@@ -383,7 +384,7 @@ VALUE = StructType([StructField("value", BinaryType())])
 
 
 def attempt(options: dict[str, str], rows: Sequence[bytes], killed_after: int = -1) -> None:
-    """An attempt at a task whose worker dies after so many rows."""
+    """Run one attempt of a task whose worker dies after `killed_after` rows."""
     sent = rows if killed_after < 0 else rows[:killed_after]
     numbering = numbering_of(Context(), options["producerName"])
     all_rows = RowSpool(lambda batch, first: _chunk(batch), copies=False)
@@ -391,7 +392,7 @@ def attempt(options: dict[str, str], rows: Sequence[bytes], killed_after: int = 
     all_rows.close()
 
     class TruncatedSpool(RowSpool):
-        digest = all_rows.digest  # that of all of its rows, though it does not get to send them
+        digest = all_rows.digest  # the digest of all rows, although it sends only some
 
     with patch.object(writers, "RowSpool", TruncatedSpool):
         checked = writers._checked(options, VALUE, streaming=True)
@@ -414,7 +415,7 @@ TOPIC_OF_ATTEMPTS = "persistent://public/dedup/attempts"
 def test_rows_changed_between_attempts_are_stored_despite_deduplication(
     pulsar: Server, admin: Admin, partitions: int
 ) -> None:
-    """A broker that deduplicates drops by number, whatever a row holds."""
+    """A deduplicating broker drops messages by their sequence id, whatever they contain."""
     namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
     admin.create_namespace(namespace)
     admin.set_namespace_policy(namespace, "deduplication", True)
@@ -453,7 +454,7 @@ def test_rows_changed_between_attempts_are_stored_despite_deduplication(
 def test_a_failed_row_is_stored_in_a_later_attempt_despite_deduplication(
     pulsar: Server, admin: Admin, partitions: int
 ) -> None:
-    """Those behind it were stored, and brokers drop what is not above the highest number."""
+    """Later rows were stored, and a broker drops ids that are not above the highest id."""
     namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
     admin.create_namespace(namespace)
     admin.set_namespace_policy(namespace, "deduplication", True)

@@ -1,4 +1,4 @@
-"""The source in Spark, on a real Pulsar: batches, streams, SQL, and what is wrong with a query."""
+"""The source in Spark, on a real Pulsar: batches, streams, SQL, and errors of a query."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_a_batch_with_several_partitions_reads_each_message_once(
 def test_sql_views_and_tables_can_be_queried(
     spark: SparkSession, pulsar: Server, topic: str
 ) -> None:
-    """Spark hands a table's options to its schema, and to no reader; those of a query it does."""
+    """Spark passes the options of a table to its schema and not to a reader. Options of a query
+    reach both.
+    """
     publish(pulsar, topic, range(10))
     options = f"(`service.url` '{pulsar.service_url}', topic '{topic}', valueFormat 'string')"
     query = "SELECT count(*) AS n, max(value) AS last FROM"
@@ -173,7 +175,7 @@ def test_wrong_source_options_raise_when_the_query_is_planned(
 def test_ledgers_trimmed_before_reading_raise_data_loss(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
 ) -> None:
-    """A query without a subscription: nothing keeps what it has not read."""
+    """The query has no subscription, so unread messages are not retained."""
 
     def run(**options: str) -> Any:
         query = (
@@ -191,7 +193,7 @@ def test_ledgers_trimmed_before_reading_raise_data_loss(
     publish(pulsar, topic, range(10))
     run()
     publish(pulsar, topic, range(10, 20))
-    admin.unload(topic)  # the ledger is closed
+    admin.unload(topic)  # this closes the ledger
     publish(pulsar, topic, range(20, 30))
     admin.trim(topic)
     wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")

@@ -1,4 +1,4 @@
-"""What goes wrong at a real broker while the source reads: it is exact, or an error with a name."""
+"""Failures at a real broker during a read: the result is exact, or a named error is raised."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .numbered_topics import body, publish
 from .readers import Query, planned, read, rows_of, slow_read
 from .test_source import wait_until
 
-MARKER = 10  # a snapshot of a replicated subscription: brokers show it to nobody
+MARKER = 10  # a snapshot of a replicated subscription, which brokers do not deliver
 
 
 def bodies(*numbers: int) -> list[bytes]:
@@ -38,7 +38,7 @@ def values(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
-    """An entry for each letter: "x" is a message, "m" a marker."""
+    """Store an entry for each letter: "x" is a message, "m" a marker."""
 
     async def run() -> list[tuple[int, int]]:
         async with FrameClient(server.service_url) as connection:
@@ -60,7 +60,9 @@ def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("kinds", ["xxxmmm", "mmm", "mxmmx", "xm"])
 def test_markers_anywhere_in_a_topic_are_skipped(pulsar: Server, topic: str, kinds: str) -> None:
-    """Only a broker with markers at the end of a topic says that there is more for ever."""
+    """With markers at the end of a topic, a broker reports for ever that more messages are
+    available.
+    """
     store(pulsar, topic, kinds)
     wanted = [body(number) for number, kind in enumerate(kinds) if kind == "x"]
     assert values(read(pulsar, topic, pollTimeoutMs=8000)) == wanted
@@ -100,7 +102,9 @@ def test_markers_at_the_end_of_a_closed_ledger_are_skipped(
 
 
 def expire(admin: Admin, topic: str, subscription: str = "") -> None:
-    """As a time-to-live does every few minutes: what is older than a second, of all cursors."""
+    """Expire messages older than one second, as the broker does for a time-to-live every few
+    minutes.
+    """
     path = topic.replace("persistent://", "/persistent/")
     which = f"subscription/{subscription}" if subscription else "all_subscription"
     admin.call("POST", f"{path}/{which}/expireMessages/1")
@@ -115,7 +119,7 @@ def test_messages_that_expire_during_a_read_are_read(
         found = next(batches)
         time.sleep(2)
         expire(admin, topic)
-        # Each goes past what was stored then, that of the reader too.
+        # Every cursor moves behind the stored messages, including the reader's cursor.
         wait_until(
             lambda: all(
                 each["markDeletePosition"].endswith(":299")
@@ -128,7 +132,9 @@ def test_messages_that_expire_during_a_read_are_read(
 
 
 def trim_first_ledger(pulsar: Server, admin: Admin, topic: str, *, expiring: bool) -> None:
-    """Close the ledger, and have it deleted; messages 10 to 20 are in it if they expire."""
+    """Close the first ledger and have it deleted. With `expiring`, it contains the messages 10 to
+    20.
+    """
     if expiring:
         publish(pulsar, topic, range(10, 20))
     admin.unload(topic)
@@ -151,13 +157,15 @@ def trim_first_ledger(pulsar: Server, admin: Admin, topic: str, *, expiring: boo
 def test_a_trimmed_first_ledger_is_data_loss_only_with_unread_messages(
     pulsar: Server, admin: Admin, topic: str, expiring: bool, restart: bool, admin_api: bool
 ) -> None:
-    """Read to its end it is no loss; with messages that expired it is, also of a running query."""
+    """A ledger that was read to its end is no loss. Expired messages are a loss, for a running
+    query too.
+    """
     publish(pulsar, topic, range(10))
     options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
     options["admin_url"] = admin_api
     query = Query(pulsar, topic, **options)
     assert query.run() == bodies(10)
-    assert query.run() == []  # what was read is acked
+    assert query.run() == []  # this acks the messages
     if restart:
         query.stop()
     trim_first_ledger(pulsar, admin, topic, expiring=expiring)
@@ -174,7 +182,7 @@ def test_a_trimmed_first_ledger_is_data_loss_only_with_unread_messages(
 def test_expired_messages_that_are_still_stored_are_read(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
-    """The checkpoint says what is read, not the subscription."""
+    """The checkpoint determines where to read, not the subscription."""
     publish(pulsar, topic, range(10))
     options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
     query = Query(pulsar, topic, **options)
@@ -225,7 +233,7 @@ def test_ledgers_trimmed_before_a_batch_is_repeated_raise_data_loss(
     admin.skip_all(topic, "keep")
     admin.trim(topic)
     wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
-    # What Spark does first after a crash; nothing is asked for before.
+    # Spark's first call after a crash, before any other call.
     reader = Query(pulsar, topic, begin, **options).reader
     with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
         rows_of(reader, reader.partitions(begin, end))
@@ -258,7 +266,7 @@ def test_a_batch_that_begins_in_a_trimmed_ledger_raises_data_loss(
 def test_the_backlog_of_an_existing_subscription_is_read(
     pulsar: Server, admin: Admin, topic: str, admin_api: bool
 ) -> None:
-    """Also of one that never acked anything, though a new one would begin further on."""
+    """This includes a subscription without any acks, although a new one would begin later."""
     publish(pulsar, topic, range(10))
     admin.create_subscription(topic, "s")
     publish(pulsar, topic, range(10, 20))
@@ -301,7 +309,7 @@ def test_unloads_during_a_read_lose_no_message(pulsar: Server, admin: Admin, top
 
 
 def publish_compacted(pulsar: Server, admin: Admin, topic: str) -> None:
-    """Twenty keys five times, and the last two deleted; compacted."""
+    """Publish twenty keys five times, delete the last two keys, and compact the topic."""
 
     async def send() -> None:
         async with encore.Client(pulsar.service_url) as client:
@@ -321,7 +329,7 @@ def publish_compacted(pulsar: Server, admin: Admin, topic: str) -> None:
 def test_a_compacted_topic_is_read_in_full_or_compacted(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
-    """All of it, or the last of each key; limits count what is stored, and not what is left."""
+    """Limits count the stored entries, not those left after compaction."""
     publish_compacted(pulsar, admin, topic)
     last = [b"%d-4" % key for key in range(18)]
     for options in ({}, {"minPartitions": 3}):
@@ -346,7 +354,7 @@ def test_a_compacted_topic_is_read_in_full_or_compacted(
 
 
 class Memory:
-    """How much this process has grown at most, in bytes; a context manager."""
+    """The largest growth of this process, in bytes. A context manager."""
 
     def __enter__(self) -> Memory:
         self._process = psutil.Process()
@@ -377,7 +385,7 @@ def send_large(server: Server, topic: str, sizes: Iterator[int]) -> None:
 def test_large_and_chunked_messages_are_read_in_bounded_memory(
     pulsar: Server, topic: str, size: int, count: int
 ) -> None:
-    """Near the broker's 5 MiB, and in pieces of that; a task holds a part of them at a time."""
+    """Messages are near the broker's 5 MiB, or chunked. A task holds a part of them at a time."""
     send_large(pulsar, topic, (size for _ in range(count)))
     reader, ranges = planned(pulsar, topic, minPartitions=2)
     found: list[tuple[int, int, int]] = []
@@ -394,7 +402,9 @@ def test_large_and_chunked_messages_are_read_in_bounded_memory(
 
 @pytest.fixture
 def own_pulsar() -> Iterator[Broker]:
-    """A broker of this test, to kill; of one kind, as it takes long to start."""
+    """A broker of this test, to kill. It is a standalone process only, because a start takes
+    long.
+    """
     with own_broker("standalone") as broker:
         yield broker
 
@@ -402,7 +412,7 @@ def own_pulsar() -> Iterator[Broker]:
 def test_a_broker_outage_raises_errors_in_time_and_the_query_can_continue(
     own_pulsar: Broker, topic: str
 ) -> None:
-    """At the start, between batches and while a range is read: an error with a name, in time."""
+    """The outage is at the start, between batches, and during the read of a range."""
     broker = own_pulsar
     server = Server(service_url=broker.service_url, admin_url=broker.admin_url, origin="standalone")
     short_timeouts = {

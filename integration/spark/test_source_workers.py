@@ -1,4 +1,6 @@
-"""What only Spark itself can do to a read: kill its workers, or own the source's name."""
+"""Behaviour that only Spark itself can cause: killed workers, interpreters, and names of
+sources.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ MESSAGES = 60_000
 
 
 def workers() -> list[psutil.Process]:
-    """Python processes that run tasks: below the daemon that forks them."""
+    """Return the Python processes that run tasks, below the daemon that forks them."""
     found = []
     for each in psutil.Process().children(recursive=True):
         try:
@@ -101,7 +103,7 @@ print("rows", frame.count())
 def test_workers_use_the_interpreter_of_the_driver(
     pulsar: Server, topic: str, folder: Path
 ) -> None:
-    """As ``.venv/bin/python job.py``: the `python3` of PATH has no packages."""
+    """As with ``.venv/bin/python job.py``, where the `python3` on PATH has no packages."""
     publish(pulsar, topic, range(5))
     python = folder / "python3"
     python.write_text("#!/bin/sh\nexit 1\n")
@@ -123,10 +125,10 @@ def test_workers_use_the_interpreter_of_the_driver(
 def test_the_source_can_be_registered_under_another_name(
     spark: SparkSession, pulsar: Server, topic: str
 ) -> None:
-    """Spark refuses a name that the class path has; the source takes any other."""
+    """Spark refuses a name that is on the class path. The source accepts any other name."""
     publish(pulsar, topic, range(5))
     with pytest.raises(PySparkException, match="already exists"):
-        register(spark, "parquet")  # which the JVM owns, as a connector's jar "pulsar"
+        register(spark, "parquet")  # a name of the JVM, as "pulsar" is with a connector's jar
     register(spark, "pulsar-encore")
     frame = (
         spark.read.format("pulsar-encore")

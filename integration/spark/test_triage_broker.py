@@ -20,7 +20,7 @@ from pulsar_encore.spark.metrics import PulsarProgressListener, QueryMetrics, wi
 from pulsar_encore.spark.triage import HourGroup, triage
 from pulsar_encore.spark.triage.summary import added_up
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 ORDERS = 12
@@ -34,7 +34,7 @@ def broker() -> Iterator[BrokerThread]:
 
 
 def dead_letter_orders(url: str, topic: str, first: int = 0) -> list[LetterGroup]:
-    """Orders that a consumer gives up; what the single-process triage says of them."""
+    """Dead-letter orders with a consumer. Return the groups of the single-process triage."""
 
     async def work() -> list[LetterGroup]:
         async with encore.Client(url, logger=QUIET) as client:
@@ -99,7 +99,7 @@ def test_each_run_takes_the_letters_since_the_last_run(
         )
         return found.letters, found.batches
 
-    assert run()[0] == 0  # nobody has died yet, and there is no such topic
+    assert run()[0] == 0  # no message is dead-lettered yet, so the topic does not exist
     dead_letter_orders(broker.url, "taken")
     assert run() == (ORDERS, 1)
     assert run() == (0, 0)
@@ -147,7 +147,7 @@ def test_a_progress_listener_follows_a_query(
         query.awaitTermination()
         until = time.monotonic() + 10
         while not metrics and time.monotonic() < until:
-            time.sleep(0.02)  # events come on a thread of Spark's
+            time.sleep(0.02)  # events arrive on a thread of Spark
     finally:
         spark.streams.removeListener(listener)
     assert (metrics[-1].query, metrics[-1].rows, metrics[-1].dead_letters) == (

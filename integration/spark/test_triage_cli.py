@@ -1,4 +1,4 @@
-"""`pulsar-encore spark triage`: what it is given decides what it does; what is wrong is a line."""
+"""`pulsar-encore spark triage`: its arguments, its output, and errors in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pulsar_encore.spark.triage.output_files import check_file, check_folder
 
 from .triage_kit import DEAD, frame, letter, stream
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 URL = "pulsar://broker.example:6650"
@@ -32,7 +32,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 class Cluster:
-    """What stands for the source and the sink."""
+    """A replacement for the source and the sink."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -127,7 +127,7 @@ def test_without_letters_the_exit_code_is_3(cluster: Cluster, run: Run) -> None:
     code, out, err = run("--topic", DEAD)
     assert (code, "there is no topic orders-billing-DLQ" in out) == (3, True)
     assert "no letters: there is no topic orders-billing-DLQ; check the name" in err
-    cluster.missing = None  # nobody could be asked
+    cluster.missing = None  # the broker cannot be reached
     assert "check the names of the topics" in run("--topic", DEAD)[2]
 
 
@@ -162,8 +162,8 @@ def test_an_interrupted_triage_reports_its_progress(
     number: signal.Signals,
     exit_code: int,
 ) -> None:
-    """At the second batch's letters; the next run sends them."""
-    stream(cluster.spark, str(cluster.folder), [letter(5)])  # a batch of its own
+    """The interrupt comes while the second batch is being sent. The next run sends its letters."""
+    stream(cluster.spark, str(cluster.folder), [letter(5)])  # this adds a batch
     send = cluster.make_send({}, job.TriagePlan())
     interrupted = []
 
@@ -171,7 +171,7 @@ def test_an_interrupted_triage_reports_its_progress(
         if cluster.sent and not interrupted:
             interrupted.append(os.kill(os.getpid(), number))
             for _ in range(10_000):
-                rows.count()  # until Spark's jobs are cancelled
+                rows.count()  # until Spark cancels its jobs
         send(rows, replay_id)
 
     monkeypatch.setattr(job, "send_home", lambda options, plan: begin)
@@ -255,7 +255,7 @@ def test_invalid_arguments_are_refused_before_spark_starts(
         raise AssertionError("a session was started")
 
     monkeypatch.setattr("pulsar_encore.cli.spark._session", started)
-    # That of an earlier test is none of this one's.
+    # Hide the active session of an earlier test.
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
@@ -336,12 +336,13 @@ def test_help_works_without_pyspark() -> None:
     assert (result.returncode, "--select-fingerprint" in result.stdout) == (0, True), result.stderr
 
 
-# How the source logs in
+# Authentication of the source
 
 
 def options_of(login: Login, url: str = URL, **environment: str) -> dict[str, str]:
     options = source_options(access(url, login, environment), login)
-    checked = read_options({**options, "topic": "t"}, streaming=None)  # the source takes them
+    # the source accepts the options
+    checked = read_options({**options, "topic": "t"}, streaming=None)
     assert "s3cret" not in repr(checked)
     return {name.removeprefix("pulsar.client."): value for name, value in options.items()}
 

@@ -1,4 +1,4 @@
-"""Letters as rows: doubles, groups, routes; compared with what the single-process triage does."""
+"""Letters as rows: duplicates, groups and routes, compared with the single-process triage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_encore.spark.triage.letter_routes import ITSELF, NO_NAME, NO_TOPIC, 
 
 from .triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -34,7 +34,7 @@ def groups_of(spark: SparkSession, rows: list[Any], hour_of: HourOf = "last") ->
 def routes(
     spark: SparkSession, rows: list[Any], selection: GroupSelection | None = None
 ) -> dict[int, tuple[str, str | None]]:
-    """By entry."""
+    """Return the route and the reason of each row, by entry id."""
     found: list[Row] = routed(frame(spark, rows), selection).collect()
     assert len(found) == len(rows), "no row is lost or doubled"
     return {row["__entryId"]: (row["route"], row["why"]) for row in found}
@@ -45,7 +45,7 @@ def test_letters_are_grouped_by_fingerprint_real_topic_and_hour(spark: SparkSess
         letter(1, errorMessage="first"),
         letter(59, errorMessage="last", replayId="r1", batchIndex=3, partition=2),
         letter(30, errorMessage="middle"),
-        letter(60),  # another hour
+        letter(60),  # in another hour
         letter(2, realTopic=HOME + "2"),
         letter(3, fingerprint="bbbbbbbbbbbb"),
     ]
@@ -114,7 +114,8 @@ def test_only_the_last_letter_of_a_message_counts(spark: SparkSession) -> None:
     rows = [
         letter(1, **same_message),
         letter(9, **same_message, replayId="again"),
-        letter(2, **same_message, publishTime=at(9)),  # as late, and before it
+        # published at the same time, with a lower entry id
+        letter(2, **same_message, publishTime=at(9)),
         letter(3, **same_message, realTopic=HOME + "2"),
         letter(4, originMessageId="1:4:-1"),
     ]
@@ -137,8 +138,8 @@ def test_a_message_dead_lettered_by_two_subscriptions_counts_twice(spark: SparkS
     rows = [
         letter(1, **same_message),
         letter(2, **same_message, **shipped),  # later, and not chosen
-        letter(3, **same_message, realSubscription="shipping"),  # on the same dead-letter topic
-        letter(4, **same_message, topic=f"{HOME}-other-DLQ"),  # would be refused
+        letter(3, **same_message, realSubscription="shipping"),  # on the same dead letter topic
+        letter(4, **same_message, topic=f"{HOME}-other-DLQ"),  # refused
         letter(5, **same_message, topic=f"{DEAD}-partition-1", publishTime=at(0)),
     ]
     assert routes(spark, rows, GroupSelection(error_classes=["KeyError"])) == {
@@ -161,12 +162,12 @@ def test_equal_bytes_in_value_and_key_are_not_duplicates(spark: SparkSession) ->
 
 
 def test_letters_of_different_messages_are_not_duplicates(spark: SparkSession) -> None:
-    # The Go client names a message of a batch by its entry.
+    # The Go client identifies a batch message by its entry.
     of_a_batch: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
     rows = [
         *(letter(each, **of_a_batch, consumer=None) for each in (1, 2)),
         *(letter(each, **of_a_batch, reconsumeTimes=1) for each in (3, 4)),
-        *(letter(each, originMessageId="1:1:-1") for each in (5, 6)),  # other values
+        *(letter(each, originMessageId="1:1:-1") for each in (5, 6)),  # with different values
         *(letter(each, **of_a_batch, key=b"%d" % each) for each in (7, 8)),
     ]
     assert {route for route, _ in routes(spark, rows).values()} == {"kept"}
@@ -233,7 +234,7 @@ def test_an_invalid_selection_names_the_field(given: dict[str, Any]) -> None:
 
 
 class _FakeMessage:
-    """A message that is read as a letter."""
+    """A message to be read as a letter."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
@@ -250,7 +251,7 @@ class _FakeMessage:
         return 1
 
 
-# (dead-letter topic, real topic, subscription or None where the letter does not say it)
+# (dead letter topic, real topic, subscription or None if the letter does not have it)
 NAMES = [
     (DEAD, HOME, "billing"),
     (DEAD, HOME, None),
@@ -271,7 +272,7 @@ NAMES = [
 
 
 def test_letter_routes_agree_with_the_rule_of_a_replay(spark: SparkSession) -> None:
-    """The columns' rule is that of `deadletters`, over the same names."""
+    """The rule on columns agrees with `deadletters` for the same names."""
     rows, expected = [], {}
     for number, (dead_topic, real, subscription) in enumerate(NAMES):
         properties = {letters.REAL_TOPIC: real}
@@ -279,7 +280,7 @@ def test_letter_routes_agree_with_the_rule_of_a_replay(spark: SparkSession) -> N
             properties[letters.REAL_SUBSCRIPTION] = subscription
         written_letter: Letter = Letter(_FakeMessage(properties))  # type: ignore[arg-type]
         if subscription is None:
-            subscription = "billing"  # as the source reads it out of the name
+            subscription = "billing"  # the source takes it from the topic's name
         row = letter(
             number,
             topic=dead_topic,

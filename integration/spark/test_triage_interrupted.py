@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a triage that sends letters home: a sentence, nothing lost, nobody left."""
+"""SIGINT and SIGTERM during a triage that replays letters: one line, no loss, no process left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def replayed_numbers(url: str) -> list[int]:
 
 
 def start_triage(url: str, folder: Path) -> subprocess.Popen[str]:
-    """In a group of its own, as a shell does it; the JVM and the workers are in it."""
+    """Start the triage in a process group of its own, as a shell does, with its JVM and workers."""
     worker_environment()
     words = ["--topic", DEAD, "--url", url, "--replay", "--all", "--no-text-keys"]
     words += ["--checkpoint", str(folder / "done"), "--out", str(folder / "out")]
@@ -68,7 +68,7 @@ def start_triage(url: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def still_running(children: list[psutil.Process]) -> list[str]:
-    """Those that still run, after a while for those that end by themselves."""
+    """Return the command lines of the processes that still run after 30 s."""
     until = time.monotonic() + 30
     while True:
         running = []
@@ -84,7 +84,7 @@ def still_running(children: list[psutil.Process]) -> list[str]:
 
 
 def test_interrupted_triages_lose_no_letter_and_end_with_one_line(tmp_path: Path) -> None:
-    """Twice cut off where a batch is stored and its letters are being sent, then run to its end."""
+    """The run is interrupted twice while a stored batch is being sent, and then runs to its end."""
     with run_in_thread(BrokerSettings()) as broker:
         asyncio.run(publish_letters(broker.url))
         for batch, number, code in ((0, signal.SIGINT, 130), (1, signal.SIGTERM, 143)):
@@ -95,12 +95,12 @@ def test_interrupted_triages_lose_no_letter_and_end_with_one_line(tmp_path: Path
             assert process.poll() is None, process.communicate()
             children = psutil.Process(process.pid).children(recursive=True)
             if number == signal.SIGINT:
-                os.killpg(process.pid, number)  # as a terminal does it
+                os.killpg(process.pid, number)  # as a terminal does
             else:
                 os.kill(process.pid, number)
             out, err = process.communicate(timeout=60)
             assert (process.returncode, out) == (code, "")
-            # Above it is what Java says when it starts.
+            # The lines above are Java's output at its start.
             *java_lines, sentence = err.splitlines()
             assert SENTENCE.fullmatch(sentence), err
             assert not [each for each in java_lines if TRACE.search(each)], err

@@ -1,4 +1,4 @@
-"""The job: what is stored, sent and remembered, by batches and after a crash."""
+"""The triage job: stored, sent and checkpointed letters, by batch and after a crash."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pulsar_encore.spark.triage.output_files import write_file
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 KEYS = GroupSelection(fingerprints=["aaaaaaaaaaaa"])
 
 
 class Sink:
-    """Remembers what was sent; fails when it is told to."""
+    """Records the rows that it is given. Fails if `failing` is set."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, set[bytes]]] = []
@@ -55,7 +55,7 @@ def batch_one() -> list[dict[str, Any]]:
 
 
 def stored(spark: SparkSession, out: Path) -> dict[str, set[bytes]]:
-    """Payloads by route."""
+    """Return the stored payloads by route."""
     rows = spark.read.parquet(f"{out}/letters").collect()
     found: dict[str, set[bytes]] = {}
     for row in rows:
@@ -108,7 +108,7 @@ def test_a_dry_run_counts_the_letters_to_be_sent(spark: SparkSession, tmp_path: 
 
 
 def test_runs_continue_after_the_last_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Each letter is sent once, and what is not sent is stored; also over several batches."""
+    """Each letter is sent once, over several batches too, and the others are stored."""
     sink, source, out = Sink(), str(tmp_path / "source"), tmp_path / "out"
     plan = TriagePlan(
         topics=(DEAD,),
@@ -219,7 +219,9 @@ def test_dead_letter_topics_are_named_after_a_subscription() -> None:
 
 
 class Reader:
-    """`spark.read` or `spark.readStream`, and a writer: remembers what it is told."""
+    """A replacement for `spark.read`, `spark.readStream` and a writer, which records its
+    options.
+    """
 
     def __init__(self) -> None:
         self.plan_options: dict[str, str] = {}
@@ -319,7 +321,7 @@ def test_encrypted_letters_are_not_replayed_unencrypted() -> None:
     chosen = TriagePlan(replay=GroupSelection(real_topics=["b"]), dry_run=True, text_keys=True)
     with pytest.raises(ConfigurationError, match="would be sent home in clear"):
         send_home(with_key, chosen)
-    send_home(with_key, TriagePlan())  # a look
+    send_home(with_key, TriagePlan())  # a plan without a replay
     rows: Any = Rows()
     producing = {
         "pulsar.producer.encryptionKeys": "k",
@@ -349,7 +351,7 @@ def test_letters_record_whether_their_keys_are_text_or_bytes(spark: SparkSession
     assert (report.selected, report.refused) == (2, 0)
     invalid = [letter(1, key=b"\xff", keyIsBytes=False)]
     assert triage_letters(frame(spark, invalid), TriagePlan(**plan_options), Sink()).refused == 1
-    stored = frame(spark, rows).drop("__keyIsBytes")  # by an older release
+    stored = frame(spark, rows).drop("__keyIsBytes")  # stored by an older release
     with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
         triage_letters(stored, TriagePlan(**plan_options), Sink())
 

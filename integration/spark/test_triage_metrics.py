@@ -1,4 +1,4 @@
-"""What a query says of itself: observed by Spark, counted in ledgers, told to Prometheus."""
+"""Metrics of a query: observed by Spark, counted in ledgers, formatted for Prometheus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pulsar_encore.spark.metrics import (
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 ID = "11111111-2222-3333-4444-555555555555"
@@ -81,7 +81,7 @@ def test_metrics_of_missing_columns_are_none(spark: SparkSession) -> None:
 def progress(
     batch: int, end: dict[str, str] | str, start: dict[str, str] | None = None, **observed: Any
 ) -> QueryProgressEvent:
-    """As Spark tells of a batch that began 10 s after noon."""
+    """Return Spark's event for a batch that began 10 s after noon."""
     source: dict[str, Any] = {
         "description": "Python",
         "startOffset": "None" if start is None else json.dumps({"p": start, "v": 1}),
@@ -137,7 +137,7 @@ def test_metrics_sum_over_batches_and_the_lag_is_the_last() -> None:
     listener.onQueryProgress(progress(7, {HOME: "5:2:-1"}))
     assert [(each.batch, each.rows, each.lag_s, each.longest_lag_s) for each in reported] == [
         (4, 3, 2.5, 8.0),
-        (5, 5, 0.0, 0.0),  # a producer's clock that is ahead is no negative lag
+        (5, 5, 0.0, 0.0),  # a producer's clock that is ahead causes no negative lag
         (6, 5, 0.0, 0.0),
         (7, 5, 0.0, 0.0),
     ]
@@ -169,11 +169,11 @@ def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "KeyError: 'orders'" in caplog.text
 
 
-# What the web service tells
+# Figures from the admin API
 
 
 class Brokers:
-    """A web service with the ledgers of topics."""
+    """An admin API with the ledgers of topics."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -190,7 +190,9 @@ class Brokers:
         }
 
     def store(self, name: str, ledgers: list[tuple[int, int, int]], last: str, **at: str) -> None:
-        """Ledgers as (id, entries, bytes), the last one open; where subscriptions are."""
+        """Set the ledgers as (id, entries, bytes), the last one open, and the positions of
+        subscriptions.
+        """
         self.stats[name] = {
             "ledgers": [
                 {"ledgerId": number, "entries": entries, "size": size}
@@ -236,7 +238,8 @@ def test_the_backlog_is_counted_in_ledgers(brokers: Brokers) -> None:
     listener = PulsarProgressListener(options=brokers.options())
     listener.onQueryProgress(progress(1, {HOME: "5:6:-1", bills: "6:2:-1"}))
     [found] = listener.queries.values()
-    # Of ledger 5 the entries 7, 8 and 9 of 100 bytes, of ledger 7 all four of 20.
+    # The entries 7, 8 and 9 of ledger 5 with 100 bytes each, and all four entries of ledger 7 with
+    # 20.
     assert found.backlog == {
         HOME: TopicBacklog(entries=7, bytes=380),
         bills: TopicBacklog(entries=0, bytes=0),
@@ -246,7 +249,7 @@ def test_the_backlog_is_counted_in_ledgers(brokers: Brokers) -> None:
     [found] = listener.queries.values()
     assert {each: (of.entries, of.bytes) for each, of in found.backlog.items()} == {
         HOME: (14, 1080),
-        bills: (3, 30),  # of a batch that is read in part all is counted
+        bills: (3, 30),  # a partly read batch counts in full
     }
 
 

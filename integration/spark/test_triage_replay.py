@@ -1,4 +1,4 @@
-"""End to end: letters of a consumer are triaged, and chosen ones are home again, once each."""
+"""End to end: letters of a consumer are triaged, and chosen letters are replayed once each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread
 from pulsar_encore.spark.triage import GroupSelection, TriageReport, triage
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 ORDERS = 12
@@ -22,7 +22,9 @@ DEAD = "persistent://public/default/orders-billing-DLQ"
 
 
 async def dead_letter_orders(url: str) -> None:
-    """Orders that a consumer gives up, a third of them by a time-out; and one that is forged."""
+    """Dead-letter orders with a consumer, a third of them for a timeout, and add a forged
+    letter.
+    """
     async with encore.Client(url, logger=QUIET) as client:
         policy = encore.DeadLetterPolicy(max_redeliver_count=1, initial_subscription_name="keep")
         consumer = await client.subscribe(
@@ -53,7 +55,7 @@ async def dead_letter_orders(url: str) -> None:
 
 
 async def replayed_messages(url: str, topic: str = "orders") -> list[encore.Message]:
-    """The replayed messages on a topic."""
+    """Return the replayed messages on a topic."""
     found = []
     async with encore.Client(url, logger=QUIET) as client:
         reader = await client.create_reader(topic, encore.MessageId.earliest)

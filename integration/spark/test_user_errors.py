@@ -1,4 +1,4 @@
-"""Errors of a user, as Spark reports them: a sentence that says what to change comes first."""
+"""User errors as Spark reports them: the first lines say what to change."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_first_lines_of_an_error_say_what_to_change(
     options: dict[str, Any],
     expected: str,
 ) -> None:
-    if options:  # else the topic is missing
+    if options:  # without options the topic is missing
         publish(pulsar, topic, range(2))
     with pytest.raises(PySparkException) as error:
         request.getfixturevalue(fixture_name)(**options)

@@ -1,4 +1,6 @@
-"""Values as a real registry says, in Spark: records as columns, versions, what is malformed."""
+"""Values with schemas of a real registry, in Spark: records as columns, versions, malformed
+values.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Order(Record):
 
 
 def send(server: Server, topic: str, *values: Any, schema: Any = None, batch: bool = True) -> None:
-    """Publish, and register the schema, if any."""
+    """Publish values, and register the schema if there is one."""
     options = {} if schema is None else {"schema": schema}
 
     async def run() -> None:
@@ -80,7 +82,9 @@ class After(Record):
 def test_a_forward_evolution_leaves_old_rows_unchanged(
     spark: SparkSession, pulsar: Server, admin: Admin, folder: Path, strategy: str
 ) -> None:
-    """`String()` is nullable and has no default, which a broker accepts going forward only."""
+    """`String()` is nullable and has no default, so a broker accepts it for forward compatibility
+    only.
+    """
     namespace = f"public/{uuid.uuid4().hex[:10]}"
     policies = {"schema_compatibility_strategy": strategy, "replication_clusters": ["standalone"]}
     admin.create_namespace(namespace, policies)
@@ -172,6 +176,6 @@ def test_a_recreated_topic_has_new_schemas(
         ).load()
         assert {tuple(row) for row in frame.select("a", "b").collect()} == {(97, 98)}
         admin.delete_topic(topic)
-        with contextlib.suppress(AdminError):  # it may be gone with the topic
+        with contextlib.suppress(AdminError):  # the broker may have deleted it with the topic
             path = topic.removeprefix("persistent://")
             admin.call("DELETE", f"/schemas/{path}/schema", force=True)

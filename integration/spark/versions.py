@@ -1,10 +1,10 @@
-"""Run the tests of Spark on other releases of PySpark, by hand: CI runs the newest only.
+"""Run the Spark tests on other releases of PySpark, by hand: CI runs the newest only.
 
     python -m integration.spark.versions 4.0.1 4.1.1 [-- arguments of pytest]
 
-Each release is installed without its dependencies into a folder of its own, beside the environment
-that runs this, and goes before that environment's PySpark. The variables PULSAR_URL and
-PULSAR_ADMIN_URL name a broker, as for the other tests here.
+Each release is installed without its dependencies into a folder of its own, which precedes the
+environment's PySpark on the path. The variables PULSAR_URL and PULSAR_ADMIN_URL name a broker, as
+for the other tests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNRAISABLE: Final = "ignore::pytest.PytestUnraisableExceptionWarning"
 
 
 def install(release: str) -> Path:
-    """Return the folder of a release, which is installed if it is not there."""
+    """Install a release if it is missing, and return its folder."""
     folder = FOLDER / release
     if not (folder / "pyspark").exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
@@ -46,14 +46,14 @@ def install(release: str) -> Path:
 
 
 def main(releases: list[str], pytest_arguments: list[str]) -> int:
-    """Run the tests with each release; the exit code is that of the last run that failed."""
+    """Run the tests with each release. Return the exit code of the last run that failed, or 0."""
     code = 0
     for release in releases:
         paths = [str(install(release)), str(ROOT / "sdk"), str(ROOT)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         environment.pop("SPARK_HOME", None)
         print(f"PySpark {release}", flush=True)
-        # Older releases leave sockets open, which is an error of a test otherwise.
+        # Older releases leave sockets open, which by default fails a test.
         warning_options = ["-W", "ignore::ResourceWarning", "-W", _UNRAISABLE]
         command = [
             sys.executable,
