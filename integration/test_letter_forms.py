@@ -19,7 +19,7 @@ from pulsar_encore.deadletters import DeadLetters, Selection
 
 from .admin import Admin
 from .contract.cluster import ENGINES, Engine
-from .letters.java_client import JavaClient, java_client, missing
+from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe
 from .pulsar_server import Server
 
@@ -45,9 +45,9 @@ async def client(pulsar: Server, engine: Engine) -> AsyncIterator[encore.Client]
 
 @pytest.fixture(scope="module")
 def java(pulsar: Server) -> Iterator[JavaClient]:
-    absent = missing()
-    if absent is not None:
-        pytest.fail(f"the Java side of the letters needs {absent}")
+    missing_names = missing_tools()
+    if missing_names is not None:
+        pytest.fail(f"the Java side of the letters needs {missing_names}")
     with java_client(pulsar.service_url) as client:
         yield client
 

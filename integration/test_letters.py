@@ -27,8 +27,8 @@ from pulsar_encore.cli.broker_process import child, first_line
 
 from .admin import Admin
 from .benchmarks.processes import broker
-from .letters.java_client import JavaClient, java_client, missing
-from .letters.letter_comparison import alike, generation, mine, pointers
+from .letters.java_client import JavaClient, java_client, missing_tools
+from .letters.letter_comparison import as_letter, equal_letters, generation, origin_of
 from .pulsar_server import Server
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
@@ -283,9 +283,9 @@ async def test_killed_while_forwarding(client: encore.Client, pulsar: Server, to
 
 @pytest.fixture(scope="module")
 def java(pulsar: Server) -> Iterator[JavaClient]:
-    absent = missing()
-    if absent is not None:
-        pytest.fail(f"the Java side of the letters needs {absent}", pytrace=False)
+    missing_names = missing_tools()
+    if missing_names is not None:
+        pytest.fail(f"the Java side of the letters needs {missing_names}", pytrace=False)
     with java_client(pulsar.service_url) as client:
         yield client
 
@@ -309,18 +309,18 @@ async def test_java_goes_on_with_our_letters(
         letters.REAL_TOPIC: topic,
         letters.REAL_SUBSCRIPTION: "s",
     }
-    assert pointers(first["properties"]) == back
+    assert origin_of(first["properties"]) == back
     assert (first["properties"]["custom"], first["properties"]["colour"]) == ("yes", "red")
     assert (first["key"], first["ordering_key"], first["event_ms"]) == ("k0", "o0", 1000)
     async with await subscribe(client, topic, 2) as consumer:
         second = await consumer.receive(timeout=10)
-        assert generation(mine(second)) == ("2", "1500")
-        assert pointers(second.properties()) == back
+        assert generation(as_letter(second)) == ("2", "1500")
+        assert origin_of(second.properties()) == back
         assert second.properties()[letters.ERROR_MESSAGE] == "why"
         await consumer.reconsume_later(second)
     (dead,) = await asyncio.to_thread(java.call, "read", f"{topic}-s-DLQ")
     assert generation(dead) == ("3", "0")
-    assert pointers(dead["properties"]) == back
+    assert origin_of(dead["properties"]) == back
     assert dead["producer"].startswith(f"{topic}-s-RETRY-s-")
     assert (dead["key"], dead["ordering_key"], dead["event_ms"]) == ("k0", "o0", 1000)
 
@@ -337,13 +337,13 @@ async def test_we_go_on_with_javas_letters(
         for message in messages:
             # DELAY_TIME is honoured on our side too: the broker's tick would be early.
             assert time.time() * 1000 - message.publish_timestamp() >= 800
-            assert generation(mine(message)) == ("1", "800")
+            assert generation(as_letter(message)) == ("1", "800")
             await consumer.reconsume_later(message)
     twice = await asyncio.to_thread(java.call, "consume", topic, "s", 2, "reconsume", count, 0)
     assert {generation(letter) for letter in twice} == {("2", "0")}
     dead = await read_out(client, f"{topic}-s-DLQ")
     assert sorted(message.data() for message in dead) == [b"m0", b"m1", b"m2"]
-    assert {generation(mine(message)) for message in dead} == {("3", "0")}
+    assert {generation(as_letter(message)) for message in dead} == {("3", "0")}
     shape = 4 if batched == "batched" else 3
     for message in dead:
         assert message.properties()[letters.ORIGIN_MESSAGE_ID].count(":") == shape - 1
@@ -374,7 +374,7 @@ async def test_both_write_the_same_dead_letters(
         act = nack if action == "nack" else reconsume
         assert await look(consumer, act, quiet_s=1.5) == Counter({b"m0": 2, b"m1": 2})
     written = await asyncio.to_thread(java.call, "read", f"{topic}-j-DLQ")
-    ours = [mine(message) for message in await read_out(client, f"{topic}-s-DLQ")]
+    ours = [as_letter(message) for message in await read_out(client, f"{topic}-s-DLQ")]
     assert len(written) == len(ours) == count
     for letter in written:
         assert letter["properties"].pop(letters.REAL_SUBSCRIPTION) == "j"
@@ -382,7 +382,7 @@ async def test_both_write_the_same_dead_letters(
         assert letter["properties"].pop(letters.REAL_SUBSCRIPTION) == "s"
     by_data = {letter["data"]: letter for letter in written}
     for letter in ours:
-        assert alike(letter, by_data[letter["data"]]), (letter, by_data[letter["data"]])
+        assert equal_letters(letter, by_data[letter["data"]]), (letter, by_data[letter["data"]])
 
 
 @pytest.mark.parametrize("queue", [1000, 2])

@@ -24,7 +24,7 @@ from pulsar_encore.schema import (
     StringSchema,
 )
 
-from .letters.java_client import JavaClient, java_client, missing
+from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe
 from .pulsar_server import Server
 
@@ -52,9 +52,9 @@ batched_or_not = pytest.mark.parametrize("batch", [False, True])
 
 @pytest.fixture(scope="module")
 def java(pulsar: Server) -> Iterator[JavaClient]:
-    absent = missing()
-    if absent is not None:
-        pytest.fail(f"the comparison with Java needs {absent}")
+    missing_names = missing_tools()
+    if missing_names is not None:
+        pytest.fail(f"the comparison with Java needs {missing_names}")
     with java_client(pulsar.service_url) as client:
         yield client
 

@@ -25,13 +25,13 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 LONGEST_S = 60
 
 #: From stock's asyncio client to this package: imports only.
-_CHANGED_IMPORTS = (
+_IMPORT_CHANGES = (
     (r"^import pulsar$", "import pulsar_encore as pulsar"),
     (r"^from pulsar(?:\.asyncio)? import", "from pulsar_encore import"),
     (r"^from pulsar\.schema import", "from pulsar_encore.schema import"),
 )
 #: From this package to stock's blocking client: imports, and the words that asyncio needs.
-_BLOCKING = (
+_BLOCKING_CHANGES = (
     (r"^import pulsar_encore as pulsar$", "import pulsar"),
     (r"^from pulsar_encore import", "from pulsar import"),
     (r"^import asyncio$", "import time"),
@@ -41,7 +41,7 @@ _BLOCKING = (
     (r"\bawait ", ""),
 )
 #: What the library underneath logs to stdout, also amid a line: it is no word of the program.
-_FROM_THE_ENGINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (DEBUG|INFO|WARN|ERROR).*\n")
+_ENGINE_LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (DEBUG|INFO|WARN|ERROR).*\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,18 +63,18 @@ class Run:
         return f"{ended}\n{self.output}{self.problems[-3000:]}"
 
 
-def of_stock(name: str) -> str:
+def stock_text(name: str) -> str:
     """The text of a program for the stock package."""
     text = _text(name)
-    return _changed(text, _BLOCKING) if "pulsar_encore" in text else text
+    return _apply_rules(text, _BLOCKING_CHANGES) if "pulsar_encore" in text else text
 
 
-def of_ours(name: str) -> str:
+def our_text(name: str) -> str:
     """The text of a program for this package."""
-    return _changed(_text(name), _CHANGED_IMPORTS)
+    return _apply_rules(_text(name), _IMPORT_CHANGES)
 
 
-def _heed_interrupts() -> None:
+def _restore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -90,15 +90,15 @@ def run(text: str, path: Path, environment: dict[str, str]) -> Run:
         text=True,
         start_new_session=True,  # so that what it forked ends with it
         # Behind a shell that ignores Ctrl-C, as one in the background does, so would the program.
-        preexec_fn=_heed_interrupts,
+        preexec_fn=_restore_interrupts,
     ) as process:
         try:
             output, problems = process.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, problems = process.communicate()
-            return Run(code=None, output=_said(output), problems=problems)
-    return Run(code=process.returncode, output=_said(output), problems=problems)
+            return Run(code=None, output=_without_log(output), problems=problems)
+    return Run(code=process.returncode, output=_without_log(output), problems=problems)
 
 
 def difference(stock: str, ours: str) -> str:
@@ -110,11 +110,11 @@ def _text(name: str) -> str:
     return (PROGRAMS / name).read_text()
 
 
-def _changed(text: str, rules: tuple[tuple[str, str], ...]) -> str:
+def _apply_rules(text: str, rules: tuple[tuple[str, str], ...]) -> str:
     for pattern, replacement in rules:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text
 
 
-def _said(output: str) -> str:
-    return _FROM_THE_ENGINE.sub("", output)
+def _without_log(output: str) -> str:
+    return _ENGINE_LOG.sub("", output)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from ..pulsar_server import Server
-from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, of_ours, of_stock, run
+from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, our_text, run, stock_text
 
 #: Programs about what stock cannot do, and what they say: the child of a fork that touches its
 #: parent's consumer hangs there, and what belongs to another loop is used from any.
-OURS_ALONE = {
+OURS_ONLY = {
     "inherited_by_fork.py": """\
 receive ForkedError True
 acknowledge ForkedError True
@@ -44,7 +44,7 @@ at home: (b'second', [b'first', b'second'])
 made here, awaited there: None
 """,
 }
-BOTH = sorted({path.name for path in PROGRAMS.glob("*.py")} - OURS_ALONE.keys())
+BOTH = sorted({path.name for path in PROGRAMS.glob("*.py")} - OURS_ONLY.keys())
 AT_ONCE = 6
 
 Runs = dict[tuple[str, str], "Future[Run]"]
@@ -72,7 +72,7 @@ def runs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runs]:
     """The runs of each program that a test of this run asks for."""
-    asked = {
+    requested = {
         item.callspec.params["name"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
@@ -87,15 +87,17 @@ def runs(
     }
     with ThreadPoolExecutor(AT_ONCE) as pool:
         started: Runs = {}
-        for name in sorted(asked):
-            texts = {f"ours over {transport}": of_ours(name) for transport in TRANSPORTS}
-            if name not in OURS_ALONE:
-                texts["stock"] = of_stock(name)
-            for which, text in texts.items():
+        for name in sorted(requested):
+            texts = {f"ours over {transport}": our_text(name) for transport in TRANSPORTS}
+            if name not in OURS_ONLY:
+                texts["stock"] = stock_text(name)
+            for package, text in texts.items():
                 # In a folder of its own: what lies beside a program can be imported by it.
                 path = tmp_path_factory.mktemp("program") / name
-                chosen = environment | {"PULSAR_ENCORE_TRANSPORT": which.rpartition(" ")[2]}
-                started[name, which] = pool.submit(run, text, path, chosen)
+                run_environment = environment | {
+                    "PULSAR_ENCORE_TRANSPORT": package.rpartition(" ")[2]
+                }
+                started[name, package] = pool.submit(run, text, path, run_environment)
         yield started
         for each in started.values():
             each.cancel()
@@ -103,7 +105,9 @@ def runs(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("name", BOTH)
-def test_a_program_says_the_same_with_either_package(name: str, transport: str, runs: Runs) -> None:
+def test_a_program_prints_the_same_with_either_package(
+    name: str, transport: str, runs: Runs
+) -> None:
     stock, ours = runs[name, "stock"].result(), runs[name, f"ours over {transport}"].result()
     assert stock.output, f"stock: {stock}\nours: {ours}"
     # Stock may abort or crash once the program is at its end; ours never.
@@ -112,18 +116,21 @@ def test_a_program_says_the_same_with_either_package(name: str, transport: str, 
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", sorted(OURS_ALONE))
-def test_a_program_that_stock_cannot_run(name: str, transport: str, runs: Runs) -> None:
+@pytest.mark.parametrize("name", sorted(OURS_ONLY))
+def test_a_program_that_only_this_package_supports(name: str, transport: str, runs: Runs) -> None:
     ours = runs[name, f"ours over {transport}"].result()
-    assert ours.code == 0 and ours.output == OURS_ALONE[name], str(ours)
+    assert ours.code == 0 and ours.output == OURS_ONLY[name], str(ours)
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_only_imports_and_the_words_of_asyncio_are_changed(name: str) -> None:
-    stock, ours = of_stock(name).splitlines(), of_ours(name).splitlines()
-    for theirs, own in zip(stock, ours, strict=True):
-        if theirs != own:
-            assert _without_asyncio(own) == theirs or "import" in own, (theirs, own)
+def test_only_imports_and_asyncio_keywords_are_changed(name: str) -> None:
+    stock, ours = stock_text(name).splitlines(), our_text(name).splitlines()
+    for stock_line, our_line in zip(stock, ours, strict=True):
+        if stock_line != our_line:
+            assert _without_asyncio(our_line) == stock_line or "import" in our_line, (
+                stock_line,
+                our_line,
+            )
     assert "pulsar_encore" not in "\n".join(stock)
 
 

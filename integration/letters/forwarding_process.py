@@ -12,7 +12,7 @@ import sys
 
 import pulsar_encore as encore
 
-UNDER_WAY = 200
+CONCURRENCY = 200
 IDLE_S = 3.0
 
 
@@ -30,21 +30,21 @@ async def main(url: str, topic: str, subscription: str, most: int) -> None:
             retry_enable=True,
         ) as consumer,
     ):
-        told = False
+        is_up = False
 
         async def worker() -> None:
-            nonlocal told
+            nonlocal is_up
             while True:
                 try:
                     message = await consumer.receive(timeout=IDLE_S)
                 except encore.ReceiveTimeout:
                     return
-                if not told:
-                    told = True
+                if not is_up:
+                    is_up = True
                     print("up", flush=True)
                 await consumer.reconsume_later(message)
 
-        await asyncio.gather(*(worker() for _ in range(UNDER_WAY)))
+        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     print("idle", flush=True)
 
 

@@ -25,10 +25,10 @@ class JavaError(RuntimeError):
     """Maven or the Java client failed; the message has what it said."""
 
 
-def missing() -> str | None:
+def missing_tools() -> str | None:
     """What of Java and Maven is not here, or None."""
-    absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
-    return " and ".join(absent) or None
+    missing_names = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    return " and ".join(missing_names) or None
 
 
 def build() -> str:
@@ -38,16 +38,16 @@ def build() -> str:
         JavaError: Maven failed.
     """
     command = ["mvn", "--batch-mode", "--quiet", f"--file={PROJECT / 'pom.xml'}", "prepare-package"]
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
         timeout=BUILD_TIMEOUT,
         stdin=subprocess.DEVNULL,
     )
-    if done.returncode != 0:
-        shown = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise JavaError(f"Maven failed (exit {done.returncode}):\n{shown}")
+    if result.returncode != 0:
+        shown = "\n".join((result.stdout + result.stderr).splitlines()[-20:])
+        raise JavaError(f"Maven failed (exit {result.returncode}):\n{shown}")
     return os.pathsep.join([str(PROJECT / "build/classes"), str(PROJECT / "build/jars/*")])
 
 
@@ -78,14 +78,14 @@ class JavaClient:
             raise JavaError(answer["error"])
         return answer
 
-    def call(self, *words: object) -> list[dict[str, Any]]:
+    def call(self, *arguments: object) -> list[dict[str, Any]]:
         """One command; the messages it printed.
 
         Raises:
             JavaError: It failed, ended or stayed silent.
         """
         assert self._process.stdin is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.write(" ".join(map(str, arguments)) + "\n")
         self._process.stdin.flush()
         found = []
         while "done" not in (answer := self._next()):
