@@ -1,9 +1,9 @@
-"""Owns how a program is run with either package: what is changed of its text, and its output.
+"""Run a program with either package: change its text, and compare its output.
 
-Programs for `pulsar.asyncio` are written for stock; for ours their import lines change and nothing
-else. Recipes of the blocking client are written for ours, with `await`; for stock the words that
-asyncio needs are taken out, and the import line changes back. Both texts are real files while they
-run.
+Programs for `pulsar.asyncio` are written for the stock client. For this package only their import
+lines change. Programs for the blocking client are written for this package, with `await`. For the
+stock client the asyncio keywords are removed and the import line changes back. Each text is a real
+file while it runs.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What ours runs over.
+#: The transports of this package under test.
 TRANSPORTS = ("stock", "auto")
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-#: Longest life of one program in seconds; alone they take 1 to 5.
+#: Longest run of one program, in s. Alone they take 1 to 5 s.
 LONGEST_S = 60
 
-#: From stock's asyncio client to this package: imports only.
+#: From the stock asyncio client to this package: imports only.
 _IMPORT_CHANGES = (
     (r"^import pulsar$", "import pulsar_encore as pulsar"),
     (r"^from pulsar(?:\.asyncio)? import", "from pulsar_encore import"),
     (r"^from pulsar\.schema import", "from pulsar_encore.schema import"),
 )
-#: From this package to stock's blocking client: imports, and the words that asyncio needs.
+#: From this package to the stock blocking client: imports and asyncio keywords.
 _BLOCKING_CHANGES = (
     (r"^import pulsar_encore as pulsar$", "import pulsar"),
     (r"^from pulsar_encore import", "from pulsar import"),
@@ -40,17 +40,18 @@ _BLOCKING_CHANGES = (
     (r"\basync def\b", "def"),
     (r"\bawait ", ""),
 )
-#: What the library underneath logs to stdout, also amid a line: it is no word of the program.
+#: Log lines of the C++ client on stdout, also in the middle of a line. They are not output of the
+#: program.
 _ENGINE_LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (DEBUG|INFO|WARN|ERROR).*\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What one run of a program came to.
+    """The result of one run of a program.
 
     Attributes:
-        code: Exit code, None when it did not end in `LONGEST_S`.
-        output: Its standard output, without the library's log.
+        code: Exit code, None if it did not end within `LONGEST_S`.
+        output: Its standard output, without the C++ client's log.
         problems: Its standard error.
     """
 
@@ -64,13 +65,13 @@ class Run:
 
 
 def stock_text(name: str) -> str:
-    """The text of a program for the stock package."""
+    """Return the text of a program for the stock package."""
     text = _text(name)
     return _apply_rules(text, _BLOCKING_CHANGES) if "pulsar_encore" in text else text
 
 
 def our_text(name: str) -> str:
-    """The text of a program for this package."""
+    """Return the text of a program for this package."""
     return _apply_rules(_text(name), _IMPORT_CHANGES)
 
 
@@ -88,8 +89,8 @@ def run(text: str, path: Path, environment: dict[str, str]) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # so that what it forked ends with it
-        # Behind a shell that ignores Ctrl-C, as one in the background does, so would the program.
+        start_new_session=True,  # so that forked processes can be killed with it
+        # A shell in the background ignores SIGINT, and its children inherit that.
         preexec_fn=_restore_interrupts,
     ) as process:
         try:
@@ -102,7 +103,7 @@ def run(text: str, path: Path, environment: dict[str, str]) -> Run:
 
 
 def difference(stock: str, ours: str) -> str:
-    """What differs, line by line."""
+    """Return the difference of two outputs, line by line."""
     return "\n".join(difflib.unified_diff(stock.splitlines(), ours.splitlines(), "stock", "ours"))
 
 

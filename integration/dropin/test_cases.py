@@ -1,7 +1,7 @@
-"""Small cases, each run with stock and with ours: what they return, or raise, is the same.
+"""Small cases, run with the stock client and with this package: results and errors must be equal.
 
-A case is written with `await` before every call. Under `pulsar.asyncio` and ours that is how they
-are called; stock's blocking client is put behind `AsyncFacade`, which makes its calls in threads.
+A case has `await` before every call, as `pulsar.asyncio` and this package need it. The stock
+blocking client is wrapped in `AsyncFacade`, which runs its calls in threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WAIT_MS = 10_000
 
 
 class AsyncFacade:
-    """An object of the blocking client; its calls are made in a thread and awaited."""
+    """An object of the blocking client with awaitable calls, which run in a thread."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
@@ -60,13 +60,13 @@ class Api:
     """One package under test.
 
     Attributes:
-        name: For names of topics.
+        name: Used in names of topics.
         pulsar: The module that a program imports as `pulsar`.
         client: A client.
-        topic: A topic that no other run has.
-        url: The broker's.
-        admin_url: Of its admin API.
-        compared_with: What it is compared with.
+        topic: A topic that no other run uses.
+        url: The broker's service URL.
+        admin_url: URL of its admin API.
+        compared_with: The package that it is compared with.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Api:
     transport: str = "stock"
 
     def connect(self, *args: Any, **kwargs: Any) -> Any:
-        """Another client of the same kind."""
+        """Create another client of the same kind."""
         if self.name == "stock":
             return AsyncFacade(stock.Client(*args, **kwargs))
         if self.name == "asyncio":
@@ -93,24 +93,24 @@ ASYNCIO: list[Case] = []
 
 
 def blocking(case: Case) -> Case:
-    """What stock's blocking client does, ours does with `await`."""
+    """Register a case in which this package must agree with the stock blocking client."""
     BLOCKING.append(case)
     return case
 
 
 def asynchronous(case: Case) -> Case:
-    """What stock's asyncio client does, ours does."""
+    """Register a case in which this package must agree with the stock asyncio client."""
     ASYNCIO.append(case)
     return case
 
 
 def both(case: Case) -> Case:
-    """Both of stock's clients do it."""
+    """Register a case for both stock clients."""
     return asynchronous(blocking(case))
 
 
 async def outcome(api: Api, awaitable: Any) -> Any:
-    """What came of a call: its result, or of an error what programs tell errors by."""
+    """Return the result of a call, or the names of its error."""
     try:
         return await awaitable if inspect.isawaitable(awaitable) else awaitable
     except Exception as error:
@@ -118,7 +118,9 @@ async def outcome(api: Api, awaitable: Any) -> Any:
 
 
 def error_names(api: Api, error: BaseException) -> list[str]:
-    """The public names under which a program can catch it, or with asyncio its result."""
+    """Return the public names by which a program can catch the error, or with asyncio its
+    result.
+    """
     if api.name == "asyncio":
         assert isinstance(error, stock_asyncio.PulsarException), error
         return [error.error().name]
@@ -761,7 +763,7 @@ async def record_schemas(api: Api) -> Any:
 
 
 async def awaiting(call: Callable[..., Any], *args: Any) -> Any:
-    """The call as programs write it: an error of the call itself is one of the `await`."""
+    """Call and await, so that an error of the call itself is an error of the `await`."""
     return await call(*args)
 
 
@@ -837,8 +839,8 @@ async def a_token_supplier_that_raises(api: Api) -> Any:
         try:
             await call(api.topic)
         except Exception as error:
-            # Of subscribe the text is in the engine's log, if that is ours: another test may have
-            # made the first client of this process with a logger of its own.
+            # The text of subscribe's error is in this package's C++ log. Another test may have
+            # created the first client of this process, with another logger.
             has_text = isinstance(call, partial) or "no token today" in str(error)
             found.append((error_names(api, error), has_text))
     await client.close()
@@ -1004,7 +1006,7 @@ async def policies_return_their_arguments(api: Api) -> Any:
 
 
 async def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-    """Whether the call is refused as a program expects: with a ValueError or a TypeError."""
+    """True if the call raises a ValueError or a TypeError, as a program expects."""
     try:
         await call(*args, **kwargs)
     except (ValueError, TypeError):
@@ -1027,7 +1029,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 async def run_case(case: Case, api: Api) -> str:
-    """What the case came to, with the run's own topic taken out."""
+    """Return the result of a case, without the name of the run's topic."""
     try:
         async with asyncio.timeout(LONGEST_S):
             result = repr(await case(api))
@@ -1046,8 +1048,9 @@ def topic_of(case: Case) -> str:
     return f"{case.__name__}-{uuid.uuid4().hex[:8]}"  # type: ignore[attr-defined]
 
 
-#: What our own transport tells otherwise: at once, or more exactly, and by stock's own names. (The
-#: words of a supplier that raises may be secret; they are in the error's cause.)
+#: Known differences of the native transport: errors are raised at once, are more exact, and have
+#: the stock client's names. (The text of a failing supplier may be secret, so it is in the error's
+#: cause only.)
 NATIVE_DIFFERENCES = {
     "a_listener_name_that_no_broker_has": {
         "stock": "['PulsarException', 'ServiceUnitNotReady']",
@@ -1063,9 +1066,9 @@ NATIVE_DIFFERENCES = {
 }
 
 
-#: Differences of our stock transport. A supplier that raises into the library can end the process,
-#: so the library gets an empty token instead. The first call fails without the words of the
-#: supplier. This broker asks for no login, and then accepts the empty token.
+#: Known differences of the stock transport. A supplier that raises inside the C++ client can end
+#: the process, so the C++ client gets an empty token instead. The first call fails without the text
+#: of the supplier. This broker requires no authentication, and then accepts the empty token.
 STOCK_DIFFERENCES = {
     "a_token_supplier_that_raises": {"asyncio": "[(['AuthenticationError'], False)]"},
 }

@@ -1,8 +1,8 @@
-"""Programs in the shapes that users write say the same with either package.
+"""Programs in the style of users print the same with either package.
 
-Each is a file in `programs/`, run as a process of its own on a real broker: once with stock, once
-over each transport with only its import changed. All of them run side by side, since they mostly
-wait.
+Each is a file in `programs/` and runs as a process of its own on a real broker: once with the stock
+client, and once over each transport with only its import changed. They run concurrently, because
+they mostly wait.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import pytest
 from ..pulsar_server import Server
 from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, our_text, run, stock_text
 
-#: Programs about what stock cannot do, and what they say: the child of a fork that touches its
-#: parent's consumer hangs there, and what belongs to another loop is used from any.
+#: Programs for features that the stock client does not have, and their output. In the stock client
+#: a forked child that uses its parent's consumer hangs, and objects of one loop can be used from
+#: any loop.
 OURS_ONLY = {
     "inherited_by_fork.py": """\
 receive ForkedError True
@@ -53,7 +54,7 @@ Runs = dict[tuple[str, str], "Future[Run]"]
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a pair of keys, for the program that encrypts."""
+    """A folder with a key pair, for the program that encrypts."""
     folder = tmp_path_factory.mktemp("keys")
     private, public = str(folder / "private.pem"), str(folder / "public.pem")
     for command in (
@@ -71,7 +72,7 @@ def runs(
     keys: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runs]:
-    """The runs of each program that a test of this run asks for."""
+    """The runs of each program that a selected test needs."""
     requested = {
         item.callspec.params["name"]
         for item in request.session.items
@@ -81,7 +82,7 @@ def runs(
         "PULSAR_URL": pulsar.service_url,
         "PULSAR_ADMIN_URL": pulsar.admin_url,
         "KEYS": str(keys),
-        # A program knows nothing of the suite that runs it.
+        # Options of this test run must not reach the programs.
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "PYTEST_ADDOPTS": "",
     }
@@ -92,7 +93,7 @@ def runs(
             if name not in OURS_ONLY:
                 texts["stock"] = stock_text(name)
             for package, text in texts.items():
-                # In a folder of its own: what lies beside a program can be imported by it.
+                # In a folder of its own, because a program can import the files beside it.
                 path = tmp_path_factory.mktemp("program") / name
                 run_environment = environment | {
                     "PULSAR_ENCORE_TRANSPORT": package.rpartition(" ")[2]
@@ -110,7 +111,7 @@ def test_a_program_prints_the_same_with_either_package(
 ) -> None:
     stock, ours = runs[name, "stock"].result(), runs[name, f"ours over {transport}"].result()
     assert stock.output, f"stock: {stock}\nours: {ours}"
-    # Stock may abort or crash once the program is at its end; ours never.
+    # The stock client may abort or crash at the end of a program. This package never may.
     same = ours.code == 0 and ours.output == stock.output and (stock.code or 0) <= 0
     assert same, f"{difference(stock.output, ours.output)}\nstock: {stock}\nours: {ours}"
 

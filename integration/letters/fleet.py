@@ -1,7 +1,7 @@
 """Several consumers of one subscription try the messages of one batch until each is settled.
 
-Owns `run_fleet`, which counts the attempts at each message and reads the dead letter topic. As a
-program it prints a table of attempts per message, for this client and for the Java client:
+`run_fleet` counts the attempts at each message and reads the dead letter topic. As a program it
+prints a table of attempts per message, for this client and for the Java client:
 
     python -m integration.letters.fleet URL [--consumers 3,10,30] [--java] [--transport stock]
 """

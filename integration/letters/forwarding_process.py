@@ -1,6 +1,7 @@
-"""A consumer that sends every message on until it is dead, in a process that may be killed.
+"""A consumer that forwards every message until it is dead-lettered, in a process that can be
+killed.
 
-Prints "up" when the first message is here; ends, printing "idle", when none came for a while.
+Prints "up" when the first message arrives. Prints "idle" and ends after 3 s without a message.
 
     python -m integration.letters.forwarding_process URL TOPIC SUBSCRIPTION MAX
 """
@@ -17,7 +18,7 @@ IDLE_S = 3.0
 
 
 async def main(url: str, topic: str, subscription: str, most: int) -> None:
-    """Forward until idle."""
+    """Forward messages until none arrives."""
     quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with (
         encore.Client(url, logger=quiet) as client,

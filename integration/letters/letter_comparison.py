@@ -1,4 +1,4 @@
-"""Letters of two clients side by side, as dicts of what the Java side prints."""
+"""Compare letters of two clients, as the dicts that the Java client prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def generation(letter: dict[str, Any]) -> tuple[str, ...]:
 
 
 def origin_of(properties: dict[str, str]) -> dict[str, str | None]:
-    """What points back."""
+    """Return the properties that identify the original message."""
     names = (
         letters.ORIGIN_MESSAGE_ID,
         letters.ORIGIN_MESSAGE_ID_LEGACY,
@@ -25,7 +25,7 @@ def origin_of(properties: dict[str, str]) -> dict[str, str | None]:
 
 
 def as_letter(message: encore.Message) -> dict[str, Any]:
-    """A message as the Java side prints one."""
+    """Return a message in the form that the Java client prints."""
     return {
         "data": message.data().decode(),
         "key": message.partition_key(),
@@ -36,7 +36,7 @@ def as_letter(message: encore.Message) -> dict[str, Any]:
 
 
 def equal_letters(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Same content, and the same properties but for evidence."""
+    """True if content and properties are equal. Evidence properties are ignored."""
 
     def without_evidence(letter: dict[str, Any]) -> dict[str, Any]:
         properties = {n: v for n, v in letter["properties"].items() if not n.startswith("ENCORE_")}
