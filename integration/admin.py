@@ -64,8 +64,8 @@ class Admin:
 
     def topics(self, namespace: str = "public/default") -> list[str]:
         """Full names of the topics that exist now; of partitioned ones, the partitions."""
-        found: list[str] = self.call("GET", f"/persistent/{namespace}")
-        return found
+        stats: list[str] = self.call("GET", f"/persistent/{namespace}")
+        return stats
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions."""
@@ -98,18 +98,18 @@ class Admin:
 
     def stats(self, topic: str) -> dict[str, Any]:
         """Live statistics, with the exact backlog."""
-        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/stats", getPreciseBacklog=True)
-        return found
+        stats: dict[str, Any] = self.call("GET", f"{_path(topic)}/stats", getPreciseBacklog=True)
+        return stats
 
     def partitioned_stats(self, topic: str) -> dict[str, Any]:
         """Live statistics, summed and by partition."""
-        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/partitioned-stats")
-        return found
+        stats: dict[str, Any] = self.call("GET", f"{_path(topic)}/partitioned-stats")
+        return stats
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
         """Ledgers and cursors: what has been written and what has been marked as deleted."""
-        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/internalStats")
-        return found
+        stats: dict[str, Any] = self.call("GET", f"{_path(topic)}/internalStats")
+        return stats
 
     def subscription_stats(self, topic: str, subscription: str) -> dict[str, Any]:
         """Its part of `stats`: `msgBacklog`, `unackedMessages`, `consumers` and so on.
@@ -117,8 +117,8 @@ class Admin:
         Raises:
             KeyError: The topic has no such subscription.
         """
-        found: dict[str, Any] = self.stats(topic)["subscriptions"][subscription]
-        return found
+        stats: dict[str, Any] = self.stats(topic)["subscriptions"][subscription]
+        return stats
 
     def create_subscription(self, topic: str, subscription: str, *, earliest: bool = True) -> None:
         """Create a durable subscription at the topic's beginning, or at its end."""

@@ -35,7 +35,7 @@ from .secured_server import Secured, make_credentials
 _HERE = Path(__file__).resolve().parent
 
 # Files that share what takes long to start: a broker with logins, Java, programs.
-_TOGETHER = {
+_GROUPS = {
     "integration/dropin/test_programs.py": "programs",
     "integration/test_dlq_secured.py": "logins",
     "integration/test_evacuation_secured.py": "logins",
@@ -59,20 +59,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "own_pulsar" in metafunc.fixturenames:
-        either = metafunc.definition.get_closest_marker("either_kind")
-        kinds = KINDS if either and _container_is_here(metafunc.config) else ("standalone",)
+        either_kind = metafunc.definition.get_closest_marker("either_kind")
+        kinds = KINDS if either_kind and _has_container(metafunc.config) else ("standalone",)
         metafunc.parametrize("own_pulsar", kinds, indirect=True)
 
 
-class Together(LoadScopeScheduling):
+class GroupScheduling(LoadScopeScheduling):
     """Each test where there is room, but what shares something costly in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _TOGETHER.get(nodeid.partition("::")[0], nodeid)
+        return _GROUPS.get(nodeid.partition("::")[0], nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    return Together(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -80,31 +80,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
     # What only a container can show is not there without one; it is counted as deselected.
-    asking = [item for item in items if "container" in getattr(item, "fixturenames", ())]
-    if asking and not _container_is_here(config):
-        config.hook.pytest_deselected(items=asking)
-        items[:] = [item for item in items if item not in asking]
+    container_tests = [item for item in items if "container" in getattr(item, "fixturenames", ())]
+    if container_tests and not _has_container(config):
+        config.hook.pytest_deselected(items=container_tests)
+        items[:] = [item for item in items if item not in container_tests]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     # A cold download can take minutes; no test's timeout should have to allow for it. If it fails,
     # the fixtures try again and fail the tests by name.
-    wanted = any(item.path.is_relative_to(_HERE) for item in session.items)
-    if wanted and not session.config.option.collectonly:
-        with contextlib.suppress(NoBrokerError), _heard(session.config):
+    has_tests = any(item.path.is_relative_to(_HERE) for item in session.items)
+    if has_tests and not session.config.option.collectonly:
+        with contextlib.suppress(NoBrokerError), _uncaptured(session.config):
             prefetch()
 
 
-def _container_is_here(config: pytest.Config) -> bool:
+def _has_container(config: pytest.Config) -> bool:
     if config.option.collectonly:  # no time for pulling or building an image
         return find_engine() is not None
-    with _heard(config):
+    with _uncaptured(config):
         return container_here() is not None
 
 
 @contextlib.contextmanager
-def _heard(config: pytest.Config) -> Iterator[None]:
+def _uncaptured(config: pytest.Config) -> Iterator[None]:
     """What is written meanwhile reaches the terminal: it may last, or change what is tested."""
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():

@@ -45,11 +45,11 @@ __all__ = [
 ]
 
 KINDS = ("container", "standalone")
-NOT_WANTED = "PULSAR_BROKER asks for no container"
+NO_CONTAINER_WANTED = "PULSAR_BROKER asks for no container"
 
 # By itself a broker deletes a topic that nobody has subscribed to after a minute; that is less than
 # a test may need on a slow machine between what it publishes and what reads it.
-_STAYING = {"brokerDeleteInactiveTopicsEnabled": "false"}
+_KEEP_TOPICS = {"brokerDeleteInactiveTopicsEnabled": "false"}
 
 
 class NoBrokerError(RuntimeError):
@@ -85,8 +85,8 @@ def container_here() -> ContainerChoice | None:
     The first call may last for minutes: it pulls or builds an image where there is none. It says so
     on the standard error stream, and it says in one line why an engine that answers is not used.
     """
-    found = _container()
-    return found if isinstance(found, ContainerChoice) else None
+    choice = _container()
+    return choice if isinstance(choice, ContainerChoice) else None
 
 
 def own_broker(kind: str, **settings: object) -> Broker:
@@ -101,10 +101,10 @@ def own_broker(kind: str, **settings: object) -> Broker:
     """
     if kind == "standalone":
         return Standalone(settings)
-    found = _container()
-    if isinstance(found, str):
-        raise NoBrokerError(f"no Pulsar in a container: {found}")
-    return Container(settings, engine=found.engine, image=found.image)
+    choice = _container()
+    if isinstance(choice, str):
+        raise NoBrokerError(f"no Pulsar in a container: {choice}")
+    return Container(settings, engine=choice.engine, image=choice.image)
 
 
 def prefetch() -> None:
@@ -130,9 +130,11 @@ def running_server() -> Iterator[Server]:
         yield Server(service_url=url, admin_url=admin, origin="PULSAR_URL")
         return
     kind = _kind()
-    broker = own_broker(kind, **_STAYING)
+    broker = own_broker(kind, **_KEEP_TOPICS)
     try:
-        with _named(f"the {kind} broker did not start (PULSAR_BROKER takes another kind)"):
+        with _as_no_broker_error(
+            f"the {kind} broker did not start (PULSAR_BROKER takes another kind)"
+        ):
             broker.start()
         yield Server(service_url=broker.service_url, admin_url=broker.admin_url, origin=kind)
     finally:
@@ -144,15 +146,15 @@ def _kind() -> str:
     wanted = os.environ.get("PULSAR_BROKER") or None
     if wanted not in (None, *KINDS):
         raise NoBrokerError(f"PULSAR_BROKER is {wanted!r}: make it one of {', '.join(KINDS)}")
-    why = NOT_WANTED
+    reason = NO_CONTAINER_WANTED
     if wanted != "standalone":
-        found = _container()
-        if isinstance(found, ContainerChoice):
+        choice = _container()
+        if isinstance(choice, ContainerChoice):
             return "container"
         if wanted == "container":
-            raise NoBrokerError(f"PULSAR_BROKER asks for a container, but {found}")
-        why = found
-    with _named(why):
+            raise NoBrokerError(f"PULSAR_BROKER asks for a container, but {choice}")
+        reason = choice
+    with _as_no_broker_error(reason):
         find_java()
         resolve_jars()
     return "standalone"
@@ -165,24 +167,23 @@ def _container() -> ContainerChoice | str:
     if engine is None:
         return "no container engine answers (`docker info`, `podman info`)"
     try:
-        return ContainerChoice(engine, available_image(engine, _say))
+        return ContainerChoice(engine, available_image(engine, _print))
     except NoImageError as e:
-        why = f"{engine.name} answers, but no image can be had: {e}"
-        _say(f"no container: {why}")
-        return why
+        reason = f"{engine.name} answers, but no image can be had: {e}"
+        _print(f"no container: {reason}")
+        return reason
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 @contextlib.contextmanager
-def _named(circumstance: str) -> Iterator[None]:
+def _as_no_broker_error(context: str) -> Iterator[None]:
     try:
         yield
     except StandaloneError as e:
         raise NoBrokerError(
-            f"no real Pulsar for the integration tests: PULSAR_URL is not set, {circumstance}, "
-            f"and: {e}"
+            f"no real Pulsar for the integration tests: PULSAR_URL is not set, {context}, and: {e}"
         ) from e

@@ -48,8 +48,8 @@ class Credentials:
         if lifetime_s is not None:
             claims["exp"] = int(time.time() + lifetime_s)
         parts = [_base64({"alg": "HS256", "typ": "JWT"}), _base64(claims)]
-        signed = hmac.digest(self.signing_key, ".".join(parts).encode(), hashlib.sha256)
-        return ".".join([*parts, _url_safe(signed)])
+        signature = hmac.digest(self.signing_key, ".".join(parts).encode(), hashlib.sha256)
+        return ".".join([*parts, _url_safe(signature)])
 
     def settings(self, tls_port: int) -> dict[str, object]:
         """Of a broker that asks for a token, a certificate or a password, on TLS too."""
@@ -89,23 +89,26 @@ class Secured:
     def file(self, name: str) -> str:
         return self.credentials.file(name)
 
-    def written(self, name: str, text: str) -> str:
+    def write_file(self, name: str, text: str) -> str:
         path = self.credentials.folder / name
         path.write_text(text)
         return str(path)
 
     @property
-    def trusting(self) -> dict[str, Any]:
+    def tls_options(self) -> dict[str, Any]:
         return {"url": self.tls_url, "tls_trust_certs_file": self.file("ca.pem")}
 
     @property
     def with_token(self) -> dict[str, Any]:
-        return {**self.trusting, "token_file": self.written("token", self.credentials.token())}
+        return {
+            **self.tls_options,
+            "token_file": self.write_file("token", self.credentials.token()),
+        }
 
     @property
     def with_certificate(self) -> dict[str, Any]:
         return {
-            **self.trusting,
+            **self.tls_options,
             "tls_certificate_file": self.file(f"{OPERATOR}.pem"),
             "tls_private_key_file": self.file(f"{OPERATOR}.key"),
         }
@@ -125,31 +128,33 @@ def make_credentials(folder: Path) -> Credentials:
 
 
 def _certificate(folder: Path, name: str, common: str, signer: str = "", extra: str = "") -> None:
-    key, made = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
+    key, certificate = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
     _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
-    words = [
+    arguments = [
         "req",
         "-x509",
         "-new",
         "-key",
         key,
         "-out",
-        made,
+        certificate,
         "-days",
         "1",
         "-subj",
         f"/CN={common}",
     ]
     if signer:
-        words += ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
-        words += ["-addext", "basicConstraints=critical,CA:FALSE"]
+        arguments += ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
+        arguments += ["-addext", "basicConstraints=critical,CA:FALSE"]
     if extra:
-        words += ["-addext", extra]
-    _openssl(*words)
+        arguments += ["-addext", extra]
+    _openssl(*arguments)
 
 
-def _openssl(*words: str) -> str:
-    return subprocess.run(["openssl", *words], check=True, capture_output=True, text=True).stdout
+def _openssl(*arguments: str) -> str:
+    return subprocess.run(
+        ["openssl", *arguments], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def _base64(claims: dict[str, Any]) -> str:

@@ -81,15 +81,15 @@ async def consume_apart(url: str, topic: str, messages: int) -> dict[str, Any]:
     )
     out, _ = await process.communicate()
     assert process.returncode == 0
-    found: dict[str, Any] = json.loads(out)
-    return found
+    figures: dict[str, Any] = json.loads(out)
+    return figures
 
 
 def content(number: int) -> bytes:
     return Random(number).randbytes(100) * (SIZE // 100)
 
 
-async def test_an_unread_consumer_of_messages_that_compress_well_stays_small(
+async def test_an_unread_consumer_of_highly_compressed_messages_uses_bounded_memory(
     pulsar: Server, topic: str
 ) -> None:
     """Each message has 20 MB, and 4 kB on the wire.
@@ -108,12 +108,12 @@ async def test_an_unread_consumer_of_messages_that_compress_well_stays_small(
     ):
         for number in range(MESSAGES):
             await producer.send(content(number))
-    found = await consume_apart(pulsar.service_url, topic, MESSAGES)
-    assert found["got"] == [
+    figures = await consume_apart(pulsar.service_url, topic, MESSAGES)
+    assert figures["got"] == [
         hashlib.sha256(content(number)).hexdigest() for number in range(MESSAGES)
     ]
-    assert found["unread"] < 200_000_000, found["unread"]
-    assert found["all"] < 250_000_000, found["all"]
+    assert figures["unread"] < 200_000_000, figures["unread"]
+    assert figures["all"] < 250_000_000, figures["all"]
 
 
 def without_long_backoff(client: encore.Client) -> encore.Client:
@@ -123,7 +123,7 @@ def without_long_backoff(client: encore.Client) -> encore.Client:
     return client
 
 
-def lies(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
+def false_entries(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
     """Return entries with false metadata, each with its payload."""
     made: list[tuple[pb.MessageMetadata, bytes]] = []
 
@@ -152,30 +152,32 @@ def lies(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
 
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
-async def test_only_the_entries_of_a_publisher_that_lies_are_dropped(
+async def test_only_entries_with_false_metadata_are_dropped(
     pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
 ) -> None:
     wanted: list[bytes] = []
     async with (
         without_long_backoff(encore.Client(pulsar.service_url, transport="native")) as client,
         client.subscribe(topic, "s", kind) as consumer,
-        FrameClient(pulsar.service_url) as liar,
+        FrameClient(pulsar.service_url) as connection,
     ):
-        await liar.produce(topic)
-        for at, (metadata, payload) in enumerate(lies(0)):
-            good = b"%d" % at
+        await connection.produce(topic)
+        for at, (metadata, payload) in enumerate(false_entries(0)):
+            payload_of_good = b"%d" % at
             plain = pb.MessageMetadata(
-                producer_name="liar", sequence_id=1_000 + at, publish_time=int(time.time() * 1000)
+                producer_name="liar",
+                sequence_id=1_000 + at,
+                publish_time=int(time.time() * 1000),
             )
             if at % 3 == 0:  # some of them are decompressed in the thread
-                large = good + bytes(3_000_000)
+                large = payload_of_good + bytes(3_000_000)
                 plain.compression, plain.uncompressed_size = pb.ZSTD, len(large)
-                await liar.store_entry(plain, compress(pb.ZSTD, large))
+                await connection.store_entry(plain, compress(pb.ZSTD, large))
                 wanted.append(large)
             else:
-                await liar.store_entry(plain, good)
-                wanted.append(good)
-            await liar.store_entry(metadata, payload)
+                await connection.store_entry(plain, payload_of_good)
+                wanted.append(payload_of_good)
+            await connection.store_entry(metadata, payload)
         seen: dict[bytes, None] = {}
         async with asyncio.timeout(120):
             while len(seen) < len(wanted):
@@ -190,7 +192,7 @@ async def test_only_the_entries_of_a_publisher_that_lies_are_dropped(
                 await asyncio.sleep(0.2)
 
 
-async def test_more_partitions_than_the_client_accepts_are_an_error_that_names_the_option(
+async def test_too_many_partitions_raise_an_error_that_names_max_partitions(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
     admin.create_partitioned_topic(topic, 5)

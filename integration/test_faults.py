@@ -37,7 +37,7 @@ def kill(broker: Broker) -> None:
 @pytest.mark.timeout(2 * TIMEOUT)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("fault", [restart, kill])
-async def test_a_broker_gone_in_the_middle_loses_nothing(
+async def test_a_broker_restart_or_kill_loses_no_message(
     own_pulsar: OwnPulsar, topic: str, engine: Engine, fault: Callable[[Broker], None]
 ) -> None:
     seed = randrange(2**32)
@@ -46,13 +46,13 @@ async def test_a_broker_gone_in_the_middle_loses_nothing(
     broker = await asyncio.to_thread(own_pulsar)
     admin = Admin(broker.admin_url)
     sent = bodies(MESSAGES)
-    at = rng.randrange(MESSAGES // 5, MESSAGES)
-    gone: asyncio.Task[None] | None = None
+    fault_at = rng.randrange(MESSAGES // 5, MESSAGES)
+    fault_task: asyncio.Task[None] | None = None
 
     async def step(received: int) -> None:
-        nonlocal gone
-        if received == at:
-            gone = asyncio.create_task(asyncio.to_thread(fault, broker))
+        nonlocal fault_task
+        if received == fault_at:
+            fault_task = asyncio.create_task(asyncio.to_thread(fault, broker))
 
     async def backlog() -> int:
         stats = await asyncio.to_thread(admin.subscription_stats, topic, SUBSCRIPTION)
@@ -62,9 +62,11 @@ async def test_a_broker_gone_in_the_middle_loses_nothing(
         await publish(client, topic, sent[: MESSAGES // 2], batch=20)
         await publish(client, topic, sent[MESSAGES // 2 :])
         consumer = await subscribe(client, topic, encore.ConsumerType.Shared)
-        again = await work_off(consumer, sent, rng, nack_share=0.2, step=step, timeout=TIMEOUT)
+        redelivered = await work_off(
+            consumer, sent, rng, nack_share=0.2, step=step, timeout=TIMEOUT
+        )
         # A broker that is killed forgets what its cursor did not write, once a second at most.
-        assert len(again) <= (MESSAGES // 20 if fault is kill else 0)
-        assert gone is not None
-        await gone
+        assert len(redelivered) <= (MESSAGES // 20 if fault is kill else 0)
+        assert fault_task is not None
+        await fault_task
         await eventually(backlog, 0, timeout=30)

@@ -67,7 +67,7 @@ def errors_of(pulsar: Server) -> Any:
     return run
 
 
-def test_a_second_exclusive_consumer(errors_of: Any) -> None:
+def test_a_second_exclusive_consumer_gets_the_brokers_reason(errors_of: Any) -> None:
     (error,) = errors_of("""
     await client.subscribe(topic, "s")
     return await asyncio.gather(client.subscribe(topic, "s"), return_exceptions=True)
@@ -76,7 +76,7 @@ def test_a_second_exclusive_consumer(errors_of: Any) -> None:
     assert error.endswith("(Exclusive consumer is already connected)")
 
 
-def test_a_schema_that_does_not_fit(errors_of: Any) -> None:
+def test_an_incompatible_schema_gets_the_brokers_reason(errors_of: Any) -> None:
     (error,) = errors_of("""
     await client.create_producer(topic, schema=AvroSchema(Count))
     return await asyncio.gather(
@@ -88,7 +88,7 @@ def test_a_schema_that_does_not_fit(errors_of: Any) -> None:
     assert '"name" : "Colour"' in error
 
 
-def test_several_at_once_have_each_its_own(errors_of: Any) -> None:
+def test_concurrent_errors_get_their_own_reasons(errors_of: Any) -> None:
     """On one connection, and among a producer's, whose reason the library hands over."""
     colour, weight, producer, busy = errors_of("""
     await client.create_producer(topic, schema=AvroSchema(Count))
@@ -107,7 +107,7 @@ def test_several_at_once_have_each_its_own(errors_of: Any) -> None:
     assert busy.endswith("(Exclusive consumer is already connected)")
 
 
-def test_a_namespace_that_is_not_there(errors_of: Any) -> None:
+def test_a_missing_namespace_gets_the_brokers_reason(errors_of: Any) -> None:
     found = errors_of("""
     missing = "persistent://public/not-there/" + topic
     return await asyncio.gather(
