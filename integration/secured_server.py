@@ -1,7 +1,7 @@
-"""Owns what a broker that lets nobody in unknown needs: a CA, certificates, tokens, its settings.
+"""Credentials for a broker with authentication: a CA, certificates, tokens and its settings.
 
-`Secured` is one that runs. Invariant: everything is made anew in a folder that the caller gives,
-with a day to live; nothing of it is a secret of anybody's. Needs `openssl` on the path.
+`Secured` is a running broker. All files are created in a folder that the caller gives and are valid
+for one day. None of them is a real secret. Needs `openssl` on the path.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ class Credentials:
     """Files for a broker and its clients.
 
     Attributes:
-        folder: Has `ca.pem`, and of `broker`, `operator` and `stranger` a `.pem` and a `.key`;
-            the stranger's is signed by a CA that the broker does not know, `other-ca.pem`.
-        signing_key: Of the tokens.
+        folder: Contains `ca.pem`, and a `.pem` and a `.key` for `broker`, `operator` and
+            `stranger`. The stranger's certificate is signed by `other-ca.pem`, a CA that the broker
+            does not know.
+        signing_key: Key that signs the tokens.
     """
 
     folder: Path
     signing_key: bytes
 
     def file(self, name: str) -> str:
-        """Full path of one of the files."""
+        """Return the full path of a file."""
         return str(self.folder / name)
 
     def token(self, role: str = OPERATOR, lifetime_s: float | None = None) -> str:
@@ -52,7 +53,9 @@ class Credentials:
         return ".".join([*parts, _url_safe(signature)])
 
     def settings(self, tls_port: int) -> dict[str, object]:
-        """Of a broker that asks for a token, a certificate or a password, on TLS too."""
+        """Return the settings of a broker that requires a token, a certificate or a password, on
+        TLS too.
+        """
         providers = ("Token", "Tls", "Basic")
         key = base64.b64encode(self.signing_key).decode()
         return {
@@ -78,7 +81,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A broker that is up; it asks for a login at both addresses."""
+    """A running broker. It requires authentication at every address."""
 
     credentials: Credentials
     tls_url: str
@@ -115,7 +118,7 @@ class Secured:
 
 
 def make_credentials(folder: Path) -> Credentials:
-    """Make all files."""
+    """Create all files."""
     for ca in ("ca", "other-ca"):
         _certificate(folder, ca, ca)
     _certificate(folder, "broker", "broker", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")

@@ -1,7 +1,7 @@
-"""A program that gives functions that raise to the C++ library.
+"""A program that passes raising functions to the C++ client.
 
 ``python stock_callbacks_program.py CASE URL`` reads a token from standard input. It prints the
-results that the application gets, and "done" if the process has survived.
+results that the application gets, and "done" if the process survived.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def suppliers(url: str, _: str) -> None:
 
 
 async def loggers(url: str, token: str) -> None:
-    """The library has one log for each process, so one logger raises all errors."""
+    """A process has one C++ log, so one logger raises all errors."""
     errors = iter(ERRORS * 1000)
 
     class Logger(logging.Logger):
@@ -96,7 +96,7 @@ async def providers(url: str, token: str) -> None:
 
 
 async def updates(url: str, token: str) -> None:
-    """A provider gives invalid values to the library from another thread."""
+    """A provider passes invalid values to the C++ client from another thread."""
     auth = encore.AuthenticationToken(token)
     update_functions: list[Callable[[Any], None]] = []
     provider = encore.ServiceInfoProvider()

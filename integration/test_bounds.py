@@ -29,7 +29,7 @@ MESSAGES = 20
 SIZE = 20_000_000
 CODECS = [pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]
 
-# It runs in its own process, so that the peak of memory is that of the consumer.
+# This program runs in a process of its own, so that its peak memory is the consumer's.
 _CONSUMER = """
 import asyncio, hashlib, json, resource, sys
 import pulsar_encore as encore
@@ -68,7 +68,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 async def consume_apart(url: str, topic: str, messages: int) -> dict[str, Any]:
-    """Run `_CONSUMER`: it subscribes, waits, then receives all. Returns its output."""
+    """Run `_CONSUMER`, which subscribes, waits, and then receives everything. Return its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -117,7 +117,9 @@ async def test_an_unread_consumer_of_highly_compressed_messages_uses_bounded_mem
 
 
 def without_long_backoff(client: encore.Client) -> encore.Client:
-    """Shorten the backoff between attachments: each damaged entry costs two of them."""
+    """Shorten the backoff between subscribe attempts, because each corrupted entry costs two of
+    them.
+    """
     transport: Any = client._transport
     transport._settings = dataclasses.replace(transport._settings, max_backoff_s=0.1)
     return client
@@ -138,7 +140,7 @@ def false_entries(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
 
     data = Random(1).randbytes(1000) * 2_000
     batch = encode_batch([(pb.SingleMessageMetadata(), b"x" * 100)] * 5)
-    # Each entry costs two attachments with backoff, so most lies use one codec only.
+    # Each entry costs two subscribe attempts with backoff, so most cases use one codec only.
     for codec in CODECS:
         add(Random(2).randbytes(50), compression=codec, uncompressed_size=200_000_000)
     packed = compress(pb.ZSTD, data)
@@ -169,7 +171,7 @@ async def test_only_entries_with_false_metadata_are_dropped(
                 sequence_id=1_000 + at,
                 publish_time=int(time.time() * 1000),
             )
-            if at % 3 == 0:  # some of them are decompressed in the thread
+            if at % 3 == 0:  # these are decompressed on the codec thread
                 large = payload_of_good + bytes(3_000_000)
                 plain.compression, plain.uncompressed_size = pb.ZSTD, len(large)
                 await connection.store_entry(plain, compress(pb.ZSTD, large))
@@ -218,7 +220,7 @@ async def test_a_chunked_message_over_max_uncompressed_size_is_acked(
     total: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was asked for again three times a second, for ever."""
+    """An earlier version requested it again three times a second, for ever."""
     data = Random(3).randbytes(12_000_000)
     async with (
         encore.Client(

@@ -1,8 +1,8 @@
-"""Which broker a run uses: PULSAR_URL, else a container, else jars; and that nothing is left over.
+"""The choice of a broker: PULSAR_URL, else a container, else jars. Nothing is left running.
 
-Stand-ins for `docker` and `podman` write down how they are called and start a program that answers
-as a broker's admin API does, so that the choice is tested without an engine. What they cannot show
-is that an image starts: test_container.py does.
+Replacements for `docker` and `podman` record their calls and start a program that answers like a
+broker's admin API, so the choice is tested without an engine. test_container.py tests that an image
+really starts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Install = Callable[..., Callable[[], list[str]]]
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The one folder of PATH, with a shell and Java; nothing was asked of an engine yet."""
+    """The only folder on PATH, with a shell and Java. No engine has been looked for yet."""
     for name in ("sh", "java"):
         found = shutil.which(name)
         if found is not None:
@@ -84,18 +84,20 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("PULSAR_URL", "PULSAR_ADMIN_URL", "PULSAR_BROKER", "PULSAR_IMAGE"):
         monkeypatch.delenv(name, raising=False)
-    # What the run has found is kept for the other tests.
+    # The result of this run's search is kept for the other tests.
     monkeypatch.setattr(pulsar_server, "_container", cache(pulsar_server._container.__wrapped__))
     return tmp_path
 
 
 @pytest.fixture
 def install(programs: Path) -> Install:
-    """Puts a stand-in for an engine on PATH; returns what tells the verbs that it was called with.
+    """Return a function that puts a replacement of an engine on PATH.
+
+    It returns a function that lists the recorded verbs.
 
     Args:
         name: `docker` or `podman`.
-        images: Those that it has, with their digests.
+        images: Its images with their digests.
     """
 
     def install(

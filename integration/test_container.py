@@ -1,4 +1,4 @@
-"""The container itself, on a real engine: it never outlives its owner, and compose.yaml runs."""
+"""Containers on a real engine: a container ends with its owner, and compose.yaml works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with Container(**choice) as broker:
 
 
 def container_exists(container: ContainerChoice, ports: Ports) -> bool:
-    """Whether the engine has a container, running or not, for these ports."""
+    """True if the engine has a container, running or not, for these ports."""
     shown = container.engine.call("ps", "--all", "--format={{.Ports}}", timeout=60)
     return f":{ports.service}->" in shown
 
@@ -67,7 +67,7 @@ def test_compose_starts_and_stops_a_broker(
     ports = free_ports()
     monkeypatch.setenv("PULSAR_PORT", str(ports.service))
     monkeypatch.setenv("PULSAR_ADMIN_PORT", str(ports.admin))
-    monkeypatch.setenv("PULSAR_IMAGE", container.image)  # what the first profile runs
+    monkeypatch.setenv("PULSAR_IMAGE", container.image)  # the image of the first profile
     for profile in ["apache", "ours"] if container.image == OUR_IMAGE else ["apache"]:
         command = [*compose(container.engine), f"--profile={profile}"]
         command += [f"--project-name=encore-{uuid.uuid4().hex[:8]}"]
@@ -87,7 +87,7 @@ def test_compose_starts_and_stops_a_broker(
 
 
 def compose(engine: Engine) -> list[str]:
-    """The engine's own, with what every call of the engine needs."""
+    """Return the engine's compose command, with the options of every call of the engine."""
     if engine.name == "docker":
         return ["docker", "compose"]
     with_options = " ".join(engine.command()[1:])

@@ -1,4 +1,4 @@
-"""Dead letters on a real Pulsar: a poison message dies, is listed, and is replayed."""
+"""Dead letters on a real Pulsar: dead-lettered, listed and replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .contract.cluster import ENGINES, Engine
 from .contract.contract_kit import SUBSCRIPTION, bodies, data, publish, subscribe, take
 from .pulsar_server import Server
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 LETTERS = 400
@@ -61,7 +61,7 @@ async def test_a_dead_lettered_message_is_replayed_with_all_its_attempts(
 async def test_replays_continue_without_duplicates_after_cancellations_and_unloads(
     pulsar: Server, admin: Admin, topic: str, engine: Engine
 ) -> None:
-    """The broker remembers single acks on an Exclusive subscription, also over an unload."""
+    """On an Exclusive subscription the broker stores single acks, also over an unload."""
     async with engine.client(pulsar.service_url) as client:
         real_topic = f"{topic}-home"
         sent = bodies(LETTERS)

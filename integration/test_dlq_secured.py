@@ -1,4 +1,4 @@
-"""`pulsar-encore dlq` on a broker that lets nobody in unknown, over TLS, as an operator runs it."""
+"""`pulsar-encore dlq` on a broker with authentication, over TLS, as an operator runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_encore import letters
 
 from .secured_server import OPERATOR, PASSWORD, Credentials, Secured
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 LETTERS = 20
@@ -31,7 +31,7 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 async def dlq(
     *arguments: str, environment: dict[str, str] | None = None, **options: str
 ) -> tuple[int | None, str, str]:
-    """Run a command with options by name; gives its exit code and what it said."""
+    """Run a command with options by name. Return its exit code, its output and its errors."""
     option_words = [
         part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)
     ]
@@ -49,7 +49,7 @@ async def dlq(
 
 
 async def publish_letters(secured: Secured) -> tuple[str, str]:
-    """Letters on a topic of its own; gives where they died and where they are."""
+    """Publish letters on a new topic. Return the real topic and the dead letter topic."""
     real_topic = f"persistent://public/default/orders-{uuid4().hex[:8]}"
     properties = {letters.REAL_TOPIC: real_topic, letters.REAL_SUBSCRIPTION: "s"}
     properties[letters.FINGERPRINT] = "aaaaaaaaaaaa"
@@ -191,7 +191,7 @@ async def test_a_refused_login_says_which_option_to_change(secured: Secured) -> 
 
 
 async def test_dlq_commands_never_create_a_topic(secured: Secured) -> None:
-    """The broker makes topics by itself, as brokers do unless they are told not to."""
+    """The broker has topic auto-creation enabled, as by default."""
     name = f"missing-{uuid4().hex[:8]}"
     login = secured.with_token
     for arguments in (
@@ -213,7 +213,7 @@ async def test_dlq_commands_never_create_a_topic(secured: Secured) -> None:
 
 @pytest.fixture
 def misnamed(secured: Secured, tmp_path: Path) -> Iterator[str]:
-    """Address of a server whose certificate the CA signed for another host."""
+    """Address of a server with a certificate that the CA signed for another host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(secured.file("misnamed.pem"), secured.file("misnamed.key"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -223,7 +223,7 @@ def misnamed(secured: Secured, tmp_path: Path) -> Iterator[str]:
                 connection, _ = listening.accept()
                 with connection, context.wrap_socket(connection, server_side=True) as secure:
                     secure.recv(4096)
-            except OSError:  # the client does not go on
+            except OSError:  # the client closes the connection
                 pass
 
         thread = threading.Thread(target=serve)

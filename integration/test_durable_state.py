@@ -1,4 +1,4 @@
-"""State that survives a kill, on a real Pulsar: backlogs larger than the queue, both transports."""
+"""Durable state after kills, on a real Pulsar: backlogs larger than the queue, both transports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_repeated_kills_lose_no_message_and_no_attempt(
 async def test_pending_nacks_keep_their_due_times_after_a_kill(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
-    """A worker nacks every third message of 3,000, for long and for short, and is killed."""
+    """A worker nacks every third message of 3,000, with long and short delays, and is killed."""
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
         producer = await client.create_producer(
@@ -116,7 +116,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_each_batch_message_gets_exactly_its_delivery_attempts(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
-    """Copies of a batch come with each of its messages: they count nothing of the others."""
+    """Each redelivery brings a copy of the whole batch, which must not count for the siblings."""
     rng, attempts = random.Random(3), Counter[int]()
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         consumer = await client.subscribe(
@@ -144,7 +144,9 @@ async def test_each_batch_message_gets_exactly_its_delivery_attempts(
 async def test_a_dead_lettered_message_gets_no_new_attempts_after_a_kill(
     pulsar: Server, topic: str, transport: str, batch: int, tmp_path: Path
 ) -> None:
-    """Two of 20 messages kill who has them: the ack of the first, that is a letter now, is lost."""
+    """Two of 20 messages kill their worker. The second kill loses the ack of the first
+    dead-lettered message.
+    """
     async with encore.Client(pulsar.service_url, transport="native") as client:
         await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
         producer = await client.create_producer(

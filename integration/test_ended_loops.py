@@ -53,7 +53,7 @@ def connections(pulsar: Server) -> int:
 
 @pytest.fixture
 def client(pulsar: Server) -> Iterator[encore.Client]:
-    """A client of which no object outlives the test: its warnings would fail a later test."""
+    """A client that does not outlive the test, because its warnings would fail a later test."""
     made = encore.Client(pulsar.service_url, transport="native")
     yield made
     del made

@@ -1,4 +1,6 @@
-"""The stock engine against a real Pulsar: what it takes it gives back, waits for, and looks up."""
+"""The stock transport on a real Pulsar: it releases resources, waits for its queue, and decodes
+schemas.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from pulsar_encore.schema import AvroSchema, Integer, Record
 
 from .pulsar_server import Server
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)

@@ -1,4 +1,4 @@
-"""Retiring a host, on a real Pulsar: what waited there comes elsewhere when it is due."""
+"""Evacuation of a host, on a real Pulsar: its pending nacks are redelivered elsewhere when due."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ MESSAGES = 3_000
 async def test_evacuated_nacks_are_redelivered_to_another_host_when_due(
     pulsar: Server, admin: Admin, topic: str, tmp_path: Path, batch: int, partitions: int
 ) -> None:
-    """A host nacks every third of 3,000 messages, for long, and is retired; its queue holds 500."""
+    """A host nacks every third of 3,000 messages with a long delay, with a queue of 500, and is
+    evacuated.
+    """
     if partitions:
         admin.create_partitioned_topic(topic, partitions)
     async with encore.Client(pulsar.service_url, transport="native") as client:
@@ -77,7 +79,9 @@ async def test_evacuated_nacks_are_redelivered_to_another_host_when_due(
 
 
 async def _assert_no_delivery(client: encore.Client, topic: str) -> None:
-    """What was moved is acked where it was: no consumer of the subscription gets it."""
+    """Check that the evacuated messages are acked: no consumer of the subscription receives
+    them.
+    """
     async with await client.subscribe(topic, "s", SHARED) as consumer:
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=2)
@@ -86,7 +90,7 @@ async def _assert_no_delivery(client: encore.Client, topic: str) -> None:
 async def _leave_pending_nacks(
     client: encore.Client, topic: str, path: Path, kind: encore.ConsumerType, delay: float = 60
 ) -> None:
-    """A host is handed ten messages, nacks the odd ones, and ends."""
+    """Let a host receive ten messages, nack the odd ones, and close."""
     host = await client.subscribe(topic, "s", kind, state=encore.RocksState(path))
     async with await client.create_producer(topic, batching_enabled=False) as producer:
         for each in range(10):
@@ -123,7 +127,9 @@ async def test_a_subscription_in_use_of_another_type_is_not_evacuated(
 async def test_messages_held_by_another_consumer_are_evacuated(
     pulsar: Server, topic: str, tmp_path: Path, transport: str
 ) -> None:
-    """Acks by one that was not sent the messages count, though another holds them."""
+    """An ack by a consumer that was not sent the message counts, although another consumer holds
+    it.
+    """
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         await _leave_pending_nacks(client, topic, tmp_path, SHARED)
         other = await client.subscribe(topic, "s", SHARED)

@@ -1,4 +1,4 @@
-"""`pulsar-encore state evacuate` on a broker that lets nobody in unknown, over TLS."""
+"""`pulsar-encore state evacuate` on a broker with authentication, over TLS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pulsar_encore as encore
 
 from .secured_server import Credentials, Secured
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 SHARED = encore.ConsumerType.Shared
@@ -23,7 +23,7 @@ MESSAGES = 20
 
 
 async def evacuate(directory: Path, **options: str) -> tuple[int | None, str, str]:
-    """Run the command with options by name; gives its exit code and what it said."""
+    """Run the command with options by name. Return its exit code, its output and its errors."""
     option_words = [
         part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)
     ]

@@ -1,4 +1,4 @@
-"""A real broker that is restarted, or killed, in the middle of 5,000 messages."""
+"""A real broker is restarted or killed while 5,000 messages are processed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .contract.cluster import ENGINES, Engine
 from .contract.contract_kit import SUBSCRIPTION, bodies, eventually, publish, subscribe, work_off
 from .pulsar_server import Broker
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 MESSAGES = 5000
 
-# Seconds; a broker's start is among them, a minute and more on a busy machine.
+# Timeout in s, with a broker's start, which takes over a minute on a busy machine.
 TIMEOUT = 300
 
 
@@ -65,7 +65,8 @@ async def test_a_broker_restart_or_kill_loses_no_message(
         redelivered = await work_off(
             consumer, sent, rng, nack_share=0.2, step=step, timeout=TIMEOUT
         )
-        # A broker that is killed forgets what its cursor did not write, once a second at most.
+        # A killed broker loses acks that its cursor has not written, which it does once a second at
+        # most.
         assert len(redelivered) <= (MESSAGES // 20 if fault is kill else 0)
         assert fault_task is not None
         await fault_task

@@ -1,4 +1,4 @@
-"""Leases over the end of a process, on a real Pulsar."""
+"""Leases after the end of a process, on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_leases_survive_the_process(
     pulsar: Server, admin: Admin, topic: str, tmp_path: Path, transport: str, kind: str, batch: int
 ) -> None:
-    """200 messages: acked, acked or extended by handle after the end, never heard of again."""
+    """200 messages: acked before the end, acked or extended by handle after it, or left to
+    expire.
+    """
     count, path = 200, tmp_path / "state"
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         producer = await client.create_producer(
@@ -91,7 +93,7 @@ async def test_leases_survive_the_process(
         handles = {int(number): handle for number, handle in json.loads(process.stdout).items()}
         assert len(handles) == count // 2
 
-        # Two: nobody knows to which of them a message comes.
+        # Two consumers, because a message may go to either.
         consumers = [
             await client.subscribe(
                 topic,
@@ -131,7 +133,8 @@ async def test_leases_survive_the_process(
         for taker in tasks:
             taker.cancel()
         assert sorted(received) == [each for each in range(count) if each % 4 in (2, 3)]
-        # Without a handle at once, and what was extended no sooner than that.
+        # Leases without a handle are redelivered at once, and extended ones not before their
+        # extended end.
         assert max(at for number, at in received.items() if number % 4 == 3) < extended + 5
         assert min(at for number, at in received.items() if number % 4 == 2) > extending + 9.9
         assert attempts == {2}

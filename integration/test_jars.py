@@ -1,6 +1,6 @@
-"""The folder of jars: asked of Maven once, kept while whole, and its failures named.
+"""The folder of jars: resolved by Maven once, kept while complete, with named failures.
 
-A stand-in for `mvn` counts its runs; the real one is used by every other test of this folder.
+A replacement for `mvn` counts its runs. The other tests of this folder use the real one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ for name in ("pulsar-broker-0.jar", "other.jar"):
 
 @pytest.fixture
 def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a stand-in for Maven, first on PATH; `runs` in it counts."""
+    """Folder of a replacement for Maven, the only folder on PATH. Its file `runs` counts the
+    calls.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "mvn"

@@ -21,7 +21,7 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 async def test_lists_of_leases_keep_the_order_of_each_key(
     pulsar: Server, admin: Admin, topic: str, transport: str, batch: int
 ) -> None:
-    """8 keys of 60 messages at two consumers; nacks, ends and an unload of the topic."""
+    """8 keys of 60 messages at two consumers, with nacks and expired leases."""
     keys, count, rng = 8, 60, random.Random(5)
     done: dict[int, list[int]] = {key: [] for key in range(keys)}
     longest = lost = 0
@@ -74,7 +74,8 @@ async def test_lists_of_leases_keep_the_order_of_each_key(
                         if choice < 0.1:
                             await lease.nack()
                         elif choice < 0.12:
-                            await asyncio.sleep(2.2)  # it ends, and so do those behind it
+                            # the lease expires, and so do the later leases
+                            await asyncio.sleep(2.2)
                             await lease.ack()
                         else:
                             await lease.ack()
@@ -190,7 +191,9 @@ async def test_close_counts_an_attempt_for_each_held_message(
 async def test_copies_at_several_consumers_have_different_attempt_numbers(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
-    """Siblings of a batch fail, so that its copies come to several consumers of this process."""
+    """Siblings of a batch fail, so that copies of the batch go to several consumers of this
+    process.
+    """
     state = encore.RocksState(tmp_path, count_attempts="before")
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         consumers = [

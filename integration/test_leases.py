@@ -1,4 +1,4 @@
-"""Leases on a real Pulsar: more than the queue holds, several consumers, hangs, both transports."""
+"""Leases on a real Pulsar: beyond the queue size, several consumers, hangs, both transports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 async def test_expired_leases_are_redelivered_and_each_message_is_acked_once(
     pulsar: Server, topic: str, transport: str, kind: encore.ConsumerType, batch: int
 ) -> None:
-    """Three consumers; of ten leases one hangs until it expires, one is nacked, one is kept."""
+    """Three consumers. Of ten leases one hangs until it expires, one is nacked, and one is
+    extended.
+    """
     count, done, rng = 600, dict[int, int](), random.Random(7)
     attempts: dict[int, int] = {}
     async with encore.Client(pulsar.service_url, transport=transport) as client:
@@ -57,7 +59,7 @@ async def test_expired_leases_are_redelivered_and_each_message_is_acked_once(
             attempts[number] = attempts.get(number, 0) + 1
             action = rng.randrange(10) if attempts[number] == 1 else 9
             if action == 0:
-                return  # it hangs
+                return  # a hang
             if action == 1:
                 await lease.nack(0.2)
                 return
@@ -119,7 +121,9 @@ async def test_leases_of_a_closed_consumer_go_to_another(
 async def test_each_key_is_processed_in_order_while_consumers_join_and_leave(
     pulsar: Server, admin: Admin, topic: str, transport: str, batch: int
 ) -> None:
-    """20 keys of 50 messages; one in five is nacked or left to its end, the topic is unloaded."""
+    """20 keys of 50 messages. One in five is nacked or left to expire, and the topic is
+    unloaded.
+    """
     progress = asyncio.Condition()
     keys, count, rng = 20, 50, random.Random(11)
     done: dict[int, list[int]] = {key: [] for key in range(keys)}
@@ -152,7 +156,7 @@ async def test_each_key_is_processed_in_order_while_consumers_join_and_leave(
             assert number <= len(done[key]), "it came before what it follows"
             choice = rng.random()
             if choice < 0.05:
-                return  # it ends
+                return  # the lease expires
             keys_in_progress.add(key)
             try:
                 async with lease.kept():
@@ -167,7 +171,7 @@ async def test_each_key_is_processed_in_order_while_consumers_join_and_leave(
                             async with progress:
                                 progress.notify_all()
             except encore.LeaseLostError:
-                pass  # its consumer was closed meanwhile
+                pass  # the consumer was closed meanwhile
             finally:
                 keys_in_progress.discard(key)
 
@@ -196,7 +200,8 @@ async def test_each_key_is_processed_in_order_while_consumers_join_and_leave(
         async with asyncio.timeout(150), asyncio.TaskGroup() as group:
             group.create_task(consume(first))
             await wait_until_remaining(keys * count * 2 // 3)
-            # With two, the one that is connected first is given what the other still works on.
+            # With two consumers, the one that reconnects first would receive messages that the
+            # other works on.
             await asyncio.to_thread(admin.unload, topic)
             await wait_until_remaining(keys * count // 2)
             group.create_task(consume(await subscribe()))
@@ -204,5 +209,5 @@ async def test_each_key_is_processed_in_order_while_consumers_join_and_leave(
             await first.close()
             group.create_task(consume(await subscribe()))
         assert all(numbers == list(range(count)) for numbers in done.values())
-        # Of what was acked in the moment of the unload and the close.
+        # Messages whose ack was lost at the unload or the close.
         assert redelivered <= 60, redelivered

@@ -1,4 +1,4 @@
-"""Letters on a real Pulsar keep how their originals were written: schema, keys, secrecy, counts."""
+"""Letters on a real Pulsar keep the schema, keys, encryption and counts of their originals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe
 from .pulsar_server import Server
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 
@@ -32,7 +32,7 @@ both = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """The stock transport, but for tests of `both`."""
+    """The stock transport, or the transport of a test marked `both`."""
     chosen: Engine = getattr(request, "param", ENGINES[0])
     return chosen
 
@@ -53,7 +53,7 @@ def java(pulsar: Server) -> Iterator[JavaClient]:
 
 
 async def fail_messages(consumer: encore.Consumer, act: str, attempts: int) -> None:
-    """So many looks, by nack or by reconsume_later."""
+    """Fail `attempts` deliveries by nack or by reconsume_later."""
     for _ in range(attempts):
         message = await consumer.receive(timeout=10)
         if act == "nack":
@@ -63,7 +63,7 @@ async def fail_messages(consumer: encore.Consumer, act: str, attempts: int) -> N
 
 
 async def unacked(admin: Admin, topic: str) -> int:
-    """Messages that the broker still has for the subscription."""
+    """Return the number of unacked messages of the subscription."""
     stats = await asyncio.to_thread(admin.subscription_stats, topic, "s")
     backlog: int = stats["msgBacklog"]
     return backlog
@@ -117,7 +117,7 @@ async def test_a_letter_of_an_older_schema_is_read_with_it(
 async def test_a_message_stays_unacked_if_the_letter_topic_refuses_its_schema(
     client: encore.Client, admin: Admin, topic: str, act: str
 ) -> None:
-    """The compatibility check of the letter topic, by the real broker's rules."""
+    """The real broker checks the compatibility of the letter topic's schema."""
     await publish(client, topic, BOX, schema=avro(*OLD))
     other = AvroSchema(
         None,
@@ -165,7 +165,9 @@ async def test_letters_keep_json_text_and_bytes_schemas(
 async def test_letters_with_text_keys_are_sent_and_byte_keys_are_refused(
     client: encore.Client, java: JavaClient, admin: Admin, topic: str
 ) -> None:
-    """Java's: told by their padding, or by the schema; without either nothing tells them."""
+    """Java's byte keys are recognized by their padding or by the schema, and otherwise taken for
+    text.
+    """
     await asyncio.to_thread(java.call, "keys", topic)
     async with await subscribe(client, topic, 1) as consumer:
         for _ in range(3):
@@ -177,7 +179,7 @@ async def test_letters_with_text_keys_are_sent_and_byte_keys_are_refused(
                 await consumer.reconsume_later(message)
     assert await unacked(admin, topic) == 1
     found = await asyncio.to_thread(java.call, "read", f"{topic}-s-RETRY")
-    # The second is mangled, as the README says it is: four letters for three bytes of 0.
+    # The second key is changed, as the README says: four base64 letters for each three zero bytes.
     assert {letter["data"]: letter["key"] for letter in found} == {"text": "k=", "threes": "A" * 16}
     policy = encore.DeadLetterPolicy(1, text_keys=True)
     async with await subscribe(client, topic, dead_letter_policy=policy) as consumer:
@@ -191,7 +193,7 @@ async def test_letters_with_text_keys_are_sent_and_byte_keys_are_refused(
 async def test_letters_of_key_value_pairs_are_refused(
     client: encore.Client, java: JavaClient, admin: Admin, topic: str
 ) -> None:
-    """Their keys are bytes whatever they look like."""
+    """Their keys are bytes, whatever they look like."""
     await asyncio.to_thread(java.call, "keys", topic)
     pairs = f"{topic}-pairs"
     async with await subscribe(client, pairs, 1) as consumer:
@@ -202,7 +204,7 @@ async def test_letters_of_key_value_pairs_are_refused(
     assert await unacked(admin, pairs) == 1
 
 
-# Secrecy
+# Encryption
 
 
 @both
@@ -252,20 +254,20 @@ async def test_retry_letters_of_several_topics_are_received_and_acked(
         await fail_messages(consumer, "reconsume", 2)
         last = [await consumer.receive(timeout=10) for _ in topics]
         assert {message.topic_name() for message in last} == {f"{topic}-again"}
-        for message in last:  # stored as bytes, which carry no topic
+        for message in last:  # stored as bytes, which do not contain the topic
             stored = encore.MessageId.deserialize(message.message_id().serialize())
             await consumer.acknowledge(stored)
     for each in (*topics, f"{topic}-again"):
         assert await unacked(admin, each) == 0
 
 
-# A parked nack and Java
+# A nack overflow letter and Java
 
 
 async def test_an_overflow_letter_reconsumed_by_java_counts_attempts_as_java_does(
     client: encore.Client, java: JavaClient, topic: str
 ) -> None:
-    """Java copies every property along; looks that were had before the parking are not its."""
+    """Java copies every property. Attempts before the overflow do not count for it."""
     await asyncio.to_thread(java.call, "produce", topic, 1, "single")
     overflow_options = {"nack_overflow": "retry_letter", "nack_overflow_delay": 0.5}
     async with await subscribe(client, topic, 3, **overflow_options) as consumer:
@@ -275,7 +277,7 @@ async def test_an_overflow_letter_reconsumed_by_java_counts_attempts_as_java_doe
         assert overflow_letter.properties()[letters.PARKED_LOOKS] == "3"
     (java_letter,) = await asyncio.to_thread(java.call, "consume", topic, "s", 3, "reconsume", 1, 0)
     assert letters.RECONSUME_TIMES not in java_letter["properties"]
-    await asyncio.sleep(2.5)  # until it is due: how often an early letter is put off is no look
+    await asyncio.sleep(2.5)  # until it is due: postponing an early letter is no attempt
     async with await subscribe(client, topic, 3) as consumer:
         message = await consumer.receive(timeout=10)
         assert message.redelivery_count() == 0, "the looks before the parking are not counted"
@@ -290,11 +292,11 @@ async def test_an_overflow_letter_reconsumed_by_java_counts_attempts_as_java_doe
         assert len(await await_letters(client, f"{topic}-s-DLQ", 1)) == 1
 
 
-# Looking and replaying
+# Listing and replaying
 
 
 async def test_listing_ends_while_letters_arrive(client: encore.Client, topic: str) -> None:
-    """A look that waits for a pause may wait for ever. A chunked letter may be the last."""
+    """A listing that waits for a pause might never end. The last letter may be chunked."""
     large = bytes(6_000_000)
     dead = DeadLetters(client, topic)
     async with await client.create_producer(
@@ -326,7 +328,7 @@ async def test_listing_ends_while_letters_arrive(client: encore.Client, topic: s
 async def test_listing_ends_at_a_chunked_letter_and_on_an_empty_topic(
     client: encore.Client, topic: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Letters that arrive from the first look at the end on are not listed."""
+    """Letters that arrive after the listing has read the topic's end are not listed."""
     dead = DeadLetters(client, topic)
     async with await client.create_producer(
         topic, batching_enabled=False, chunking_enabled=True

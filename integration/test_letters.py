@@ -1,9 +1,9 @@
-"""Retry and dead letters at size: exact counts, the overflow, kills, and Java on the other end.
+"""Retry and dead letters in large numbers: exact counts, the overflow, kills, and Java's client.
 
-Counts are of distinct payloads and of deliveries, so that a message missing or seen twice shows.
-ENCORE_KILLS (4) and ENCORE_SEED (random) steer the kills, ENCORE_LETTERS (20,000) how many die on
-the development broker, ENCORE_NACK_S (40; the bar says 60) how long the nacked wait; the seed is
-printed.
+Counts are of distinct payloads and of deliveries, so that missing and duplicate messages show.
+ENCORE_KILLS (4) and ENCORE_SEED (random, printed) control the kills. ENCORE_LETTERS (20,000) is the
+number of letters on the development broker. ENCORE_NACK_S (40; the bar says 60) is the delay of the
+nacked messages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def client(pulsar: Server) -> AsyncIterator[encore.Client]:
 
 
 async def publish(client: encore.Client, topic: str, count: int, name: bytes = b"") -> None:
-    """Numbered payloads, batched as producers do by default."""
+    """Publish numbered payloads, batched as by default."""
     async with await client.create_producer(topic, block_if_queue_full=True) as producer:
         for start in range(0, count, 2000):
             numbers = range(start, min(count, start + 2000))
@@ -78,7 +78,7 @@ async def subscribe(
 async def process_all(
     consumer: encore.Consumer, act: Act, *, until: int | None = None, quiet_s: float = 4.0
 ) -> Counter[bytes]:
-    """Do `act` with every message, `WORKERS` at a time; how often each payload was seen."""
+    """Call `act` for every message, `WORKERS` at a time. Return the deliveries of each payload."""
     deliveries: Counter[bytes] = Counter()
     attempts = 0
 
@@ -113,7 +113,9 @@ def numbers(count: int) -> set[bytes]:
 
 
 async def check_exact_counts(client: encore.Client, topic: str, count: int, act: Act) -> str:
-    """`count` messages, M = 3: four looks at each, one dead letter of each, nothing left."""
+    """Check M = 3: four deliveries and one dead letter for each message, and nothing left
+    unacked.
+    """
     await publish(client, topic, count)
     began = time.perf_counter()
     async with await subscribe(client, topic) as consumer:
@@ -143,9 +145,9 @@ LETTERS = int(os.environ.get("ENCORE_LETTERS", "20000"))
 async def test_many_letters_on_the_development_broker_have_exact_counts(
     topic: str, act: Act, messages: int
 ) -> None:
-    """A nacked message becomes one letter; what is reconsumed four times becomes four.
+    """A nacked message becomes one letter, a message that is reconsumed four times becomes four.
 
-    ENCORE_LETTERS=100000 is what it was written for; the default takes a fifth of its two minutes.
+    The test was written for ENCORE_LETTERS=100000. The default takes a fifth of its two minutes.
     """
     with broker(None) as url:
         async with encore.Client(url, logger=QUIET) as client:
@@ -155,17 +157,20 @@ async def test_many_letters_on_the_development_broker_have_exact_counts(
 # The overflow
 
 
-WINDOW = 50_000  # the broker's default
+WINDOW = 50_000  # the broker's default unacked window
 FRESH_MESSAGES = 10_000
 
 
 async def nack_and_publish_fresh(
     client: encore.Client, topic: str, old: int, wait_s: float, **options: Any
 ) -> tuple[list[float], int, float]:
-    """`old` messages nacked, then fresh ones: seconds each of these took, how many came back, and
-    seconds from the first fresh one to when the old are due.
+    """Nack `old` messages, then receive fresh ones.
 
     All nacks are due `wait_s` after the first.
+
+    Returns:
+        The latency of each fresh message in s, the number of redelivered old messages, and the
+        seconds from the first fresh message to the due time.
     """
     await publish(client, topic, old)
     fresh_latencies: list[float] = []
@@ -180,7 +185,8 @@ async def nack_and_publish_fresh(
         nack_count = old if options else WINDOW
         deliveries = await process_all(consumer, nack_until_due, until=nack_count, quiet_s=1)
         while options and consumer.statistics().in_flight:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # nacking is faster than parking: until all are persisted
+            # nacking is faster than forwarding: wait until all letters are persisted
+            await asyncio.sleep(0.2)
         left_s = due - loop.time()
         print(f"{deliveries.total()} nacked, {left_s:.1f} s before they are due")
         fresh_task = asyncio.create_task(_publish_fresh(client, topic))
@@ -203,7 +209,7 @@ async def nack_and_publish_fresh(
 
 
 async def _publish_fresh(client: encore.Client, topic: str) -> None:
-    """Fresh messages over some seconds, each with the time it was sent."""
+    """Publish fresh messages over some seconds, each with the time it was sent."""
     async with await client.create_producer(topic, block_if_queue_full=True) as producer:
         for start in range(0, FRESH_MESSAGES, 500):
             await asyncio.gather(
@@ -226,7 +232,7 @@ async def test_with_the_nack_overflow_fresh_messages_are_not_delayed(
             client, where, 60_000, wait_s, nack_overflow="retry_letter"
         )
         if left_s > wait_s / 2:
-            break  # else the machine was too busy with the nacks: again, with more time
+            break  # otherwise the nacks took too long: repeat with more time
     assert max(fresh_latencies) < left_s, (
         "before what was put off is due, as they would have to without it"
     )
@@ -236,7 +242,7 @@ async def test_with_the_nack_overflow_fresh_messages_are_not_delayed(
 async def test_without_the_nack_overflow_fresh_messages_wait(
     client: encore.Client, topic: str
 ) -> None:
-    """The comparison: the broker stops at 50,000 unacked, whatever else arrives."""
+    """For comparison: the broker stops at 50,000 unacked messages, whatever else arrives."""
     fresh_latencies, _, _ = await nack_and_publish_fresh(client, topic, 60_000, 30)
     assert sorted(fresh_latencies)[FRESH_MESSAGES // 10] > 3
 
@@ -247,7 +253,7 @@ async def test_without_the_nack_overflow_fresh_messages_wait(
 async def test_kills_during_forwarding_lose_no_message(
     client: encore.Client, pulsar: Server, topic: str
 ) -> None:
-    """Nothing is missing from input, retry and dead-letter topic; doubles are counted."""
+    """No message is missing from the topic and its letter topics. Duplicates are counted."""
     count, kills = 10_000, int(os.environ.get("ENCORE_KILLS", "4"))
     seed = int(os.environ.get("ENCORE_SEED", str(random.SystemRandom().randrange(10**6))))
     rng = random.Random(seed)
@@ -270,10 +276,10 @@ async def test_kills_during_forwarding_lose_no_message(
     retry = await read_out(client, f"{topic}-s-RETRY")
     dead = Counter(message.data() for message in await read_out(client, f"{topic}-s-DLQ"))
     assert set(dead) == numbers(count)
-    # Every copy of a letter goes on to the next generation, so the doubles among the dead are all
-    # there ever were: copies persisted whose originals were not acked at a kill. In that state are
-    # the letters under way and those of the last 200 ms, for which acks are grouped here and in
-    # the engine.
+    # Every copy of a letter moves on to the next generation, so the duplicates among the dead
+    # letters are all duplicates. They are copies that were persisted before a kill and with unacked
+    # originals: letters in flight, and those of the last 200 ms, for which acks are grouped here
+    # and in the C++ client.
     copies = Counter((m.data(), m.properties()[letters.RECONSUME_TIMES]) for m in retry)
     duplicates = sum(number - 1 for number in dead.values())
     print(
@@ -309,7 +315,7 @@ async def test_java_processes_our_letters(
         before = time.time() * 1000
         await consumer.reconsume_later(message, 2, {"custom": "yes"}, error=ValueError("why"))
     (first,) = await asyncio.to_thread(java.call, "consume", topic, "s", 2, "reconsume", 1, 1500)
-    assert first["at_ms"] - before > 1000  # it was delayed; brokers are up to a tick early
+    assert first["at_ms"] - before > 1000  # it was delayed, but brokers are up to a tick early
     assert generation(first) == ("1", "2000")
     text = f"{origin.ledger_id()}:{origin.entry_id()}:-1"
     redelivered = {
@@ -344,7 +350,7 @@ async def test_we_process_letters_of_java(
     async with await subscribe(client, topic, 2) as consumer:
         messages = [await consumer.receive(timeout=10) for _ in range(count)]
         for message in messages:
-            # DELAY_TIME is honoured on our side too: the broker's tick would be early.
+            # DELAY_TIME is also applied by the consumer, because the broker's tick may be early.
             assert time.time() * 1000 - message.publish_timestamp() >= 800
             assert generation(as_letter(message)) == ("1", "800")
             await consumer.reconsume_later(message)
@@ -373,12 +379,12 @@ async def test_java_and_we_write_equal_dead_letters(
     action: str,
     form: str,
 ) -> None:
-    """Section 20.1, column by column: one message each, dead by Java and dead by us."""
+    """Compare all properties, with one message dead-lettered by Java and one by us."""
     if form == "partitioned":
         await asyncio.to_thread(Admin(pulsar.admin_url).create_partitioned_topic, topic, 2)
     count = 2
     await asyncio.to_thread(java.call, "produce", topic, count, form)
-    # Two subscriptions see the same messages; the name is in the letter, and in its topic.
+    # Two subscriptions receive the same messages. The name is in the letter and in its topic.
     java_deliveries = await asyncio.to_thread(
         java.call, "consume", topic, "j", 1, action, 2 * count, 0
     )
@@ -403,7 +409,7 @@ async def test_java_and_we_write_equal_dead_letters(
 async def test_undelivered_messages_have_no_attempts(
     client: encore.Client, kind: encore.ConsumerType, queue: int
 ) -> None:
-    """The broker counts a redelivery of all that waits here when everything is asked for again."""
+    """When everything is requested again, the broker counts a redelivery of all queued messages."""
     topic = f"persistent://public/default/unseen-{uuid.uuid4().hex[:12]}"
     async with await client.create_producer(topic, batching_enabled=False) as producer:
         for payload in (b"poison", b"good", b"nacked"):

@@ -1,4 +1,4 @@
-"""Waiting nacks that overflow to disk, on a real Pulsar: every message is redelivered once."""
+"""Pending nacks that spill to disk, on a real Pulsar: every message is redelivered once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Connections of the native transport to a real Pulsar: TLS, logins, proxies, clusters, lookups."""
+"""Connections of the native transport to a real Pulsar: TLS, authentication, proxies, failover,
+lookups.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from .secured_server import OPERATOR, PASSWORD, Secured
 
 @asynccontextmanager
 async def native(service_url: Any, **options: Any) -> AsyncIterator[encore.Client]:
-    """A client over the native transport."""
+    """Yield a client over the native transport."""
     client_options = ClientOptions(service_url=service_url, **options)
     async with encore.Client(
         service_url, transport=NativeTransport(*of_options(client_options))
@@ -32,7 +34,7 @@ async def native(service_url: Any, **options: Any) -> AsyncIterator[encore.Clien
 
 
 async def send_and_receive(client: encore.Client, topic: str | None = None) -> None:
-    """A message goes through."""
+    """Send one message and receive it."""
     topic = topic or f"connections-{uuid4().hex[:8]}"
     async with (
         await client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
@@ -100,8 +102,9 @@ async def test_a_wrong_port_is_named_in_the_error(secured: Secured) -> None:
 
 
 async def test_a_broker_under_another_host_name_acts_as_proxy(pulsar: Server) -> None:
-    """A standalone broker on loopback says that it is to be reached through the service's address;
-    where that is another name than its own, it is asked to be a proxy, and is."""
+    """A standalone broker on loopback says that it is reached through the service URL. If that is
+    another host name than its own, the client requests it as a proxy, and it acts as one.
+    """
     port = urlsplit(pulsar.service_url).port
     for host in ("localhost", "127.0.0.1"):
         async with native(f"pulsar://{host}:{port}") as client:
@@ -110,7 +113,7 @@ async def test_a_broker_under_another_host_name_acts_as_proxy(pulsar: Server) ->
 
 async def test_one_address_of_several_is_enough(pulsar: Server) -> None:
     host = urlsplit(pulsar.service_url).netloc
-    for _ in range(4):  # any of them may be the first
+    for _ in range(4):  # either address may be the first
         async with native(f"pulsar://127.0.0.1:9,{host}") as client:
             await send_and_receive(client)
 
@@ -149,7 +152,7 @@ async def test_a_pattern_consumer_follows_created_and_deleted_topics(
             topic = f"persistent://public/default/{mark}-{name}"
             async with await client.create_producer(topic) as producer:
                 await producer.send(name.encode())
-            # Nowhere near the minute after which the list is asked for.
+            # Well before the minute after which the list of topics is requested.
             message = await consumer.receive(timeout_millis=10_000)
             assert message.data() == name.encode()
             await consumer.acknowledge(message)

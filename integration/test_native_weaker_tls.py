@@ -1,4 +1,4 @@
-"""Answers of a real Pulsar that would weaken TLS: the client sends nothing in clear."""
+"""Answers of a real Pulsar that would weaken TLS: the client sends nothing unencrypted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 class Listener:
-    """A port without TLS. `data` has the bytes of all connections; `connections` counts them."""
+    """A port without TLS. `data` has the bytes of all connections, and `connections` counts
+    them.
+    """
 
     def __init__(self) -> None:
         self.data = b""
@@ -110,7 +112,7 @@ class TlsFront:
 
     Args:
         url: The broker's pulsar:// URL.
-        context: Has the certificate to show.
+        context: TLS context with the certificate.
         change: Called with each command of the broker, which it may change.
     """
 
@@ -245,8 +247,11 @@ async def test_a_lookup_that_names_a_plain_address_gets_no_token(
 async def test_a_close_that_names_a_plain_address_is_logged_and_a_lookup_follows(
     secured: Secured, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic is unloaded, and the broker's CLOSE names an address without TLS. For a while the
-    lookups name it too. The consumer and the producer wait, and attach again afterwards."""
+    """The topic is unloaded, and the broker's CLOSE names an address without TLS.
+
+    For a while the lookups name it too. The consumer and the producer wait, and reconnect
+    afterwards.
+    """
     names_plain_address = False
     async with plain_listener() as listener:
 

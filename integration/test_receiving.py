@@ -1,4 +1,4 @@
-"""Receiving from a real Pulsar: batches of any size come to the end."""
+"""Receiving from a real Pulsar: `batch_receive` returns everything, for entries of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native consumers, producers and readers attach again after a first success, on a real Pulsar."""
+"""Native consumers, producers and readers reconnect on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pair:
         return self
 
     async def works(self, within_s: float = WAIT_S, count: int = 8) -> float:
-        """Send messages and receive all of them. Returns the seconds that this took."""
+        """Send messages and receive all of them. Return the seconds it took."""
         began = time.monotonic()
         async with asyncio.timeout(within_s):
             bodies = {b"%d" % each for each in range(self._number, self._number + count)}
@@ -264,7 +264,7 @@ class HalfOpenProxy:
                 target.write(data)
 
     def cut_connections(self) -> None:
-        """Abort the connections of the client. Their connections to the broker stay open."""
+        """Abort the connections of the client. The connections to the broker stay open."""
         for each in self._clients:
             each.transport.abort()
         self._clients.clear()
@@ -297,7 +297,7 @@ async def test_a_consumer_waits_for_a_limit_that_its_half_dead_connection_fills(
     ):
         await pair.works()
         proxy.cut_connections()
-        await asyncio.sleep(12)  # an earlier version gave up after 10 s
+        await asyncio.sleep(12)  # an earlier version failed after 10 s
         assert not pair.consumer.is_connected() and not pair.producer.is_connected()
         proxy.close_broker_side()
         await pair.works()

@@ -1,4 +1,4 @@
-"""Recovery of native consumers and producers on a real Pulsar with logins."""
+"""Recovery of native consumers and producers on a real Pulsar with authentication."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_revoked_permissions_are_reported_until_they_are_granted(
     await asyncio.to_thread(revoke, secured, namespace)
     await asyncio.to_thread(secured.admin.unload, topic)
     for component, component_events in events.items():
-        # Another refusal may come first, while the topic is being unloaded.
+        # Another error may come first, while the topic is being unloaded.
         refused = await first_event(
             component_events, encore.Retrying, component, encore.AuthorizationError
         )

@@ -1,4 +1,4 @@
-"""Log lines about topics that are deleted, and events of an idle consumer, on a real Pulsar."""
+"""Log lines about deleted topics, and events of an idle consumer, on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_stock_consumer_without_messages_names_its_topic_when_it_loses_t
         client.subscribe(topic, "s", event_listener=events.append),
     ):
         await asyncio.sleep(0.5)
-        for _ in range(5):  # a reconnect of a few ms may go unseen
+        for _ in range(5):  # a reconnect of a few ms may be missed
             await asyncio.to_thread(admin.unload, topic)
             await asyncio.sleep(1)
             if events:

@@ -1,4 +1,4 @@
-"""The harness itself: the stock client against the real broker, restarts, and the admin API."""
+"""The test harness itself: the stock client on the real broker, restarts, and the admin API."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_stock_client_produces_and_consumes(pulsar: Server, topic: str) -> N
 
 def test_an_unload_redelivers_unacked_messages(pulsar: Server, admin: Admin, topic: str) -> None:
     with connected(pulsar.service_url) as client:
-        # The broker counts what waits for an ack only where acks are individual.
+        # The broker counts unacked messages only on types with individual acks.
         consumer = client.subscribe(topic, "s", consumer_type=stock.ConsumerType.Shared)
         produce(pulsar.service_url, topic, b"a")
         first = consumer.receive(RECEIVE_MS)

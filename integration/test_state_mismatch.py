@@ -1,4 +1,4 @@
-"""A state directory that meets a wiped standalone, and a topic that was deleted and made again."""
+"""A state directory with a wiped standalone broker, and with a recreated topic."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ async def receive_messages(consumer: encore.Consumer, count: int) -> list[encore
 
 
 def change_fingerprints(path: Path, topic: str) -> None:
-    """Give each record another fingerprint: the directory is now one of another cluster.
+    """Change the fingerprint of each record, as in the directory of another cluster.
 
-    The ids of a broker go on as long as its metadata lives. So the records are changed and not the
+    A broker never repeats ids while its metadata exists, so the records are changed and not the
     messages.
     """
     store = RocksStore(path, wall_now_ms=0)
@@ -57,7 +57,7 @@ def change_fingerprints(path: Path, topic: str) -> None:
 async def test_messages_match_their_records_on_both_transports(
     pulsar: Server, topic: str, tmp_path: Path, transport: str
 ) -> None:
-    """A directory moves from one transport to the other, and to and fro."""
+    """A directory moves from one transport to the other and back."""
     path = tmp_path / "state"
     other = "stock" if transport == "native" else "native"
     async with encore.Client(pulsar.service_url, transport=transport) as client:
@@ -111,7 +111,7 @@ async def test_a_state_of_another_cluster_fails_consumers_and_evacuations(
 async def test_messages_of_a_wiped_standalone_inherit_no_state(
     tmp_path: Path, transport: str
 ) -> None:
-    """The ids begin again, and nobody's messages inherit anything."""
+    """The ids start again, and the new messages must not inherit records of the old ones."""
     path, topic = tmp_path / "state", "persistent://public/default/wiped"
     ids: list[set[tuple[int, int]]] = []
     for run_number in range(2):

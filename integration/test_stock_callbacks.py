@@ -1,4 +1,4 @@
-"""No function that the application gives to the C++ library ends the process, on a real Pulsar.
+"""No function that the application passes to the C++ client ends the process, on a real Pulsar.
 
 Each group runs in its own process, and the test checks the exit code: a C++ thread that receives a
 Python exception aborts the process.
@@ -77,7 +77,9 @@ async def test_failing_loggers_and_providers_do_not_end_the_process(
 
 
 async def test_a_temporarily_failing_supplier_loses_no_message(secured: Secured) -> None:
-    """The token expires and the supplier fails. When it works again, sends and receives go on."""
+    """The token expires and the supplier fails. When it works again, sends and receives
+    continue.
+    """
     lifetime_s: float | None = 3.0
     is_failing = False
     failures = 0

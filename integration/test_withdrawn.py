@@ -1,4 +1,4 @@
-"""A topic, a subscription or a sane broker that is taken away from under a consumer."""
+"""A topic, a subscription or a working broker that is taken away from a consumer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .contract.contract_kit import (
 )
 from .pulsar_server import Server
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 MESSAGES = 3000
@@ -73,7 +73,8 @@ async def test_a_deleted_subscription_is_recreated_by_its_consumer(
         await asyncio.to_thread(admin.delete_subscription, topic, SUBSCRIPTION)
         for message in held:
             await consumer.acknowledge(message)
-        # It begins where `initial_position` says; what was acked before is known to be.
+        # The new subscription begins at `initial_position`. The consumer filters the messages it
+        # acked before.
         rest = data(await take(consumer, 5, timeout=30))
         assert sorted(rest) == bodies(5, 5)
         await publish(client, topic, [b"new"])
@@ -82,7 +83,7 @@ async def test_a_deleted_subscription_is_recreated_by_its_consumer(
 
 @asynccontextmanager
 async def silent_server(response: bytes) -> AsyncIterator[str]:
-    """A port that takes connections, says so much, and then nothing."""
+    """Yield the URL of a port that accepts connections, sends `response`, and then nothing."""
     writers: set[asyncio.StreamWriter] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
