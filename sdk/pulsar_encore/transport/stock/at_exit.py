@@ -1,13 +1,12 @@
 """Close native clients before the interpreter ends, and never in a forked child.
 
-When the interpreter finalizes, a native thread that still wants the GIL is unwound by force through
-C++, which aborts the process. Releasing a Python callback is enough to want the GIL. At exit this
-module therefore closes every open client and waits until the native side has dropped its last
-reference to each close callback. After that the native side holds no Python object.
+A native thread that wants the GIL after finalization has begun, even to release a Python callback,
+is unwound by force through C++ and aborts the process. At exit this module therefore closes every
+open client, and waits until the native side has dropped its last reference to each close callback.
 
 A forked child has copies of the native objects without their threads, over the parent's sockets.
-Destroying such a copy waits for a thread that does not exist, or tells the broker to close an
-object that the parent still uses. The child therefore keeps all copies until it ends.
+Destroying a copy waits for a missing thread, or closes an object of the parent at the broker. The
+child therefore keeps all copies.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]
 
 
 def keep_in_child(native: Any) -> Any:
-    """Return `native`, registered so that a forked child never destroys its copy."""
+    """Return `native`, of which a forked child never destroys its copy."""
     _natives[id(native)] = native
     return native
 
@@ -81,7 +80,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_open(native: Any) -> None:
-    """Close a native client unless `end` has been called for it."""
+    """Close a native client unless `end` was called for it."""
     if id(native) in _open:
         end(native)
 

@@ -1,7 +1,7 @@
 """The C++ client's configuration of consumers and readers.
 
-Nacks, ack timeouts and dead letters are implemented in this package, so those of the C++ client are
-not configured (`docs/notes/cpp-client.md#rules-for-the-stock-transport`).
+Nacks, ack timeouts and dead letters are this package's, so the C++ client's stay unset
+(`docs/notes/cpp-client.md#rules-for-the-stock-transport`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ...errors import NotSupportedError
 from ...options import Subscription
 from .stock_schemas import schema_info
 
-#: The C++ client raises this to its minimum of 100 ms. Nacks are already due when they are handed
-#: over: `docs/notes/cpp-client.md#negative-acks`.
+#: Raised to the C++ client's minimum of 100 ms. Nacks handed over are due:
+#: `docs/notes/cpp-client.md#negative-acks`.
 NACK_DELAY_MS: Final = 1
 #: Limits of one `batch_receive` of the pump, and the time it waits for more messages.
 PUMP_MAX_MESSAGES: Final = 1000
@@ -74,8 +74,8 @@ def consumer_configuration(subscription: Subscription) -> Any:
     )
     conf.schema(schema_info(subscription.schema))
     conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
-    # The C++ client never requests chunks again that it dropped for this limit. There is no limit
-    # unless it may ack the dropped message.
+    # The C++ client never requests chunks that it dropped for this limit, so there is none unless
+    # it may ack the dropped message.
     acks_dropped = subscription.auto_ack_oldest_chunked_message_on_queue_full
     conf.max_pending_chunked_message(
         subscription.max_pending_chunked_message if acks_dropped else 0
@@ -121,9 +121,8 @@ def reader_configuration(subscription: Subscription) -> Any:
 def _role_prefix(name: str) -> str:
     """Return the role prefix for a reader with this subscription name.
 
-    The C++ client names its readers `prefix-reader-random`. For a name that this package generated
-    in that form, pass its prefix, so that a permission for the prefix still applies. For any other
-    name, pass all of it.
+    The C++ client names readers `prefix-reader-random`. For a name of this package in that form,
+    only the prefix is passed, so that a permission for the prefix applies.
     """
     match = _READER_NAME.fullmatch(name)
     return name if match is None else match[1] or ""

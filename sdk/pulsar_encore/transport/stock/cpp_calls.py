@@ -1,9 +1,9 @@
 """Turn native callbacks into awaitables.
 
-The functions here are the callbacks that the C++ client gets for its operations. They run on its
-threads, where an exception ends the process (`docs/notes/cpp-client.md#callbacks`), so they catch
-everything and never block. If the caller was cancelled before a native object arrives, the object
-is closed. The C++ client drops some callbacks when it closes; `CppCalls.abandon` fails their calls.
+The callbacks run on threads of the C++ client, where an exception ends the process
+(`docs/notes/cpp-client.md#callbacks`), so they catch everything and never block. A native object
+that arrives after its caller was cancelled is closed. The C++ client drops some callbacks when it
+closes; `CppCalls.abandon` fails their calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Start = Callable[[Callable[..., None]], Any]
 
 
 def ignore(*_outcome: Any) -> None:
-    """Do nothing: the callback for operations that have no waiter."""
+    """The callback for operations without a waiter."""
 
 
 def close_quietly(native: Any) -> None:
@@ -48,8 +48,7 @@ class CppCalls:
         Args:
             start: Begins the operation with the callback it is given.
             action: Name of the operation, for the error text.
-            discard: Called with a result that arrives after the caller was cancelled, on any
-                thread.
+            discard: Called on any thread with a result that arrives after the caller was cancelled.
 
         Raises:
             ClosedError: if the object is closed, before or during the call.
@@ -59,9 +58,8 @@ class CppCalls:
             raise ClosedError(f"{action}: it is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        # A native reader keeps the callback of its creation for ever. The cell is emptied so that
-        # the callback does not keep the future, which holds the reader and the threads of its
-        # client.
+        # A native reader keeps the callback of its creation for ever. Without the emptied cell the
+        # callback would keep the future, the reader, and the threads of its client.
         future_cell = [future]
         log_start = engine_log.position()
 
@@ -86,8 +84,7 @@ class CppCalls:
             await engine_log.delivered()
             raise
         except asyncio.CancelledError:
-            # Cancelled in the same loop pass in which the result arrived, so `_resolve` did not see
-            # it.
+            # Cancelled in the loop pass in which the result arrived: `_resolve` did not see it.
             if future.done() and not future.cancelled() and future.exception() is None:
                 _discard(future.result(), discard)
             raise
@@ -106,9 +103,9 @@ class CppCalls:
                     loop.call_soon_threadsafe(_abandon, future)
 
     def fail_authentication(self, reason: str) -> None:
-        """Fail the pending calls with an AuthenticationError. Callable on any thread.
+        """Fail the pending calls with an AuthenticationError, on any thread.
 
-        The C++ client continues them. The result of a call that succeeds later goes to `discard`.
+        A result that arrives later goes to `discard`.
         """
         for future, action in list(self._pending.items()):
             error = own_authentication_failure(action, reason)

@@ -1,6 +1,5 @@
-"""Convert message ids to and from the C++ client's.
-
-An id is passed as bytes, which keep the batch size and the first chunk.
+"""Convert message ids to and from the C++ client's, as bytes, which keep batch size and first
+chunk.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from ...values.message_id import MessageId
 class StockMessageId(MessageId, pulsar.MessageId):  # type: ignore[misc]
     """The id of a message that the stock transport received or sent.
 
-    It is also a `pulsar.MessageId`, so that code written for that class accepts it. It compares and
-    hashes like every `MessageId`. Pickles and copies are plain `MessageId`s, so that a stored id
-    needs neither the C++ client nor this module.
+    It is also a `pulsar.MessageId`, for code written for that class. It compares and hashes like
+    every `MessageId`. Pickles and copies are plain `MessageId`s, which need no C++ client.
     """
 
     __slots__ = ()
@@ -26,8 +24,8 @@ class StockMessageId(MessageId, pulsar.MessageId):  # type: ignore[misc]
 def to_native(message_id: MessageId) -> Any:
     """Return the `_pulsar.MessageId` of an id, for a seek or the start of a reader.
 
-    Never pass it to an ack. It lacks the shared state of the batch, so the C++ client would ack the
-    whole entry: `docs/notes/cpp-client.md#acks`.
+    Never ack with it: without the shared state of the batch, the C++ client acks the whole entry
+    (`docs/notes/cpp-client.md#acks`).
     """
     return message_id._msg_id
 

@@ -1,14 +1,10 @@
 """Read the C++ client's log: reasons for errors, and records of the logger "pulsar_encore.engine".
 
-For most refusals the C++ client returns a bare result code. The broker's text is only in its log.
-`EngineLog` therefore gives the C++ client a file in memory as its log, and reads that file. A
-process has one log: the log of its first client, until the process ends. The C++ client's bridge to
-`logging` would cost a lock and a formatted line for every message
-(`docs/notes/cpp-client.md#logging`).
-
-A pipe would not do: the C++ client writes with blocking calls while it holds its locks, so a slow
-handler would stop its threads. A thread of this module reads the file and calls the handlers. Only
-Linux has files in memory.
+For most refusals the C++ client returns a bare result code, and the broker's text is only in its
+log. `EngineLog` gives it a file in memory as its log, and reads that file. A process has one log:
+that of its first client. The C++ client's bridge to `logging` would cost a lock and a formatted
+line for every message (`docs/notes/cpp-client.md#logging`). With a pipe, a slow handler would stop
+the C++ client's threads, which write while they hold locks. Only Linux has files in memory.
 """
 
 from __future__ import annotations
@@ -31,8 +27,7 @@ from ...errors import ConfigurationError
 from ...eventloop.process import at_end, forked
 from .cpp_log_lines import LogLine, Refusals, lines
 
-#: Its level at the creation of the first client decides how much the C++ client logs. Warnings are
-#: always logged.
+#: Its level at the creation of the first client decides how much is logged, at least warnings.
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")
 _PACKAGE: Final = logging.getLogger("pulsar_encore")
 
@@ -46,7 +41,7 @@ _EXIT_WAIT_S: Final = 1.0  # longest time that the end of the process waits for 
 
 
 class EngineLog:
-    """The C++ client's log. Keeps the reasons of refusals, and passes the lines to `logging`."""
+    """The C++ client's log: keeps the reasons of refusals, and passes the lines to `logging`."""
 
     def __init__(self) -> None:
         self._fd = -1  # descriptor of the file for reading; -1 without a file
@@ -61,7 +56,7 @@ class EngineLog:
         self._fd, self._file = fd, _identity(fd)
         self._lock = threading.Lock()  # guards the next five attributes; no handler runs under it
         self._at = self._freed_to = 0  # bytes read, and bytes freed
-        self._partial_line = b""  # an incomplete line at the end of the last read
+        self._partial_line = b""  # an incomplete last line
         self._lines: deque[LogLine] = deque(maxlen=_MAX_LINES)
         self._refusals = Refusals()
         self._delivered_to = 0  # bytes that handlers have received
@@ -74,8 +69,8 @@ class EngineLog:
         """Yield the `logger=` for a native client that is created in the `with` block.
 
         Args:
-            user_logger: The user's logger; None for this log, or for the console if there can be no
-                file.
+            user_logger: The user's logger, or None for this log (the console without files in
+                memory).
 
         Raises:
             ConfigurationError: if the program closed the log's descriptor and reuses its number.
@@ -111,8 +106,7 @@ class EngineLog:
                 self._thread.start()
 
     def _renew(self) -> None:
-        """Move the C++ client's log to a new file, because a fork shares the old one or it was
-        closed.
+        """Move the C++ client's log to a new file, after a fork or a close of the old one.
 
         Raises:
             ConfigurationError: if the program uses the C++ client's descriptor for something else.
@@ -144,13 +138,12 @@ class EngineLog:
         while not ending and wake is self._wake:
             wake.wait(_PERIOD_S)
             wake.clear()
-            # A child that was forked from a thread ends with its last thread, and without the
-            # interpreter's exit. This thread must not be the last.
+            # A child forked from a thread ends with its last thread, which must not be this one.
             ending = self._is_ending or (self._is_child and not threading.main_thread().is_alive())
             self._deliver()
 
     def _deliver(self) -> None:
-        """Pass all lines to the handlers, on one thread, so that records keep their order."""
+        """Pass all lines to the handlers, in order."""
         self._read()
         while self._lines and not self._silenced:
             _emit(self._lines.popleft())
@@ -158,7 +151,7 @@ class EngineLog:
         self._delivered_to = self._at
 
     def _read(self) -> bool:
-        """Read to the end of the log. Return False without a file, or if the program closed it."""
+        """Read to the end of the log. Return False without a readable file."""
         with self._lock, contextlib.suppress(OSError):
             while self._file is not None and _identity(self._fd) == self._file:
                 at = self._at - len(self._partial_line)
@@ -182,7 +175,7 @@ class EngineLog:
             await asyncio.sleep(_POLL_S)
 
     def position(self) -> int:
-        """Return the current end of the log. A call that begins now is logged after it."""
+        """Return the current end of the log."""
         with contextlib.suppress(OSError):
             return 0 if self._file is None else os.fstat(self._fd).st_size
         return 0
@@ -190,7 +183,8 @@ class EngineLog:
     def reason(self, result: str, since: int) -> str:
         """Return the broker's text for `result`, or "". Callable on any thread.
 
-        The C++ client logs before it calls back, so the line exists when the call's callback runs.
+        The line exists when the call's callback runs, because the C++ client logs before it calls
+        back.
 
         Args:
             result: The name of the result code.
@@ -202,7 +196,7 @@ class EngineLog:
             return self._refusals.take(result, since)
 
     def told(self, result: str, reason: str) -> None:
-        """Forget a logged reason that the C++ client also returned with the call."""
+        """Forget a reason that the C++ client also returned with the call."""
         if self._read():
             with self._lock:
                 self._refusals.forget(result, reason)
@@ -216,7 +210,7 @@ class EngineLog:
             self._silenced = True  # at its own end `logging` waits for the lock of a slow handler
 
     def forked(self) -> None:
-        """Give a forked child a log file of its own at once, because it shares the parent's."""
+        """Give a forked child a file of its own at once."""
         self._is_child, self._making, self._candidate = True, threading.Lock(), (-1, None)
         if self._fd >= 0:
             try:
@@ -228,7 +222,7 @@ class EngineLog:
 def _level() -> Any:
     """Return the C++ client's log level: at least warnings, which hold the reasons.
 
-    The root logger's level is ignored: a program that sets it to DEBUG means its own lines.
+    The root logger's level is ignored, because it is meant for the program's own lines.
     """
     level = ENGINE.level or _PACKAGE.level or logging.WARNING
     if level <= logging.DEBUG:
@@ -248,7 +242,7 @@ def _emit(line: LogLine) -> None:
 
 
 def _new_file() -> int:
-    """Create a file in memory, open it for appending, and return its descriptor."""
+    """Create a file in memory for appending, and return its descriptor."""
     if not hasattr(os, "memfd_create"):
         raise OSError("no files in memory on this system")
     made = os.memfd_create("pulsar-encore-log", os.MFD_CLOEXEC)
@@ -259,7 +253,7 @@ def _new_file() -> int:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor's file, by which a reused number is detected."""
+    """Return device and inode of a descriptor's file, to detect a reused number."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -275,7 +269,7 @@ def _duplicate_of(fd: int) -> int:
 
 
 def _free_memory(fd: int, start: int, end: int) -> int:
-    """Free the memory of bytes that were read, in whole pages. Return the end of the freed part."""
+    """Free the memory of read bytes in whole pages, and return their end."""
     end -= end % mmap.ALLOCATIONGRANULARITY
     with contextlib.suppress(OSError), mmap.mmap(fd, end - start, offset=start) as pages:
         pages.madvise(mmap.MADV_REMOVE)  # the file keeps its size
@@ -284,7 +278,7 @@ def _free_memory(fd: int, start: int, end: int) -> int:
 
 #: The log of this process.
 engine_log: Final = EngineLog()
-# `at_exit` registers later, so clients are closed before this log ends. `logging` ends last.
+# `at_exit` registers later, so clients are closed before this log ends, and `logging` last.
 at_end(engine_log.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine_log.forked)

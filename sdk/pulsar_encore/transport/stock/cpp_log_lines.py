@@ -1,7 +1,7 @@
-"""Parse the C++ client's log: its records, and the broker's reasons in them. Pure functions.
+"""Parse the C++ client's log: its records, and the broker's reasons in them. Pure.
 
-For most refusals the C++ client returns a bare result code. It logs the broker's text just before
-(ClientConnection.cc, at WARN and above).
+The broker's text is logged just before the bare result code is returned (ClientConnection.cc, at
+WARN and above).
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _REFUSED: Final = re.compile(
     r"|Failed (?:partition-metadata )?lookup req_id: \d+ error: (\w+) msg: (.+)\Z",
     re.DOTALL,
 )
-# The C++ client logs this line when the client's own authentication failed. Calls that create
-# producers and readers get the same text.
+# Logged when the client's own authentication failed. Creating calls get the same text.
 _OWN_FAILURE: Final = re.compile(r"Failed to create Connect command: .+\Z", re.DOTALL)
 #: Refusals kept for calls that have not ended yet.
 _MAX_REFUSALS: Final = 256
@@ -49,8 +48,8 @@ class LogLine(NamedTuple):
 def lines(data: bytes, at: int) -> Iterator[LogLine]:
     """Yield the records in `data`.
 
-    Text without a header becomes a warning without a source. That happens when two threads write at
-    once, because the C++ client's file logger takes no lock.
+    Text without a header, which two threads can cause because the file logger takes no lock,
+    becomes a warning without a source.
 
     Args:
         data: Log text that ends at the end of a record.
@@ -79,12 +78,11 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """The broker's recent refusals, until the call that was refused takes its reason."""
+    """The broker's recent refusals, until a call takes its reason."""
 
     def __init__(self) -> None:
         self._recent: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
-        # Reasons of lookups that one call has taken. Concurrent equal lookups share one request and
-        # one log line.
+        # Reasons of lookups that one call has taken: concurrent equal lookups share one log line.
         self._shared_lookups: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
 
     def add(self, line: LogLine) -> None:
@@ -104,7 +102,7 @@ class Refusals:
     def take(self, result: str, since: int) -> str:
         """Return the reason of a call that ended with `result` and began at log offset `since`.
 
-        Empty if there is no reason, or if several differ and the right one cannot be told.
+        Empty if there is none, or if several differ.
         """
         for refusals in self._recent, self._shared_lookups:
             found = [each for each in refusals if each.result == result and each.at >= since]
@@ -119,9 +117,7 @@ class Refusals:
         return found[-1].reason
 
     def forget(self, result: str, reason: str) -> None:
-        """Drop a reason that a call received from the C++ client directly, so that no other call
-        takes it.
-        """
+        """Drop a reason that the C++ client returned with its call."""
         for each in reversed(self._recent):
             if (each.result, each.reason) == (result, reason):
                 self._recent.remove(each)

@@ -1,8 +1,7 @@
-"""Pending creations of native producers, consumers and readers, including abandoned ones.
+"""Pending creations of native objects, including abandoned ones.
 
-If a native client is closed while one of its objects is being created, or being closed because its
-caller is gone, the client keeps threads and descriptors for ever. The client is therefore closed
-only when no creation is pending.
+A native client that is closed during a creation, or during the close of an unwanted object, keeps
+threads and descriptors for ever. It is closed only when no creation is pending.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .cpp_calls import CppCalls, Start
 
 
 class Creations:
-    """The number of pending creations in one native client, for all event loops that use it."""
+    """Counts the pending creations of one native client, for all event loops that use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,10 +74,11 @@ class Creations:
         await all_done.wait()
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Callable[..., None]:
-        """Count one pending creation. Return a function that ends it, callable from any thread.
+        """Count one pending creation. Return a function that ends it, callable once from any
+        thread.
 
-        If there is a loop, the count goes down on the loop, after the callbacks scheduled before,
-        which may close an unwanted object.
+        On a loop, the count goes down after the callbacks scheduled before, which may close an
+        object.
         """
         with self._lock:
             self._pending[loop] = self._pending.get(loop, 0) + 1

@@ -1,9 +1,8 @@
 """Group lists of native messages into deliveries by entry.
 
 Reading an id costs as much as receiving the message. If the order of the native queue proves which
-messages lie between two ids of an entry, only the first and the last id are read. Otherwise the
-bytes of each id are compared with those of the entry's first id, and an id is parsed only if more
-than the batch index differs.
+messages lie between two ids, only these two are read. Otherwise the bytes of each id are compared
+with the entry's first id, and an id is parsed only if more than the batch index differs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
 
 
 class TopicNames:
-    """The topics and partitions of one consumer, numbered in the order they are first seen."""
+    """The topics and partitions of one consumer, numbered as first seen."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self._declared = topics
@@ -32,10 +31,7 @@ class TopicNames:
         return len(self._names)
 
     def of(self, ledger: int, partition: int, native: Any) -> int:
-        """Return the number of a native message's topic.
-
-        A ledger belongs to one topic, so the topic name is read once for each ledger.
-        """
+        """Return the number of a message's topic. The name is read once for each ledger."""
         source = self._by_ledger.get(ledger)
         if source is None:
             topic = native.topic_name()
@@ -54,16 +50,14 @@ class TopicNames:
         return source
 
     def volatile(self, source: int) -> bool:
-        """True if the topic is non-persistent: its messages are neither acked nor redelivered."""
+        """True for a non-persistent topic, without acks and redelivery."""
         return source in self._non_persistent
 
     def name(self, source: int) -> tuple[str, int]:
         return self._names[source]
 
     def find(self, topic: str, partition: int) -> int | None:
-        """Return the topic number of an id, by its topic name, or without one by the only topic
-        declared.
-        """
+        """Return the topic number of an id: by its topic, or by the only declared topic."""
         if topic:
             full = partition_name(topic, partition)
             if full in self._by_topic:
@@ -77,7 +71,7 @@ class TopicNames:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """Return the full topic name, with the partition if the id has one."""
+    """Return the full topic name, with the id's partition."""
     topic = full_name(topic)
     if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
         topic = f"{topic}-partition-{partition}"
@@ -93,10 +87,9 @@ class Grouper:
 
     Args:
         sources: Numbers the topics.
-        one_queue: True if the native consumer reads one unpartitioned topic on a Shared type. Two
-            messages of an entry in one list, both with the redelivery count 0, then come from one
-            delivery. If their distance in the list equals the distance of their indexes, the ids
-            between them need not be read.
+        one_queue: True for one unpartitioned topic on a Shared type. Two messages of an entry in
+            one list, both with the redelivery count 0, are then of one delivery, and if their
+            distances in the list and in the batch are equal, the ids between them need not be read.
     """
 
     def __init__(self, sources: TopicNames, *, one_queue: bool) -> None:
@@ -157,9 +150,7 @@ class Grouper:
         )
 
     def _run_end(self, natives: list[Any], at: int, delivery: Delivery, index: int) -> int | None:
-        """Return the end of the entry's run by its last message only, or None if that is not
-        certain.
-        """
+        """Return the end of the entry's run by its last message, or None if uncertain."""
         if not self._one_queue or delivery.redelivery_count or delivery.batch_size < 2:
             return None
         last = min(len(natives) - 1, at + delivery.batch_size - 1 - index)
@@ -179,7 +170,7 @@ class Grouper:
 def _matching_indexes(
     natives: list[Any], at: int, data: bytes, message_id: MessageId
 ) -> tuple[list[int], int]:
-    """Return the indexes of the messages from `at` on of the same entry, and their end."""
+    """Return the indexes of the entry's messages from `at` on, and their end."""
     indexes = [max(0, message_id.batch_index())]
     prefix, suffix, index_at = _id_template(data, message_id)
     end = at + 1
@@ -199,10 +190,9 @@ def _matching_indexes(
 
 
 def _id_template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:
-    """Return the bytes that the ids of an entry share: before the index, after it, and its offset.
+    """Return the bytes around the batch index in the ids of an entry, and the index's offset.
 
-    For an unbatched message the template matches no other id, because its own id cannot come twice
-    in a row.
+    For an unbatched message they match no other id.
     """
     index = message_id.batch_index()
     if index < 0 or message_id.batch_size < 2 or index >= 0x4000:

@@ -1,8 +1,8 @@
 """Exceptions that a program on the stock transport can also catch as exceptions of `pulsar`.
 
-Each class created here derives from an exception of this package, from the exception of the same
-name in `pulsar.exceptions`, and from `pulsar.asyncio.PulsarException`. Most exceptions are raised
-above the transports, so no code names these classes: `PulsarException` picks them.
+Each class derives from an exception of this package, its namesake in `pulsar.exceptions`, and
+`pulsar.asyncio.PulsarException`. Most exceptions are raised above the transports, so
+`PulsarException` picks these classes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ...errors import PulsarException
 
 
 def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
-    """Return the exception of `pulsar` for an exception class of this package."""
     for kind in ours.__mro__:
         # `ClosedError` has another name in `pulsar`: the name of its result.
         for name in (kind.__name__, vars(kind).get("result", "")):
@@ -29,7 +28,7 @@ def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
 
 @cache
 def _dual(ours: type[PulsarException]) -> type[PulsarException]:
-    """Return the class to raise in place of a class of this package or of a program's subclass."""
+    """Return the class to raise in place of a class of this package or a program's subclass."""
     if issubclass(ours, pulsar.asyncio.PulsarException):
         return ours
 

@@ -1,14 +1,14 @@
 """Native messages and ids that the C++ client needs back for acks and for chunked messages.
 
 The C++ client acks a part of a batch only through the ids that it delivered, and all chunks of a
-message only through the id of the whole message (`docs/notes/cpp-client.md#acks`). An acked entry
-is released at once. An entry that was requested again and did not arrive is released after
-`_REQUEST_WAIT_S`, because another consumer has it. If it arrives later, its new ids are kept.
+message only through the id of the whole (`docs/notes/cpp-client.md#acks`). An acked entry is
+released at once, and a requested entry that did not arrive after `_REQUEST_WAIT_S`, because another
+consumer has it. If it arrives later, its new ids are kept.
 
-A payload is kept for one second only, so that a held message does not pin it. Chunked messages are
-the exception: the C++ client cannot request all their chunks again, so the kept delivery is
-delivered once more. Ids of chunked messages are kept even after the record is released. An ack
-without such an id would ack the last chunk alone and leave the others unacked for ever.
+A payload is kept for one second only, so that a held message does not pin it. A chunked message is
+kept until it is acked, because the C++ client cannot request all its chunks; it is redelivered from
+here. Its id outlives its record: an ack without it would ack the last chunk alone and leave the
+others for ever.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ class CppOriginal:
         self.kept_at: float = 0.0
 
     def put(self, delivery: Delivery, now: float) -> None:
-        """Keep the messages of a delivery.
-
-        They replace older ones, whose ids share an older state of the batch.
-        """
+        """Keep a delivery's messages. Older ids share an older state of the batch."""
         self._natives.update(zip(delivery.indexes, delivery.messages, strict=True))
         self.kept_at = now
         if delivery.first_chunk is not None:
@@ -89,7 +86,7 @@ class CppOriginal:
 
 
 class CppOriginals:
-    """The native messages and ids of a consumer's unfinished batches and chunked messages."""
+    """The native messages and ids of one consumer's unfinished batches and chunked messages."""
 
     def __init__(self) -> None:
         self._by_source: dict[int, SortedDict[tuple[int, int], CppOriginal]] = {}
@@ -100,9 +97,8 @@ class CppOriginals:
         self._all_requested_at: float | None = None
         self._chunked: OrderedDict[CppOriginal, int] = OrderedDict()  # payload bytes, oldest first
         self._chunked_bytes = 0
-        # Ids of chunked messages without a record. Such a message was acked, and may need a second
-        # ack after a reconnect. Or it was released, while another consumer has it or it is still
-        # held here.
+        # Ids of chunked messages without a record: acked ones, which may need a second ack after a
+        # reconnect, and released ones, which another consumer has or this one still holds.
         self._spare_ids: OrderedDict[tuple[int, tuple[int, int]], Any] = OrderedDict()
 
     def __len__(self) -> int:
@@ -111,8 +107,8 @@ class CppOriginals:
     def keep(self, delivery: Delivery, now: float) -> None:
         """Keep the native messages of a delivery if it is part of a batch or chunked.
 
-        Beyond `_MAX_ENTRIES` the oldest entry is released. Its acked messages are then acked with
-        the whole entry, or when the entry is redelivered.
+        Beyond `_MAX_ENTRIES` the oldest entry is released. Its acks are sent with the whole entry,
+        or at its redelivery.
         """
         chunked = delivery.first_chunk is not None
         if delivery.batch_size <= 1 and not chunked:
@@ -148,7 +144,6 @@ class CppOriginals:
         self._chunked_bytes -= self._chunked.pop(original, 0)
 
     def find(self, source: int, key: tuple[int, int]) -> CppOriginal | None:
-        """Return the record of an entry, or None."""
         entries = self._by_source.get(source)
         return None if entries is None else entries.get(key)
 
@@ -160,10 +155,7 @@ class CppOriginals:
         return original.id_of(0) if original.is_chunked else None
 
     def take_acked(self, source: int, key: tuple[int, int], remaining: int) -> Iterator[Any]:
-        """Yield the ids of a batch's indexes that are not in the mask `remaining`, each id once.
-
-        The record is released with its last id: other consumers acked the rest of the batch.
-        """
+        """Yield the ids of a batch's indexes that are not in the mask `remaining`, each id once."""
         original = self.find(source, key)
         if original is not None:
             yield from original.take_acked(remaining)
@@ -203,7 +195,7 @@ class CppOriginals:
             self._requested.move_to_end(original)
 
     def asked_all(self, now: float) -> None:
-        """Note that all entries were requested again."""
+        """Note that everything was requested again."""
         self._all_requested_at = now
 
     def compact(self, now: float) -> float | None:
@@ -211,7 +203,7 @@ class CppOriginals:
         arrive.
 
         Returns:
-            Seconds until the next call is due; None if no work is left.
+            Seconds until the next call is due, or None.
         """
         with_payload, left = self._with_payload, _MAX_COMPACTED
         while left > 0 and with_payload and self._payload_s(now) <= 0:
@@ -229,7 +221,7 @@ class CppOriginals:
         return None if soonest == float("inf") else min(max(0.0, soonest), _PAYLOAD_KEEP_S)
 
     def _release_older_than(self, time: float) -> bool:
-        """Release the oldest entry. Return False if no entry is older than `time`."""
+        """Release the oldest entry. Return False if none is older than `time`."""
         oldest = next(iter(self._order), None)
         if oldest is None or oldest.kept_at > time:
             return False
@@ -251,14 +243,14 @@ class CppOriginals:
         )
 
     def lose_payloads(self) -> None:
-        """Drop the payloads of chunked messages: after a reconnect the broker redelivers them."""
+        """Drop chunked messages, which the broker redelivers after a reconnect."""
         for original in self._chunked:
             original.compact()
         self._chunked.clear()
         self._chunked_bytes = 0
 
     def clear(self) -> None:
-        """Drop everything for a seek: older entries are neither acked nor redelivered after it."""
+        """Drop everything for a seek."""
         for original in self._chunked:
             original.chunked = None
         self._by_source.clear()

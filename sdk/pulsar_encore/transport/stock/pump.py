@@ -1,9 +1,9 @@
 """The receiving thread of a stock consumer, and the thread that watches connections.
 
 A native receive cannot be cancelled without losing its message. Only the pump's thread therefore
-receives, into a bounded buffer. While traffic is thin it takes single messages, which adds no wait.
-While traffic is thick it takes batches: one native call and one wake-up of the loop for hundreds of
-messages. An idle pump sleeps until a native callback wakes it, and costs no CPU time.
+receives, into a bounded buffer: single messages while traffic is thin, batches while it is thick
+(one native call and one wake-up of the loop for hundreds). An idle pump sleeps until a native
+callback wakes it.
 
 One `Watcher` thread polls the connections of all pumps. It ends a pump when its loop is closed or
 the main thread has ended, so that a pump can neither hang nor abort the process.
@@ -29,24 +29,21 @@ from .result_errors import failure
 logger: logging.Logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.050  # time between two polls of a connection
-# The same while a lost connection may lose acks. The C++ client takes 90 ms or more to reconnect,
-# and no reconnect may be missed.
+# While a lost connection may lose acks. A reconnect takes 90 ms or more, and none may be missed.
 _WATCHFUL_POLL_S: Final = 0.010
 _WATCHFUL_S: Final = 1.0
-# A new connection counts after this time. The C++ client reports it as connected shortly before it
-# discards the messages that it queued from the old one.
+# A new connection counts after this time. The C++ client reports it shortly before it discards the
+# messages queued from the old one.
 _STEADY_S: Final = 0.050
-_WITHDRAW_S: Final = 5.0  # longest wait for a native consumer to be closed
+_WITHDRAW_S: Final = 5.0  # longest wait for a native close
 _THIN_BATCH: Final = 16  # a batch smaller than this means traffic is thin
 _QUICK_GAP_S: Final = 0.001  # single messages closer than this mean that traffic is thick
 _QUICK_COUNT: Final = 4
 
 
 class Steadiness:
-    """Decides whether a polled connection counts as connected. Pure.
-
-    A connection counts once two polls at least `_STEADY_S` apart, and all polls between them, saw
-    it.
+    """Counts a connection as up once two polls `_STEADY_S` apart, and all between them, saw it.
+    Pure.
     """
 
     __slots__ = ("_since",)
@@ -64,12 +61,12 @@ class Steadiness:
 
     @property
     def hesitates(self) -> bool:
-        """True if the connection is up, whether or not it counts yet."""
+        """True if the last poll saw the connection."""
         return self._since is not None
 
 
 class Watcher:
-    """The thread that polls the connections of every pump of the process."""
+    """The thread that polls the connections of all pumps."""
 
     def __init__(self) -> None:
         self._pumps: set[Pump] = set()
@@ -88,7 +85,7 @@ class Watcher:
                 self._thread.start()
 
     def forget(self) -> None:
-        """Forget all pumps in a forked child: their threads and this one stayed in the parent."""
+        """Forget the pumps in a forked child: the threads stayed in the parent."""
         for pump in self._pumps:
             pump.left_behind = True
         self._pumps.clear()
@@ -115,9 +112,8 @@ class Watcher:
             self._wake.wait(_WATCHFUL_POLL_S if watchful else _POLL_S)
 
     def _poll(self, now: float, all_pumps: bool) -> bool | None:
-        """Poll the pumps that are due. Return True if a pump is watchful.
-
-        None if no pump is left; the thread then ends.
+        """Poll the due pumps. Return True if one is watchful, None if none is left and the thread
+        ends.
         """
         with self._lock:
             pumps = list(self._pumps)
@@ -143,9 +139,7 @@ _unanswered: list[Any] = []  # native consumers that must not be destroyed
 
 
 class _Inbox:
-    """The callback of native receives, on native threads. It refers to neither the pump nor the
-    consumer.
-    """
+    """The callback of native receives. It refers to neither the pump nor the native consumer."""
 
     __slots__ = ("arrived", "epoch", "losses", "wake")
 
@@ -170,13 +164,12 @@ class Pump:
         native: The native consumer, with a batch receive policy of a few ms.
         mailbox: Runs the callbacks below on the loop.
         capacity: Messages that the buffer may hold.
-        deliver: Called on this thread with a list of messages. Its result goes to `arrived`.
+        deliver: Called on this thread with messages. Its result goes to `arrived`.
         arrived: Called on the loop with the result of `deliver`.
-        connection: Called on the loop with True or False when the connection comes or goes.
-        ended: Called on the loop after the thread has ended, with the error that ended it or None.
-        rests: Receive nothing while the connection is lost. The C++ client discards its queue at
-            the reconnect and the broker sends those messages again, so old and new deliveries do
-            not mix.
+        connection: Called on the loop when the connection comes (True) or goes (False).
+        ended: Called on the loop after the thread has ended, with its error or None.
+        rests: Receive nothing while disconnected. The C++ client discards its queue at the
+            reconnect and the broker resends it, so old and new deliveries do not mix.
     """
 
     def __init__(
@@ -213,9 +206,8 @@ class Pump:
         self._connected = True  # as last polled
         self._reported_up = True  # as last reported
         # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`,
-        # on any thread. A consumer of several topics takes a lock for each topic in all three. It
-        # needs the GIL during the seek and keeps the GIL during the other two, so without this lock
-        # they can deadlock.
+        # on any thread. All three take a lock for each topic of the consumer. The seek needs the
+        # GIL and the other two keep it, so they could deadlock.
         self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._poll_failed = False
@@ -237,19 +229,15 @@ class Pump:
     def taken(self, messages: int) -> None:
         """Note that `messages` left the buffer.
 
-        The thread is woken only when half of the buffer is free. Many messages at once cost the
-        thread, and the loop that shares the GIL with it, far less than many wake-ups.
+        The thread is woken when half of the buffer is free, because each wake-up costs it and the
+        loop.
         """
         self._taken += messages
         if self._full and self._posted - self._taken <= self._capacity // 2:
             self._wake.set()
 
     def watch(self) -> None:
-        """Poll the connection closely for `_WATCHFUL_S`.
-
-        Called when acks were handed over that a lost connection may lose, and when a connection is
-        back and does not count yet.
-        """
+        """Poll the connection closely for `_WATCHFUL_S`."""
         now = time.monotonic()
         if now >= self.watchful_until:
             _watcher.hurry()
@@ -265,7 +253,7 @@ class Pump:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread. The caller then closes the native consumer or its client."""
+        """End the thread. The caller closes the native consumer or its client."""
         self._stopping = True
         self._wake.set()
 
@@ -279,19 +267,15 @@ class Pump:
             self._native.close_async(ignore)
 
     def sought(self) -> None:
-        """Note a completed seek, on a native thread.
-
-        A message that the pending receive took out of the native queue before the seek is outdated.
+        """Note a completed seek, on a native thread. A message of the pending receive is
+        outdated.
         """
         self._inbox.epoch += 1
 
     # On the watcher's thread
 
     def look(self) -> None:
-        """Note a change of the connection. Forsake the pump if its loop is closed.
-
-        Never raises, because the watcher's thread serves every other consumer too.
-        """
+        """Note a change of the connection. Forsake the pump if its loop is closed. Never raises."""
         try:
             self._poll()
         except Exception:
@@ -317,22 +301,21 @@ class Pump:
     # On the thread
 
     def ask_for_all(self) -> None:
-        """Request the redelivery of every unacked message. Runs as a command."""
+        """Request all unacked messages. A command."""
         with self.asking:
             self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:
-        """Receive nothing for `seconds`. Runs as a command."""
+        """Receive nothing for `seconds`. A command."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_S))
             self._report()
 
     def drain(self, most: int) -> list[Any]:
-        """Take up to `most` messages out of the native queue. Runs as a command.
+        """Take up to `most` messages, which will be resent, out of the native queue. A command.
 
-        The messages are redelivered. The number is bounded because each message taken lets the
-        broker send another.
+        It is bounded because each message taken lets the broker send another.
         """
         drained = self._take_received()
         while most > 0:
@@ -377,7 +360,7 @@ class Pump:
                 return
 
     def _step(self) -> bool:
-        """Run commands, report the connection, receive once. Return False if the loop is closed."""
+        """Do one step of the thread. Return False if the loop is closed."""
         while self._commands:
             self._commands.popleft()()
         if not self._report():
@@ -391,8 +374,7 @@ class Pump:
         return self._post(self._receive())
 
     def _report(self) -> bool:
-        """Report changes of the connection. Messages from before a loss are delivered before its
-        report.
+        """Report changes of the connection, after delivering the messages from before a loss.
 
         If this thread is late, the inbox may already hold a message of the next connection; its
         loss count tells.
@@ -420,9 +402,8 @@ class Pump:
         return self._full and self._posted - self._taken >= self._capacity
 
     def _has_ended(self) -> bool:
-        """True if the C++ client closed the consumer while it was not connected.
-
-        Nothing is received then, so `_take_received` would not notice it.
+        """True if the C++ client closed the consumer while disconnected, when nothing is
+        received.
         """
         if self._reported_up or not self._inbox.arrived:
             return False
@@ -454,7 +435,7 @@ class Pump:
         return messages
 
     def _take_received(self) -> list[Any]:
-        """Return the message of the native receive, or nothing.
+        """Return the received message, or nothing.
 
         Raises:
             AlreadyClosed: if no more messages will arrive.

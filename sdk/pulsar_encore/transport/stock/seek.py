@@ -1,9 +1,8 @@
 """A native seek that loses no messages.
 
-For a seek the broker closes the consumer and answers the command. The C++ client reconnects, and
-clears its queue when the answer arrives. If a busy broker answers after the reconnect, the queue
-already holds messages from after the seek. The C++ client discards them and never requests them
-again. A seek that was answered late is therefore repeated.
+For a seek the broker closes the consumer and answers. The C++ client reconnects, and clears its
+queue when the answer arrives. If a busy broker answers after the reconnect, messages from after the
+seek are discarded and never requested again. A seek that was answered late is therefore repeated.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import _pulsar
 from .cpp_calls import CppCalls
 
 _POLL_S: Final = 0.002
-# The C++ client tries to hold the answer back until it has reconnected. An answer this soon after
-# the reconnect is such an answer, because messages take longer to arrive.
+# The C++ client tries to hold the answer back until it has reconnected. An answer within this time
+# after the reconnect is such an answer; messages take longer.
 _LATE_S: Final = 0.020
 _NO_LOCK: Final = nullcontext()
 _MAX_SEEKS: Final = 4  # seeks in all; an unstable connection looks like late answers

@@ -1,9 +1,9 @@
 """A durable subscription over the C++ client.
 
 Acks use the native ids of the last delivery, because an id built from its parts acks its whole
-batch. Acks are refused while disconnected, when the C++ client would lose them. Redelivery uses the
-C++ client's nack timer at its minimum. Ids are handed to it in bursts that are far enough apart not
-to starve it. The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`.
+batch. They are refused while disconnected, when the C++ client would lose them. Redelivery uses the
+C++ client's nack timer at its minimum, fed in bursts that do not starve it. The rules:
+`docs/notes/cpp-client.md#rules-for-the-stock-transport`.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ from .stock_messages import dress
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# The C++ client holds a nacked id for at least 100 ms and checks every 33 ms, so that no redelivery
-# is early with this lead. Each hand-over restarts its timer. Without more than one interval between
-# two bursts the timer would never run.
+# The C++ client holds a nacked id for at least 100 ms and checks every 33 ms, so no redelivery is
+# early with this lead. Each hand-over restarts its timer, so bursts are more than one interval
+# apart.
 _LEAD_MS: Final = 100
 _BURST_GAP_S: Final = 0.050
 _BURST: Final = 10_000  # ids in one burst, 3 us each
 _SLICE: Final = 1_000  # ids in one pass of the loop
 _NATIVE_GROUP_S: Final = 0.2  # the C++ client groups acks for 100 ms, then sends them
-# If a reconnect interrupts a chunked message, the C++ client keeps its first chunks, and drops the
-# message when all chunks arrive again. The next redelivery completes it, and is requested after
-# this time.
+# If a reconnect interrupts a chunked message, the C++ client keeps its first chunks and drops the
+# message when all arrive again. The next redelivery, requested after this time, completes it.
 _CHUNK_RETRY_S: Final = 1.0
 _CLEANUP_GAP_S: Final = 0.02  # least time between two cleanups of `_originals`
 _CLOSE_S: Final = 5.0
@@ -54,8 +53,8 @@ _CLOSE_S: Final = 5.0
 # rewind, so that the permits are used up. After the pause 0 of 12 rewinds skipped messages, without
 # it 9 of 12: `docs/notes/wire-protocol.md#rewind-during-a-read`.
 _REWIND_PAUSE_S: Final = 0.300
-# Time after a seek until it is checked for a lost answer. A broker needs one second to choose the
-# active consumer of a Failover subscription.
+# Time after a seek until it is checked for a lost answer. A broker needs 1 s of it to choose the
+# active consumer on Failover.
 _SEEK_CHECK_S: Final = 3.0
 
 STOCK: Final = Capabilities(
@@ -78,8 +77,8 @@ class StockConsumer:
     Args:
         native: The native consumer, subscribed with `consumer_config`.
         subscription: A durable subscription.
-        several: True if it reads several topics or partitions. The C++ client reports one
-            connection state for all of them, so if one is disconnected, the others continue.
+        several: True if it reads several topics or partitions. The C++ client has one connection
+            state for all of them, so with one disconnected the others continue.
     """
 
     capabilities = STOCK
@@ -129,7 +128,7 @@ class StockConsumer:
             _weakly(self._pump_ended),
             rests=not self._is_multi_topic,
         )
-        # A consumer without references ends its pump; the thread does not keep it alive.
+        # The thread must not keep a consumer without references alive, nor run on without it.
         finalize(self, self._pump.forsake).atexit = False
 
     @property
@@ -198,7 +197,7 @@ class StockConsumer:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Release expired originals, and schedule the next cleanup even if no message arrives."""
+        """Release expired originals now and later, even if no message arrives."""
         self._cleanup_timer = None
         wait = self._originals.compact(self._loop.time())
         if wait is not None and not self._closed:
@@ -249,8 +248,9 @@ class StockConsumer:
     def can_ack(self, source: int) -> bool:
         """False while the only topic is disconnected.
 
-        With several topics the C++ client cannot tell which one is disconnected. Acks are then
-        always sent, and sent again once all topics are connected (`DeliveryListener.on_uncertain`).
+        With several topics acks are always sent, and sent again once all are connected
+        (`DeliveryListener.on_uncertain`), because the C++ client cannot tell which one is
+        disconnected.
         """
         if self._closed or self._seeking:
             return False
@@ -271,8 +271,8 @@ class StockConsumer:
             self._ack_part(plan.source, (ledger, entry), remaining)
 
     def _ack_part(self, source: int, key: tuple[int, int], remaining: int) -> None:
-        # No ids are kept for an entry that was requested again. Its unacked messages are
-        # redelivered, here or to another consumer, and those delivered here are acked then.
+        # Without ids the entry was requested again. Its unacked messages are acked after
+        # redelivery.
         for each in self._originals.take_acked(source, key, remaining):
             self._acknowledge(each)
 
@@ -283,8 +283,7 @@ class StockConsumer:
         except (pulsar.AlreadyClosed, pulsar.NotConnected) as error:
             raise NotConnected("not connected") from error
         except Exception as error:
-            # The id belongs to a topic that the consumer does not read. A retry would block other
-            # acks.
+            # The consumer does not read the id's topic. A retry would block other acks.
             logger.warning("the native client refused the ack of %s: %s", native_id, error)
 
     def _ack_cumulative(
@@ -301,10 +300,9 @@ class StockConsumer:
         if original is not None and len(original) == size:
             self._acknowledge(original.id_of(last), cumulative=True)
         else:
-            # A cumulative ack by such an id also sends the C++ client's state of the higher indexes
-            # in this delivery, which would undo single acks. The id is missing if its message was
-            # acked singly. So ack the previous entry cumulatively, and the messages of this entry
-            # singly.
+            # Such an id also sends the C++ client's state of the higher indexes, which would undo
+            # single acks, and is missing if it was acked singly. So ack up to the previous entry,
+            # and this entry's messages singly.
             previous = self._native_id(source, ledger, entry - 1)
             self._acknowledge(previous, cumulative=True)
             self._ack_part(source, key, remaining)
@@ -332,10 +330,10 @@ class StockConsumer:
         self._schedule_burst()
 
     def _redeliver_chunked(self, source: int, key: tuple[int, int]) -> bool:
-        """Deliver a chunked message again from here: the C++ client requests its last chunk only.
+        """Deliver the kept chunked message again: the C++ client requests its last chunk only.
 
         Returns:
-            True if the message is not kept here any more and must be requested from the broker.
+            True if the message is not kept and must be requested from the broker.
         """
         original = self._originals.find(source, key)
         if original is not None and original.chunked is not None:
@@ -397,8 +395,8 @@ class StockConsumer:
             unsent_s = self._last_ack + _NATIVE_GROUP_S - self._loop.time()
             self._pump.call(lambda: self._drain_and_ask(unsent_s))
         elif self._has_chunked:
-            # A pause would stop the stream within a chunked message. The C++ client drops the
-            # message when its first chunks arrive again beside those that it has.
+            # A pause may split a chunked message, which the C++ client drops when its chunks arrive
+            # twice.
             self._loop.call_later(_REWIND_PAUSE_S, self._rewind_chunked, self._seek_count)
         else:
             self._pump.call(self._rewind)
@@ -406,9 +404,8 @@ class StockConsumer:
     def _drain_and_ask(self, unsent_s: float) -> None:
         """Request everything again on Shared. Runs on the pump's thread.
 
-        The native queue is drained first, because the broker sends its messages again. Acks that
-        the C++ client still groups are sent before the request, or their messages would be
-        redelivered, too.
+        The native queue is drained first, because the broker resends it. Grouped acks are sent
+        first, or their messages would be redelivered.
         """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
@@ -427,7 +424,7 @@ class StockConsumer:
     def _rewind(self) -> None:
         """Rewind. Runs on the pump's thread.
 
-        The native queue is received afterwards. Draining it before would let the broker read on.
+        The native queue is received afterwards: draining it would let the broker read on.
         """
         self._pump.rest(_REWIND_PAUSE_S)
         self._pump.ask_for_all()
@@ -440,8 +437,8 @@ class StockConsumer:
             isinstance(position, int) and position >= wall_now_ms(self._loop)
         )
         await self._seek(target)
-        # No check for the latest position, which moves. Nor with other consumers on the
-        # subscription, which may have received the messages.
+        # The latest position moves, and other consumers may have received the messages: no check
+        # then.
         if not latest and self._subscription.consumer_type is ConsumerType.Exclusive:
             again = _weakly(self._repeat_seek)
             self._loop.call_later(_SEEK_CHECK_S, again, target, self._seek_count, self._arrivals)
@@ -449,8 +446,8 @@ class StockConsumer:
     def _repeat_seek(self, target: Any, sought: int, arrivals: int) -> None:
         """Repeat a seek if no message has arrived since.
 
-        The answer may have been late by less than `seek` can detect. If the topic has no messages
-        to send, the repetition costs one reconnect.
+        Its answer may have been late by less than `seek` can detect. Without messages to send, the
+        repetition costs one reconnect.
         """
         if not (self._closed or self._seeking) and (sought, arrivals) == (
             self._seek_count,
@@ -472,8 +469,7 @@ class StockConsumer:
             await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if unless_after not in (None, self._arrivals):
                 return
-            # Wait until grouped acks are sent. An ack that reaches the broker after the seek would
-            # ack a message that the seek brings back.
+            # Let grouped acks leave: after the seek they would ack messages that it brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
             pump = self._pump
             await seek(self._native, self._calls, target, pump.sought, pump.asking)
@@ -539,7 +535,7 @@ class StockConsumer:
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return `method` as a function that does not keep its object, and does nothing without it."""
+    """Return `method` as a function that does not keep its object alive."""
     reference = WeakMethod(method)
 
     def call(*args: Any) -> None:

@@ -1,8 +1,7 @@
 """Native messages as the `RawMessage` of the transport interface.
 
-The C++ client keeps every text as bytes and decodes it on access, so raw bytes fail on access only.
-It keeps a partition key as sent and drops the flag for base64, so bytes cannot be told from text in
-any key.
+The C++ client decodes text on access, so raw bytes fail on access only. It drops the flag for
+base64 keys, so bytes cannot be told from text in any partition key.
 """
 
 from __future__ import annotations

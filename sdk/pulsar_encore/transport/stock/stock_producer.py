@@ -1,9 +1,8 @@
 """A producer over the C++ client.
 
-With `block_if_queue_full` the C++ client would block its caller, which is the event loop. Messages
-over the limit wait here instead, in order. With chunking the C++ client can refuse a message
-half-way, and never returns the capacity that its first chunks took, so the limit is applied here as
-well. The count is of chunks, as in the C++ client.
+With `block_if_queue_full` the C++ client would block the event loop, so messages over the limit
+wait here, in order. With chunking it can refuse a message half-way and never returns the capacity
+of its first chunks, so the limit is applied here as well. The count is of chunks.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ _CHUNK_BYTES: Final = 5 * 1024 * 1024  # the broker's default maxMessageSize
 
 
 class StockProducer:
-    """One producer (`TransportProducer`).
-
-    All methods run on the loop that created it or, after that loop is closed, on the next loop.
+    """One producer (`TransportProducer`), for the loop that created it or, once closed, the next
+    loop.
     """
 
     def __init__(self, native: Any, options: ProducerOptions, router: RouterGuard | None) -> None:
@@ -84,7 +82,7 @@ class StockProducer:
         return future
 
     def _fits(self, chunks: int) -> bool:
-        """True if a message may be sent now. One with more chunks than the limit is sent alone."""
+        """True if a message may be sent now. One larger than the limit is sent alone."""
         if not self._limit or not self._pending:
             return True
         return self._pending_chunks + chunks <= self._limit
@@ -166,9 +164,8 @@ class StockProducer:
 
 
 def chunks_of(message: OutgoingMessage) -> int:
-    """Estimate the number of chunks of a message from its size and the broker's default limit.
-
-    Compression and encryption are ignored. The estimate only bounds memory.
+    """Estimate a message's chunks, uncompressed and with the broker's default limit, to bound
+    memory.
     """
     size = len(message.payload or b"")
     return max(1, -(-size // _CHUNK_BYTES))

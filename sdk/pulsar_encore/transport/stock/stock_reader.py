@@ -1,10 +1,9 @@
 """A subscription without acks over a native reader.
 
-The C++ client cannot take back a pending read. At most one read is therefore pending, and only
-while the buffer is not full; its message goes to the delivery listener. A seek outdates earlier
-messages. The C++ client calls back reads and seeks in order, so an epoch tells old messages from
-new ones. Messages that arrive during a seek are kept until the result of the seek is known. The C++
-client keeps its callbacks for ever, so no callback refers to the reader.
+The C++ client cannot take back a pending read, so at most one is pending, and only while the buffer
+is not full. It calls back reads and seeks in order, so an epoch tells messages from before a seek.
+Messages that arrive during a seek are kept until its result is known. The C++ client keeps its
+callbacks for ever, so none refers to the reader.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ _Read = tuple[int, Any]
 
 
 class _Inbox:
-    """The callback of native reads, on any thread. It keeps neither the reader nor the native
-    reader.
+    """The callback of native reads, on any thread. It refers to neither reader.
 
     Attributes:
         epoch: Seeks so far.
@@ -95,8 +93,6 @@ class _Inbox:
 class StockReader:
     """A `TransportConsumer` for a subscription that is not durable.
 
-    All methods run on the loop that created it.
-
     Args:
         native: The native reader.
         subscription: A subscription of one topic.
@@ -126,8 +122,7 @@ class StockReader:
         self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        # Close the native reader with this object. A pending read would otherwise keep it, and its
-        # subscription, for ever.
+        # A pending read would otherwise keep the native reader and its subscription for ever.
         self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
 
@@ -225,10 +220,8 @@ class StockReader:
             self.read_on()
 
     def _drop_repeat(self, delivery: Delivery) -> bool:
-        """Drop the first message of a delivery if it was the last one delivered. True if any is
-        left.
-
-        After a reconnect the C++ client begins with that message again if its start is inclusive.
+        """Drop the last delivered message, with which the C++ client begins after a reconnect if
+        its start is inclusive. Return True if any message is left.
         """
         source, indexes = delivery.source, delivery.indexes
         entry_key = (delivery.ledger, delivery.entry)
@@ -293,8 +286,8 @@ class StockReader:
         self._stop()
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the reader")
-        # Wait for the pending read. A native client that is closed before it answers a read keeps a
-        # thread for ever. The read may call back another loop than this one.
+        # Wait for the pending read, which may call back another loop. A native client that is
+        # closed before keeps a thread for ever.
         deadline = time.monotonic() + _CLOSE_S
         while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)

@@ -41,8 +41,8 @@ from .stock_producer import StockProducer
 from .stock_reader import StockReader
 from .stock_schemas import attach
 
-# Longest wait for pending creations in `close`, in s. A reachable broker needs less. An unreachable
-# one would keep the caller for operation_timeout_seconds.
+# Longest wait for pending creations in `close`, in s: an unreachable broker would keep the caller
+# for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
 _Child = StockConsumer | StockProducer | StockReader | VersionedConsumer
@@ -70,8 +70,7 @@ class StockTransport:
         if waiting is not None:
             waiting.add(self._calls)
         self._creations = Creations()
-        # Bound to the native client and not to this object, so that this object can be collected at
-        # once, which closes the native client.
+        # Bound to the native client only, so that this object can be collected, which closes it.
         self._writers = WriterSchemas(partial(_definition, self._native))
         self._children: WeakSet[_Child] = WeakSet()
         self._adding = threading.Lock()  # several threads may add
