@@ -45,7 +45,6 @@ def authentication(given: Any) -> Any:
 
 
 def service_url(given: Any) -> Any:
-    """Return the `service_url` for `pulsar.Client`: a str or an object of `pulsar`."""
     if isinstance(given, AutoClusterFailover):
         return pulsar.AutoClusterFailover(
             _service_info(given.primary),
@@ -58,7 +57,6 @@ def service_url(given: Any) -> Any:
 
 
 def logger(given: Any) -> Any:
-    """Return the `logger` for `pulsar.Client`: a `logging.Logger` or an object of `pulsar`."""
     if isinstance(given, ConsoleLogger):
         return pulsar.ConsoleLogger(_level(given))
     if isinstance(given, FileLogger):

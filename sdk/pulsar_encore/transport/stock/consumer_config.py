@@ -29,7 +29,7 @@ _READER_NAME: Final = re.compile(r"(?:(.*)-)?reader-[0-9a-f]+", re.DOTALL)
 def queue_share(requested: int) -> int:
     """Return the C++ client's half of a receiver queue; the consumer above buffers the other half.
 
-    Never 1: a seek by id costs the C++ client one permit, and without another it receives nothing.
+    At least 2: a seek by id costs the C++ client a permit.
     """
     return max(2, requested - requested // 2)
 
@@ -129,7 +129,6 @@ def _role_prefix(name: str) -> str:
 
 
 def subscribed_topics(subscription: Subscription) -> Any:
-    """Return the topics for `subscribe_async_v2`: a pattern, one topic or a list."""
     if subscription.pattern is not None:
         return _pulsar.TopicRegex(subscription.pattern)
     return subscription.topics[0] if len(subscription.topics) == 1 else list(subscription.topics)

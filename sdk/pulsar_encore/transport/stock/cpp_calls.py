@@ -37,7 +37,7 @@ class CppCalls:
     """The pending native operations of one object."""
 
     def __init__(self) -> None:
-        self._pending: dict[asyncio.Future[Any], str] = {}  # and the name of the action
+        self._pending: dict[asyncio.Future[Any], str] = {}
         self._abandoned = False
 
     async def run(
@@ -124,7 +124,7 @@ def _abandon(future: asyncio.Future[Any]) -> None:
 
 
 class _RefusedResult(NamedTuple):
-    """A `_pulsar.Result` with the broker's reason; the same attributes as a `_pulsar.Error`."""
+    """A `_pulsar.Result` with the broker's reason, like a `_pulsar.Error`."""
 
     error: Any
     message: str

@@ -32,8 +32,8 @@ ENGINE: Final = logging.getLogger("pulsar_encore.engine")
 _PACKAGE: Final = logging.getLogger("pulsar_encore")
 
 _PERIOD_S: Final = 0.5  # longest time from a log line to its record
-_CHUNK: Final = 1 << 18  # bytes for one read; parsing them takes a few ms
-_FREED_AT: Final = 1 << 20  # bytes read before their memory is freed
+_CHUNK: Final = 1 << 18
+_FREED_AT: Final = 1 << 20
 _MAX_LINES: Final = 10_000  # lines that wait for a handler; older ones are dropped
 _DELIVERY_WAIT_S: Final = 0.05  # longest time that an error waits for its log lines
 _POLL_S: Final = 0.001
@@ -45,17 +45,16 @@ class EngineLog:
 
     def __init__(self) -> None:
         self._fd = -1  # descriptor of the file for reading; -1 without a file
-        self._library_fd = -1  # descriptor by which the C++ client writes
+        self._library_fd = -1
         self._candidate = -1, _identity(-1)  # a file that the C++ client may have opened
-        self._making = threading.Lock()  # clients are created one at a time
+        self._making = threading.Lock()
         self._is_child = forked()
         self._begin(-1)
 
     def _begin(self, fd: int) -> None:
-        """Read a file from its beginning."""
         self._fd, self._file = fd, _identity(fd)
         self._lock = threading.Lock()  # guards the next five attributes; no handler runs under it
-        self._at = self._freed_to = 0  # bytes read, and bytes freed
+        self._at = self._freed_to = 0
         self._partial_line = b""  # an incomplete last line
         self._lines: deque[LogLine] = deque(maxlen=_MAX_LINES)
         self._refusals = Refusals()
@@ -143,7 +142,6 @@ class EngineLog:
             self._deliver()
 
     def _deliver(self) -> None:
-        """Pass all lines to the handlers, in order."""
         self._read()
         while self._lines and not self._silenced:
             _emit(self._lines.popleft())
@@ -202,7 +200,6 @@ class EngineLog:
                 self._refusals.forget(result, reason)
 
     def end(self) -> None:
-        """Deliver the last lines and stop."""
         if self._thread is not None:
             self._is_ending = True
             self._wake.set()
@@ -242,7 +239,6 @@ def _emit(line: LogLine) -> None:
 
 
 def _new_file() -> int:
-    """Create a file in memory for appending, and return its descriptor."""
     if not hasattr(os, "memfd_create"):
         raise OSError("no files in memory on this system")
     made = os.memfd_create("pulsar-encore-log", os.MFD_CLOEXEC)
@@ -276,7 +272,6 @@ def _free_memory(fd: int, start: int, end: int) -> int:
     return end
 
 
-#: The log of this process.
 engine_log: Final = EngineLog()
 # `at_exit` registers later, so clients are closed before this log ends, and `logging` last.
 at_end(engine_log.end)

@@ -36,8 +36,6 @@ _MAX_REFUSALS: Final = 256
 
 
 class LogLine(NamedTuple):
-    """One record of the C++ client's log."""
-
     at: int  # offset of the record in the log, in bytes
     text: str  # may be several lines: brokers send whole schemas
     level: int = logging.WARNING
@@ -86,7 +84,6 @@ class Refusals:
         self._shared_lookups: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
 
     def add(self, line: LogLine) -> None:
-        """Keep the refusal in `line`, if there is one."""
         own = _OWN_FAILURE.search(line.text)
         if own is not None:
             self._recent.append(_Refusal(line.at, "AuthenticationError", own[0], True))

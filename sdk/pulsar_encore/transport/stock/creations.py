@@ -56,13 +56,12 @@ class Creations:
             caller_done()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Call `action` once nothing is pending: now, or later on a loop or a native thread."""
+        """Call `action` once nothing is pending, on any thread."""
         with self._lock:
             self._waiting.append(action)
         self._check()
 
     async def settled(self) -> None:
-        """Wait until nothing is pending."""
         loop = asyncio.get_running_loop()
         all_done = asyncio.Event()
 

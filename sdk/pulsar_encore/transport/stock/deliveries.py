@@ -71,7 +71,6 @@ class TopicNames:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """Return the full topic name, with the id's partition."""
     topic = full_name(topic)
     if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
         topic = f"{topic}-partition-{partition}"

@@ -49,7 +49,7 @@ class CppOriginal:
         self.key: tuple[int, int] = key
         self._natives: dict[int, Any] = {}
         self.is_chunked: bool = False
-        self.chunked: Delivery | None = None  # the delivery of a chunked message, with its payload
+        self.chunked: Delivery | None = None
         self.crowded_out: bool = False  # its payload was dropped for `_MAX_CHUNKED_BYTES`
         self.kept_at: float = 0.0
 
@@ -75,7 +75,6 @@ class CppOriginal:
             del self._natives[index]
 
     def compact(self) -> None:
-        """Drop the payloads and keep the ids."""
         self._natives = {index: self.id_of(index) for index in self._natives}
         self.chunked = None
 
@@ -163,13 +162,12 @@ class CppOriginals:
                 self._release(original)
 
     def pop(self, source: int, key: tuple[int, int]) -> None:
-        """Release an entry that is acked as a whole."""
         original = self.find(source, key)
         if original is not None:
             self._release(original)
 
     def pop_through(self, source: int, key: tuple[int, int]) -> None:
-        """Release every entry up to `key`, because a cumulative ack covers them."""
+        """Release every entry up to `key`, which a cumulative ack covers."""
         for each in list(self._by_source.get(source, SortedDict()).irange(maximum=key)):
             self.pop(source, each)
 
@@ -188,14 +186,13 @@ class CppOriginals:
         original.release()
 
     def asked(self, source: int, key: tuple[int, int], now: float) -> None:
-        """Note that an entry was requested again, and may go to another consumer."""
+        """Note that an entry was requested again."""
         original = self.find(source, key)
         if original is not None:
             self._requested[original] = now
             self._requested.move_to_end(original)
 
     def asked_all(self, now: float) -> None:
-        """Note that everything was requested again."""
         self._all_requested_at = now
 
     def compact(self, now: float) -> float | None:
@@ -250,7 +247,6 @@ class CppOriginals:
         self._chunked_bytes = 0
 
     def clear(self) -> None:
-        """Drop everything for a seek."""
         for original in self._chunked:
             original.chunked = None
         self._by_source.clear()

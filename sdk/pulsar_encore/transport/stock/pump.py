@@ -237,7 +237,6 @@ class Pump:
             self._wake.set()
 
     def watch(self) -> None:
-        """Poll the connection closely for `_WATCHFUL_S`."""
         now = time.monotonic()
         if now >= self.watchful_until:
             _watcher.hurry()
@@ -248,12 +247,10 @@ class Pump:
         self._wake.set()
 
     def call(self, command: Callable[[], object]) -> None:
-        """Run `command` on the thread, between two receives."""
         self._commands.append(command)
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread. The caller closes the native consumer or its client."""
         self._stopping = True
         self._wake.set()
 

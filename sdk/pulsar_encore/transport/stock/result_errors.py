@@ -18,7 +18,6 @@ _EXCEPTION_TYPE: Final = re.compile(rf"{_OWN_AUTHENTICATION}: \w+")
 
 
 def failure(native: Any, action: str, detail: str = "") -> PulsarException:
-    """Return the error for a `_pulsar.Result` other than Ok."""
     if native == _pulsar.Result.AlreadyClosed:
         return ClosedError(f"{action}: it is closed")
     advice = ADVICE.get(native.name, _UNKNOWN)
@@ -44,7 +43,6 @@ def own_authentication_failure(action: str, why: str) -> PulsarException:
 
 
 def raised(error: Exception, action: str) -> EncoreError:
-    """Return the error for an exception that `pulsar-client` raised."""
     native = getattr(_pulsar.Result, type(error).__name__, None)
     if native is not None:
         return failure(native, action, str(error))

@@ -103,11 +103,11 @@ class StockConsumer:
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
-        self._has_chunked = False  # chunked messages have been received
+        self._has_chunked = False
         self._flow_stopped = False
         self._seeking = False
         self._seeks = asyncio.Lock()
-        self._seek_count = 0  # seeks so far
+        self._seek_count = 0
         self._arrivals = 0  # lists received from the pump so far
         self._seek_retry: asyncio.Task[None] | None = None
         self._unsubscribing = False  # the native consumer ends with its subscription

@@ -17,8 +17,6 @@ _T = TypeVar("_T")
 
 
 class CppMessage(Protocol):
-    """The methods of `_pulsar.Message` that are used here."""
-
     def data(self) -> bytes: ...
     def length(self) -> int: ...
     def properties(self) -> dict[str, str]: ...
@@ -103,7 +101,6 @@ class StockMessage:
 
 
 def dress(delivery: Delivery) -> None:
-    """Replace the native messages of a delivery by `StockMessage`s."""
     delivery.messages = list(map(StockMessage, delivery.messages))
 
 

@@ -153,7 +153,6 @@ class StockProducer:
         self.abandon()
 
     def abandon(self) -> None:
-        """Stop: the C++ client is closed and calls no callback any more."""
         self._closed = True
         self._calls.abandon()
         queued = [future for _, _, future in self._queued]

@@ -33,7 +33,7 @@ from .seek import seek
 from .stock_consumer import STOCK
 from .stock_messages import dress
 
-_MAX_READ_AHEAD: Final = 100  # messages read in one pass of the loop
+_MAX_READ_AHEAD: Final = 100  # 5 us each
 
 _CLOSE_S: Final = 5.0
 _POLL_S: Final = 0.001
@@ -63,7 +63,6 @@ class _Inbox:
         self.answered.set()
 
     def sought(self) -> None:
-        """Note a completed seek: messages read before it are outdated."""
         self.epoch += 1
 
     def __call__(self, *outcome: Any) -> None:
@@ -198,7 +197,6 @@ class StockReader:
         )
 
     def read_ended(self, epoch: int, result: Any, native: Any) -> None:
-        """Keep the message of a native read, or report its failure."""
         self._reading = False
         if result == _pulsar.Result.Ok:
             self._ahead += 1
@@ -294,7 +292,6 @@ class StockReader:
         self.abandon()
 
     def abandon(self) -> None:
-        """Stop: the C++ client is closed and calls no callback any more."""
         self._stop()
         self._unclosed.detach()
         self._calls.abandon()

@@ -28,7 +28,6 @@ from pulsar.schema import (
 
 
 def schema_info(schema: Any) -> Any:
-    """Return the `_pulsar.SchemaInfo` of a schema object; None means bytes."""
     return BytesSchema().schema_info() if schema is None else schema.schema_info()
 
 
