@@ -62,7 +62,7 @@ def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]
 
 
 def keep_in_child(native: Any) -> Any:
-    """Return `native`, of which a forked child never destroys its copy."""
+    """Return `native`. A forked child never destroys its copy of it."""
     _natives[id(native)] = native
     return native
 

@@ -74,8 +74,8 @@ def consumer_configuration(subscription: Subscription) -> Any:
     )
     conf.schema(schema_info(subscription.schema))
     conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
-    # The C++ client never requests chunks that it dropped for this limit, so there is none unless
-    # it may ack the dropped message.
+    # The C++ client never requests chunks that it dropped for this limit. The limit is therefore
+    # set only if it may ack the dropped message.
     acks_dropped = subscription.auto_ack_oldest_chunked_message_on_queue_full
     conf.max_pending_chunked_message(
         subscription.max_pending_chunked_message if acks_dropped else 0

@@ -1,9 +1,8 @@
 """Turn native callbacks into awaitables.
 
 The callbacks run on threads of the C++ client, where an exception ends the process
-(`docs/notes/cpp-client.md#callbacks`), so they catch everything and never block. A native object
-that arrives after its caller was cancelled is closed. The C++ client drops some callbacks when it
-closes; `CppCalls.abandon` fails their calls.
+(`docs/notes/cpp-client.md#callbacks`): they catch everything and never block. The C++ client drops
+some callbacks when it closes; `CppCalls.abandon` fails their calls.
 """
 
 from __future__ import annotations

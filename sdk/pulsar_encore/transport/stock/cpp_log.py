@@ -1,10 +1,10 @@
 """Read the C++ client's log: reasons for errors, and records of the logger "pulsar_encore.engine".
 
-For most refusals the C++ client returns a bare result code, and the broker's text is only in its
-log. `EngineLog` gives it a file in memory as its log, and reads that file. A process has one log:
-that of its first client. The C++ client's bridge to `logging` would cost a lock and a formatted
-line for every message (`docs/notes/cpp-client.md#logging`). With a pipe, a slow handler would stop
-the C++ client's threads, which write while they hold locks. Only Linux has files in memory.
+The broker's text of most refusals is only in the C++ client's log. `EngineLog` gives it a file in
+memory as its log, and reads that file. A process has one log: that of its first client. The bridge
+to `logging` would cost a lock and a formatted line for every message
+(`docs/notes/cpp-client.md#logging`), and with a pipe a slow handler would stop the C++ client's
+threads, which write under locks. Only Linux has files in memory.
 """
 
 from __future__ import annotations
@@ -181,8 +181,7 @@ class EngineLog:
     def reason(self, result: str, since: int) -> str:
         """Return the broker's text for `result`, or "". Callable on any thread.
 
-        The line exists when the call's callback runs, because the C++ client logs before it calls
-        back.
+        The C++ client logs before it calls back, so a call's callback finds the line.
 
         Args:
             result: The name of the result code.

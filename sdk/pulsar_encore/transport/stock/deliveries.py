@@ -1,8 +1,8 @@
 """Group lists of native messages into deliveries by entry.
 
-Reading an id costs as much as receiving the message. If the order of the native queue proves which
-messages lie between two ids, only these two are read. Otherwise the bytes of each id are compared
-with the entry's first id, and an id is parsed only if more than the batch index differs.
+Reading an id costs as much as receiving the message. If the queue's order proves which messages lie
+between two ids, only these are read. Otherwise the bytes of each id are compared with the entry's
+first id, and parsed only if more than the batch index differs.
 """
 
 from __future__ import annotations

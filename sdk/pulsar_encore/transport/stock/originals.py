@@ -2,13 +2,12 @@
 
 The C++ client acks a part of a batch only through the ids that it delivered, and all chunks of a
 message only through the id of the whole (`docs/notes/cpp-client.md#acks`). An acked entry is
-released at once, and a requested entry that did not arrive after `_REQUEST_WAIT_S`, because another
-consumer has it. If it arrives later, its new ids are kept.
+released at once. A requested entry that does not arrive is released after `_REQUEST_WAIT_S`,
+because another consumer has it.
 
-A payload is kept for one second only, so that a held message does not pin it. A chunked message is
-kept until it is acked, because the C++ client cannot request all its chunks; it is redelivered from
-here. Its id outlives its record: an ack without it would ack the last chunk alone and leave the
-others for ever.
+A payload is kept for one second, so that a held message does not pin it. A chunked message is kept
+until acked, and is redelivered from here, because the C++ client cannot request all its chunks. Its
+id outlives its record: an ack without it would leave all chunks but the last unacked for ever.
 """
 
 from __future__ import annotations
@@ -106,8 +105,8 @@ class CppOriginals:
     def keep(self, delivery: Delivery, now: float) -> None:
         """Keep the native messages of a delivery if it is part of a batch or chunked.
 
-        Beyond `_MAX_ENTRIES` the oldest entry is released. Its acks are sent with the whole entry,
-        or at its redelivery.
+        Beyond `_MAX_ENTRIES` the oldest entry is released, and acked as a whole or at its
+        redelivery.
         """
         chunked = delivery.first_chunk is not None
         if delivery.batch_size <= 1 and not chunked:
@@ -196,8 +195,7 @@ class CppOriginals:
         self._all_requested_at = now
 
     def compact(self, now: float) -> float | None:
-        """Drop payloads older than `_PAYLOAD_KEEP_S`, and release requested entries that did not
-        arrive.
+        """Drop payloads older than `_PAYLOAD_KEEP_S`, and release requested entries.
 
         Returns:
             Seconds until the next call is due, or None.

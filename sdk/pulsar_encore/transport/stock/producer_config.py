@@ -19,8 +19,7 @@ _NO_LIMIT: Final = 0
 class RouterGuard:
     """Wraps a user's `message_router(message, partitions)` for the C++ client.
 
-    The C++ client calls the router in the middle of a send, where an exception must not pass. The
-    guard keeps the exception in `failed` for the producer, and returns an invalid partition.
+    An exception must not pass into its send, so `failed` keeps it for the producer.
     """
 
     def __init__(self, route: Callable[[Any, int], int], schema: Any) -> None:
@@ -44,10 +43,7 @@ class RouterGuard:
 
 
 def _described(error: BaseException) -> str:
-    """Return the type and text of an exception; only the type if its `__str__` raises.
-
-    An exception here would end the process.
-    """
+    """Name an exception whose `__str__` may raise, which would end the process."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:

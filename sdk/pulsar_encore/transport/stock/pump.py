@@ -1,12 +1,11 @@
 """The receiving thread of a stock consumer, and the thread that watches connections.
 
-A native receive cannot be cancelled without losing its message. Only the pump's thread therefore
-receives, into a bounded buffer: single messages while traffic is thin, batches while it is thick
-(one native call and one wake-up of the loop for hundreds). An idle pump sleeps until a native
-callback wakes it.
+A native receive cannot be cancelled without losing its message, so only the pump's thread receives,
+into a bounded buffer: single messages while traffic is thin, batches while it is thick. An idle
+pump sleeps until a native callback wakes it.
 
-One `Watcher` thread polls the connections of all pumps. It ends a pump when its loop is closed or
-the main thread has ended, so that a pump can neither hang nor abort the process.
+The `Watcher` ends a pump when its loop is closed or the main thread has ended, so that a pump can
+neither hang nor abort the process.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Watcher:
                 self._thread.start()
 
     def forget(self) -> None:
-        """Forget the pumps in a forked child: the threads stayed in the parent."""
+        """Forget the pumps in a forked child: their threads stayed in the parent."""
         for pump in self._pumps:
             pump.left_behind = True
         self._pumps.clear()
@@ -162,14 +161,14 @@ class Pump:
 
     Args:
         native: The native consumer, with a batch receive policy of a few ms.
-        mailbox: Runs the callbacks below on the loop.
+        mailbox: Runs callbacks on the loop.
         capacity: Messages that the buffer may hold.
-        deliver: Called on this thread with messages. Its result goes to `arrived`.
+        deliver: Called on this thread with messages.
         arrived: Called on the loop with the result of `deliver`.
         connection: Called on the loop when the connection comes (True) or goes (False).
         ended: Called on the loop after the thread has ended, with its error or None.
-        rests: Receive nothing while disconnected. The C++ client discards its queue at the
-            reconnect and the broker resends it, so old and new deliveries do not mix.
+        rests: Receive nothing while disconnected: the C++ client discards its queue at the
+            reconnect, and the broker resends it.
     """
 
     def __init__(
@@ -312,7 +311,7 @@ class Pump:
     def drain(self, most: int) -> list[Any]:
         """Take up to `most` messages, which will be resent, out of the native queue. A command.
 
-        It is bounded because each message taken lets the broker send another.
+        Bounded, because each message taken lets the broker send another.
         """
         drained = self._take_received()
         while most > 0:
@@ -339,10 +338,10 @@ class Pump:
         self._mailbox.post(self._ended, error)
 
     def _wait_for_receive(self) -> None:
-        """Wait for the pending receive, which is answered when the native consumer is closed.
+        """Wait for the pending receive, which closing the native consumer answers.
 
-        Destroying a native consumer with a pending receive ends the process. Two closes at once may
-        leave the subscription at the broker, so only a forsaken consumer is closed here.
+        Destroying a native consumer with a pending receive ends the process. Two closes may leave
+        the subscription at the broker, so only a forsaken consumer is closed here.
         """
         if self._forsaken:
             self._native.close_async(ignore)
@@ -357,7 +356,7 @@ class Pump:
                 return
 
     def _step(self) -> bool:
-        """Do one step of the thread. Return False if the loop is closed."""
+        """Do one step. Return False if the loop is closed."""
         while self._commands:
             self._commands.popleft()()
         if not self._report():
@@ -399,9 +398,7 @@ class Pump:
         return self._full and self._posted - self._taken >= self._capacity
 
     def _has_ended(self) -> bool:
-        """True if the C++ client closed the consumer while disconnected, when nothing is
-        received.
-        """
+        """True if the C++ client closed the disconnected consumer."""
         if self._reported_up or not self._inbox.arrived:
             return False
         return bool(self._inbox.arrived[0][2] == _pulsar.Result.AlreadyClosed)

@@ -1,8 +1,8 @@
 """A native seek that loses no messages.
 
-For a seek the broker closes the consumer and answers. The C++ client reconnects, and clears its
-queue when the answer arrives. If a busy broker answers after the reconnect, messages from after the
-seek are discarded and never requested again. A seek that was answered late is therefore repeated.
+For a seek the broker closes the consumer and answers; the C++ client reconnects, and clears its
+queue at the answer. If a busy broker answers after the reconnect, messages from after the seek are
+discarded and never requested again. A late answer therefore repeats the seek.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def seek(
     """Seek, and repeat the seek while messages after it may have been discarded.
 
     Args:
-        native: The native consumer or reader. Nothing is received from it meanwhile.
+        native: The native consumer or reader, without other receives.
         calls: Runs the operation.
         target: A native message id, or a publish time in ms.
         sought: Called on a native thread after each completed seek.

@@ -77,8 +77,8 @@ class StockConsumer:
     Args:
         native: The native consumer, subscribed with `consumer_config`.
         subscription: A durable subscription.
-        several: True if it reads several topics or partitions. The C++ client has one connection
-            state for all of them, so with one disconnected the others continue.
+        several: It reads several topics or partitions. The C++ client has one connection state for
+            all, so with one disconnected the others continue.
     """
 
     capabilities = STOCK
@@ -248,9 +248,8 @@ class StockConsumer:
     def can_ack(self, source: int) -> bool:
         """False while the only topic is disconnected.
 
-        With several topics acks are always sent, and sent again once all are connected
-        (`DeliveryListener.on_uncertain`), because the C++ client cannot tell which one is
-        disconnected.
+        With several topics the C++ client cannot tell which one is disconnected. Acks are then
+        always sent, and again once all are connected (`DeliveryListener.on_uncertain`).
         """
         if self._closed or self._seeking:
             return False
@@ -333,7 +332,7 @@ class StockConsumer:
         """Deliver the kept chunked message again: the C++ client requests its last chunk only.
 
         Returns:
-            True if the message is not kept and must be requested from the broker.
+            True if it is not kept and must be requested from the broker.
         """
         original = self._originals.find(source, key)
         if original is not None and original.chunked is not None:
@@ -342,7 +341,7 @@ class StockConsumer:
         return original is None or original.crowded_out
 
     def _request_all(self) -> None:
-        """Request all unacked messages of this consumer. Held ones are filtered on arrival."""
+        """Request all unacked messages; held ones are filtered on arrival."""
         if not self._closed and self._listener is not None:
             self._note_all_requested()
             self._listener.on_all_requested(())
@@ -402,10 +401,10 @@ class StockConsumer:
             self._pump.call(self._rewind)
 
     def _drain_and_ask(self, unsent_s: float) -> None:
-        """Request everything again on Shared. Runs on the pump's thread.
+        """Request everything again on Shared, on the pump's thread.
 
-        The native queue is drained first, because the broker resends it. Grouped acks are sent
-        first, or their messages would be redelivered.
+        The native queue is drained first, because the broker resends it. Grouped acks must leave
+        before the request.
         """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
@@ -422,9 +421,8 @@ class StockConsumer:
             self._pump.call(self._pump.ask_for_all)
 
     def _rewind(self) -> None:
-        """Rewind. Runs on the pump's thread.
-
-        The native queue is received afterwards: draining it would let the broker read on.
+        """Rewind, on the pump's thread. Draining the native queue before would let the broker read
+        on.
         """
         self._pump.rest(_REWIND_PAUSE_S)
         self._pump.ask_for_all()
@@ -444,10 +442,10 @@ class StockConsumer:
             self._loop.call_later(_SEEK_CHECK_S, again, target, self._seek_count, self._arrivals)
 
     def _repeat_seek(self, target: Any, sought: int, arrivals: int) -> None:
-        """Repeat a seek if no message has arrived since.
+        """Repeat a seek after which no message arrived: `seek` cannot detect a slightly late
+        answer.
 
-        Its answer may have been late by less than `seek` can detect. Without messages to send, the
-        repetition costs one reconnect.
+        On an empty topic the repetition costs one reconnect.
         """
         if not (self._closed or self._seeking) and (sought, arrivals) == (
             self._seek_count,
@@ -521,7 +519,7 @@ class StockConsumer:
         self._calls.abandon()
 
     def abandon(self) -> None:
-        """Stop: the C++ client is closed and calls no callback any more."""
+        """Stop: the C++ client calls no callback any more."""
         self._stop()
         self._calls.abandon()
 

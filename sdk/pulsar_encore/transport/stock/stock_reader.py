@@ -1,9 +1,9 @@
 """A subscription without acks over a native reader.
 
-The C++ client cannot take back a pending read, so at most one is pending, and only while the buffer
-is not full. It calls back reads and seeks in order, so an epoch tells messages from before a seek.
-Messages that arrive during a seek are kept until its result is known. The C++ client keeps its
-callbacks for ever, so none refers to the reader.
+The C++ client cannot take back a pending read, so at most one is pending, while the buffer is not
+full. It calls back reads and seeks in order, so an epoch tells outdated messages. Messages that
+arrive during a seek are kept until its result is known. The C++ client keeps its callbacks for
+ever, so none refers to the reader.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Inbox:
             self.answered.set()
 
     def _read_ended(self, *read: Any) -> None:
-        """Record the read. `read_on` is running and continues with the next one."""
+        """Record the read; the running `read_on` continues."""
         reader = self._reader()
         if reader is not None:
             reader.read_ended(*read)
