@@ -20,8 +20,8 @@ from pulsar_encore.ids import MOST_IN_BATCH, MessageId
 from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.base import AckPlan, Unread
-from pulsar_encore.transport.native.consumer import source
-from pulsar_encore.transport.native.consumer.chunking import uuid_of
+from pulsar_encore.transport.native.consumer import topic_consumer
+from pulsar_encore.transport.native.consumer.chunked_messages import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entries import EntryReader
 from pulsar_encore.transport.native.lookup import binary
@@ -189,14 +189,14 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
 ) -> None:
     """It was asked for again for ever: 696 MB in a minute, and never acked."""
     acks: list[pb.CommandAck] = []
-    ack = source.wire_commands.ack
+    ack = topic_consumer.wire_commands.ack
 
     def recorded(*args: Any, **fields: Any) -> pb.BaseCommand:
         command = ack(*args, **fields)
         acks.append(command.ack)
         return command
 
-    monkeypatch.setattr(source.wire_commands, "ack", recorded)
+    monkeypatch.setattr(topic_consumer.wire_commands, "ack", recorded)
 
     async def main() -> None:
         rig = Rig(settings=Settings(max_uncompressed_size=2_000))

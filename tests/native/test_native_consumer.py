@@ -34,7 +34,7 @@ from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.base import AckPlan
 from pulsar_encore.transport.native.consumer import link as link_module
-from pulsar_encore.transport.native.consumer import source
+from pulsar_encore.transport.native.consumer import topic_consumer
 from pulsar_encore.transport.native.consumer.permits import Permits
 from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import compress
@@ -491,7 +491,7 @@ def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
 def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source, "_FENCED", "refused by the fault plan")
+    monkeypatch.setattr(topic_consumer, "_FENCED", "refused by the fault plan")
 
     async def main() -> None:
         rig = Rig(settings=Settings(operation_timeout_s=5))

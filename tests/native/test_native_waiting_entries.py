@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from native_kit import TOPIC, Rig, run, settle
-from test_native_line import LARGE, held_rig, numbers, opened, store_large
+from test_native_decompression_queue import LARGE, held_rig, numbers, opened, store_large
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry

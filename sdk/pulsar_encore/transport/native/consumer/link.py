@@ -39,10 +39,10 @@ from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
 from ..lookup.watching import Watched
+from .decompression_queue import Room
 from .decryption import Decryption
-from .line import Room
-from .source import Source
-from .subscribing import Subscribing
+from .subscribe_commands import Subscribing
+from .topic_consumer import Source
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 

@@ -37,14 +37,14 @@ from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from . import commands
-from .chunking import Chunked, uuid_of
+from .chunked_messages import Chunked, uuid_of
+from .decompression_queue import Line, Room, Waiting
 from .decryption import Decryption, Undecrypted
 from .entries import Chunk, EntryReader, Marker, Opened, Packed, Read, Withheld
-from .line import Line, Room, Waiting
 from .messages import PlainMessage
 from .permits import Permits
-from .place import Place
-from .subscribing import Subscribing
+from .read_position import Place
+from .subscribe_commands import Subscribing
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 

@@ -12,7 +12,7 @@ from ....options import ConsumerType, InitialPosition, Subscription
 from ....wire import ack_sets, commands
 from ....wire import pulsar_pb2 as pb
 from ..schemas import wire_schema
-from .place import Place
+from .read_position import Place
 
 _TYPES: Final = {
     ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,

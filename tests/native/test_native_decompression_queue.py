@@ -24,7 +24,7 @@ from pulsar_encore.transport.base import AckPlan
 from pulsar_encore.transport.native.connection.codecs import CodecThread
 from pulsar_encore.transport.native.consumer import entries as entries_module
 from pulsar_encore.transport.native.consumer import link as link_module
-from pulsar_encore.transport.native.consumer.line import Room
+from pulsar_encore.transport.native.consumer.decompression_queue import Room
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
