@@ -24,7 +24,7 @@ from pulsar_encore.transport.base import AckPlan
 from pulsar_encore.transport.native.connection.codecs import CodecThread
 from pulsar_encore.transport.native.consumer import entries as entries_module
 from pulsar_encore.transport.native.consumer import link as link_module
-from pulsar_encore.transport.native.consumer.decompression_queue import Room
+from pulsar_encore.transport.native.consumer.decompression_queue import MemoryBudget
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
@@ -119,9 +119,9 @@ def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
         await settle(1)
         assert numbers(sink) == [0, 1]
         assert await take(link, sink, 40) == list(range(40))
-        assert link._room.used <= ROOM
+        assert link._budget.used <= ROOM
         await settle()
-        assert link._room.used == 0
+        assert link._budget.used == 0
 
     run(main())
 
@@ -269,7 +269,7 @@ def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, fini
         assert len(under_way) == 1
         link.consumed(0, 3)
         await settle()
-        assert link._room.used == 0
+        assert link._budget.used == 0
 
     run(main())
 
@@ -307,8 +307,8 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
             codecs.go()
         await settle()
         assert not sink.deliveries
-        assert link._room.used == 0
-        assert not link._sources[0]._line.waiting
+        assert link._budget.used == 0
+        assert not link._sources[0]._queue.waiting
         rig.dialer.drop()
         _, sink = await opened(rig)
         while codecs.calls:
@@ -658,13 +658,13 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
         source = link._sources[0]
         await settle(1)
         assert source.permits.held == 0
-        assert link._room.used == 0
+        assert link._budget.used == 0
 
     run(main())
 
 
 def test_room_is_given_in_the_order_of_the_requests() -> None:
-    room = Room(10)
+    room = MemoryBudget(10)
     granted: list[str] = []
     assert room.take(8, partial(granted.append, "a"))
     waits = {name: partial(granted.append, name) for name in "bcd"}

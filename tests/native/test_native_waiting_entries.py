@@ -58,8 +58,8 @@ async def decompress_all(codecs: Any) -> None:
 def check_permits(rig: Rig, link: Any) -> None:
     (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
     assert link._sources[0].permits.open == consumer.permits
-    assert not link._sources[0]._line.waiting
-    assert not link._sources[0]._line.charged
+    assert not link._sources[0]._queue.waiting
+    assert not link._sources[0]._queue.charged
 
 
 def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) -> None:
@@ -77,7 +77,7 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
             await check(rig, codecs, consumer)
             check_permits(rig, consumer._link)
             await consumer.close()
-            assert consumer._link._room.used == 0
+            assert consumer._link._budget.used == 0
 
     run(main())
 
@@ -98,7 +98,7 @@ async def rest(codecs: Any, consumer: Any) -> list[int]:
 
 
 def id_of(consumer: Any, number: int) -> MessageId:
-    waiting = consumer._link._sources[0]._line.waiting
+    waiting = consumer._link._sources[0]._queue.waiting
     first = waiting[0]
     return MessageId(-1, first.ledger, first.entry + number, topic=TOPIC)
 
@@ -145,7 +145,7 @@ def test_an_ack_of_a_part_of_a_batch_that_waits_is_not_delivered(cumulative: boo
         store_large(rig, 0)
         store_large_batch(rig, 1, 2, 3, 4)
         link, sink = await opened(rig, consumer_type=kind)
-        place = link._sources[0]._line.waiting[1]
+        place = link._sources[0]._queue.waiting[1]
         part = (place.ledger, place.entry, 4, 0b1100)
         link.ack(AckPlan(0, part, [], []) if cumulative else AckPlan(0, None, [], [part]))
         await settle(LATER_S)
@@ -153,7 +153,7 @@ def test_an_ack_of_a_part_of_a_batch_that_waits_is_not_delivered(cumulative: boo
         assert numbers(sink) == ([3, 4] if cumulative else [0, 3, 4])
         check_permits(rig, link)
         link.consumed(0, len(numbers(sink)))
-        assert link._room.used == 0
+        assert link._budget.used == 0
         assert link._sources[0].permits.held == 0
 
     run(main())
@@ -173,7 +173,7 @@ def test_a_chunked_message_whose_chunks_wait_is_covered_by_a_cumulative_ack() ->
                     total_chunk_msg_size=8,
                 )
         link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
-        last = link._sources[0]._line.waiting[2]
+        last = link._sources[0]._queue.waiting[2]
         link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
         await settle(LATER_S)
         await decompress_all(codecs)
@@ -190,7 +190,7 @@ def test_the_end_of_the_topic_is_reported_when_all_that_waited_was_acked() -> No
         store_large(rig, 0, 1)
         link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
         link._sources[0].on_end_of_topic()
-        last = link._sources[0]._line.waiting[1]
+        last = link._sources[0]._queue.waiting[1]
         link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
         await settle()
         assert "end_of_topic" in sink.names
@@ -210,7 +210,7 @@ def test_asking_for_everything_leaves_one_copy_of_each_entry_in_the_line(
         for _ in range(12):
             consumer.redeliver_unacknowledged_messages()
             await settle()
-            assert len(consumer._link._sources[0]._line.waiting) <= 4
+            assert len(consumer._link._sources[0]._queue.waiting) <= 4
         assert await rest(codecs, consumer) == [0, 1, 2, 3]
 
     with_consumer(kind, 4, check)

@@ -1,7 +1,7 @@
 """Chunked messages of one source: joined, and known by all their entries until they are settled.
 
-Owns `Chunked`. Above the link a chunked message is its last entry; here an ack or a redelivery of
-that is one of all its entries, because a part that comes alone may wedge the subscription
+Owns `ChunkedMessages`. Above the link a chunked message is its last entry; here an ack or a
+redelivery of that is one of all its entries, because a part that comes alone may wedge the subscription
 (wire-protocol notes 6.4).
 """
 
@@ -42,7 +42,7 @@ def uuid_of(metadata: pb.MessageMetadata) -> str:
     return uuid if len(uuid) <= _LONGEST_UUID else sha256(uuid.encode()).hexdigest()
 
 
-class Chunked:
+class ChunkedMessages:
     """The chunked messages of one source.
 
     Args:

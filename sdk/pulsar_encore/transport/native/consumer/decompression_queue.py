@@ -1,7 +1,7 @@
 """Entries that wait until a large payload has been decompressed, and the room for such payloads.
 
-Owns `Line`, of one source, and `Room`, which all sources of a consumer share. An entry in the line
-is held as the broker stored it. The payload at the head is decompressed once the room admits it, so
+Owns `DecompressionQueue`, of one source, and `MemoryBudget`, which all sources of a consumer share.
+An entry in the line is held as the broker stored it. The payload at the head is decompressed once the room admits it, so
 that unread messages take little more memory than on the wire, however well they compress. Entries
 leave the line in the order in which they arrived.
 """
@@ -22,7 +22,7 @@ from ..connection.codecs import Codecs
 from .entries import Packed, Read
 
 
-class Room:
+class MemoryBudget:
     """Bytes of large decompressed payloads that were delivered and not yet taken, of one consumer.
 
     Args:
@@ -73,7 +73,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedEntry:
     """An entry in the line, or a notice that must not overtake the entries before it.
 
     Attributes:
@@ -97,11 +97,11 @@ class Waiting:
     uuid: str = ""
 
 
-class Line:
+class DecompressionQueue:
     """The entries of one source that wait.
 
     Args:
-        room: For decompressed payloads.
+        budget: For decompressed payloads.
         codecs: Where payloads are decompressed.
         loop: Whose thread handles the entries.
         unpack: Decompresses a payload; called in the codecs' thread.
@@ -114,15 +114,15 @@ class Line:
 
     def __init__(
         self,
-        room: Room,
+        budget: MemoryBudget,
         codecs: Codecs,
         loop: asyncio.AbstractEventLoop,
         unpack: Callable[[Packed], Read],
-        handle: Callable[[Waiting, Read | Exception | Callable[[], None]], None],
+        handle: Callable[[QueuedEntry, Read | Exception | Callable[[], None]], None],
         delivered: Callable[[], int],
         moved: Callable[[], None],
     ) -> None:
-        self._room = room
+        self._budget = budget
         self._codecs = codecs
         self._loop = loop
         self._unpack = unpack
@@ -130,7 +130,7 @@ class Line:
         self._delivered = delivered
         self._on_moved = moved
         #: The entries, in order.
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[QueuedEntry] = deque()
         #: Messages that the broker counted down for them.
         self.charged: int = 0
         self._job: Future[Read] | None = None  # decompresses the head
@@ -139,12 +139,12 @@ class Line:
         #: its size.
         self.held: deque[tuple[int, int]] = deque()
 
-    def append(self, entry: Waiting) -> None:
+    def append(self, entry: QueuedEntry) -> None:
         """Add an entry at the end."""
         self.waiting.append(entry)
         self.charged += entry.charged
 
-    def insert(self, entry: Waiting) -> None:
+    def insert(self, entry: QueuedEntry) -> None:
         """Put an entry at the head: a chunked message that its last chunk has just completed."""
         self.waiting.appendleft(entry)
         self.charged += entry.charged
@@ -157,7 +157,7 @@ class Line:
                 self._leave(packed)
                 continue
             if not self._admitted:
-                if not self._room.take(packed.size, self._granted):
+                if not self._budget.take(packed.size, self._granted):
                     return
                 self._admitted = packed.size
             self._job = job = self._codecs.submit(partial(self._unpack, packed))
@@ -201,7 +201,7 @@ class Line:
         if after > before:
             self.held.append((after, size))
         else:
-            self._room.give(size)
+            self._budget.give(size)
 
     def _leave(self, content: Read | Exception | Callable[[], None]) -> None:
         first = self.waiting.popleft()
@@ -212,14 +212,14 @@ class Line:
         """Give back the room of payloads up to a total of `messages` taken."""
         held = self.held
         while held and held[0][0] <= messages:
-            self._room.give(held.popleft()[1])
+            self._budget.give(held.popleft()[1])
 
     def forget_held(self) -> None:
         """Nothing that was delivered is held any more."""
         held, self.held = self.held, deque()
-        self._room.give(sum(size for _, size in held))
+        self._budget.give(sum(size for _, size in held))
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[QueuedEntry]:
         """Drop all entries: the broker redelivers them, or a seek made them void. The result of a
         running decompression is discarded.
 
@@ -235,7 +235,7 @@ class Line:
         self._leave_head(size)
         return dropped
 
-    def keep(self, entries: Sequence[Waiting]) -> None:
+    def keep(self, entries: Sequence[QueuedEntry]) -> None:
         """Drop all entries but `entries`, which are in the order of the line.
 
         The next entry leaves the line in a later turn of the event loop.
@@ -253,5 +253,5 @@ class Line:
         if job is not None:
             job.cancel()
         size, self._admitted = size + self._admitted, 0
-        self._room.leave(self._granted)
-        self._room.give(size)
+        self._budget.leave(self._granted)
+        self._budget.give(size)

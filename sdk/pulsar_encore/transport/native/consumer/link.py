@@ -39,10 +39,10 @@ from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
 from ..lookup.watching import Watched
-from .decompression_queue import Room
+from .decompression_queue import MemoryBudget
 from .decryption import Decryption
-from .subscribe_commands import Subscribing
-from .topic_consumer import Source
+from .subscribe_commands import SubscribeCommands
+from .topic_consumer import TopicConsumer
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -80,10 +80,10 @@ class NativeConsumer:
         self._ids = ids
         self._gone = gone
         self.retry_log: RetryLog = RetryLog(_name_of(subscription))
-        self._subscribing = Subscribing(subscription, consumer_name)
+        self._subscribe_commands = SubscribeCommands(subscription, consumer_name)
         self._decryption = Decryption(subscription)
-        self._room = Room(MOST_BYTES)
-        self._sources: list[Source] = []
+        self._budget = MemoryBudget(MOST_BYTES)
+        self._sources: list[TopicConsumer] = []
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
         self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
@@ -112,7 +112,7 @@ class NativeConsumer:
             EncoreError: The first refusal.
         """
         try:
-            await self._open_all(await self._topics(create=self._subscribing.creates))
+            await self._open_all(await self._topics(create=self._subscribe_commands.creates))
         except BaseException:
             await self.close()
             raise
@@ -187,7 +187,7 @@ class NativeConsumer:
                 shape = self._shapes[topic] = Shape(
                     self._lookup,
                     topic,
-                    creates=self._subscribing.creates,
+                    creates=self._subscribe_commands.creates,
                     partitions=count,
                     # A topic of a pattern is not waited for: see `_leave`.
                     name=None if self._watched is not None else self.retry_log.name,
@@ -216,7 +216,7 @@ class NativeConsumer:
         """True if a topic has the partitions that it had, and perhaps more."""
         return count == shape.partitions or 0 < shape.partitions < count
 
-    def _sources_of(self, topic: str) -> list[Source]:
+    def _sources_of(self, topic: str) -> list[TopicConsumer]:
         """The sources of a topic by its key in `_shapes`."""
         return [each for each in self._there if self._key_of(each.topic) == topic]
 
@@ -225,7 +225,7 @@ class NativeConsumer:
         self._check_queue(len(topics))
         opening = [self._new_source(topic, partition, len(topics)) for topic, partition in topics]
 
-        async def open_one(source: Source) -> None:
+        async def open_one(source: TopicConsumer) -> None:
             async with limit:
                 await source.open()
 
@@ -258,7 +258,7 @@ class NativeConsumer:
         *,
         is_new: bool = False,
         creates: bool = True,
-    ) -> Source:
+    ) -> TopicConsumer:
         """A source with the next number, which is not attached yet.
 
         Args:
@@ -268,18 +268,18 @@ class NativeConsumer:
             is_new: The topic is newer than the consumer.
             creates: Whether subscribing may create the topic.
         """
-        source = Source(
+        source = TopicConsumer(
             len(self._sources),
             topic,
             partition,
             self._lookup,
-            self._subscribing,
+            self._subscribe_commands,
             self._ids,
             self,
             self._decryption,
             self._share(sources),
             max(1, MOST_BYTES // sources),
-            self._room,
+            self._budget,
             is_new=is_new,
             creates=creates,
         )
@@ -392,7 +392,7 @@ class NativeConsumer:
                 shape = self._shapes.get(topic)
                 if shape is None:  # the topic of a pattern was removed, and found again since
                     shape = self._shapes[topic] = Shape(
-                        self._lookup, topic, creates=self._subscribing.creates
+                        self._lookup, topic, creates=self._subscribe_commands.creates
                     )
                 try:
                     await self._recover_topic(shape)
@@ -438,7 +438,7 @@ class NativeConsumer:
                     self._shapes.pop(shape.topic, None)
                 self._watched.tell_again()
 
-    def _leave(self, source: Source) -> None:
+    def _leave(self, source: TopicConsumer) -> None:
         """The topic of a source is no more, or no partition any more: the others go on."""
         self._drop(source)
         if source.number < self._announced:
@@ -447,13 +447,13 @@ class NativeConsumer:
             if self._sink is not None:
                 self._sink.on_removed(source.number)
 
-    def _drop(self, source: Source) -> None:
+    def _drop(self, source: TopicConsumer) -> None:
         self._deleted.add(source.number)
         self._by_topic.pop(source.topic, None)
         source.abandon()
 
     @property
-    def _there(self) -> list[Source]:
+    def _there(self) -> list[TopicConsumer]:
         """The sources whose topics are there."""
         return [source for source in self._sources if source.number not in self._deleted]
 
@@ -504,7 +504,7 @@ class NativeConsumer:
         for source in list(self._sources):
             self._started(source)
 
-    def _started(self, source: Source) -> None:
+    def _started(self, source: TopicConsumer) -> None:
         source.permits.stopped = self._flow_stopped
         source.start()
 
@@ -621,7 +621,7 @@ class NativeConsumer:
         if self._closed:
             raise ClosedError("the consumer is closed: subscribe again")
 
-    # What the sources tell (`Outlet`)
+    # What the sources tell (`TopicListener`)
 
     def deliver(self, deliveries: Deliveries) -> None:
         if self._sink is not None:

@@ -1,7 +1,7 @@
 """Where a subscription goes on of which the broker keeps no position: a reader's. Pure.
 
-Owns `Place`, of one topic. Delivery at a broker begins at an entry; what of that entry, and of one
-that comes again, was not to be delivered is left out here.
+Owns `ReadPosition`, of one topic. Delivery at a broker begins at an entry; what of that entry, and
+of one that comes again, was not to be delivered is left out here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ....wire.commands import NO_REQUEST
 EntryKey = tuple[int, int]
 
 
-class Place:
+class ReadPosition:
     """A place in one topic.
 
     Args:

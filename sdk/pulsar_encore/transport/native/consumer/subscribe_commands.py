@@ -1,6 +1,6 @@
 """What SUBSCRIBE says of a subscription, and ids as the broker takes them.
 
-Owns `Subscribing`: the values of the options, translated once.
+Owns `SubscribeCommands`: the values of the options, translated once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ....options import ConsumerType, InitialPosition, Subscription
 from ....wire import ack_sets, commands
 from ....wire import pulsar_pb2 as pb
 from ..schemas import wire_schema
-from .read_position import Place
+from .read_position import ReadPosition
 
 _TYPES: Final = {
     ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,
@@ -27,7 +27,7 @@ _POSITIONS: Final = {
 _MOST: Final = (1 << 63) - 1
 
 
-class Subscribing:
+class SubscribeCommands:
     """The SUBSCRIBE commands of one subscription.
 
     Args:
@@ -54,7 +54,7 @@ class Subscribing:
         self._key_shared = _key_shared(subscription)
         self._schema = wire_schema(subscription.schema)
 
-    def place_in(self, topic: str, partition: int, *, is_new: bool = False) -> Place:
+    def read_position(self, topic: str, partition: int, *, is_new: bool = False) -> ReadPosition:
         """Where a non-durable one begins.
 
         Args:
@@ -68,7 +68,7 @@ class Subscribing:
         stored = not topic.startswith("non-persistent://")
         if is_new:
             start = MessageId.earliest
-        return Place(
+        return ReadPosition(
             start,
             partition,
             inclusive=self._inclusive,

@@ -1,7 +1,7 @@
 """One topic (or partition) of a subscription: attached, flowing, and what it is told to send.
 
-Owns `Source`. Order on a connection: SUBSCRIBE, its answer, what was acked and not confirmed, and
-only then permits (wire-protocol notes 0.2 and 8). Each attachment has a consumer id of its own, so
+Owns `TopicConsumer`. Order on a connection: SUBSCRIBE, its answer, what was acked and not
+confirmed, and only then permits (wire-protocol notes 0.2 and 8). Each attachment has a consumer id of its own, so
 that what comes late for an old one is nobody's. What a lost connection had under way is never
 delivered, and what was not handed over comes again by itself.
 """
@@ -37,14 +37,14 @@ from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from . import commands
-from .chunked_messages import Chunked, uuid_of
-from .decompression_queue import Line, Room, Waiting
+from .chunked_messages import ChunkedMessages, uuid_of
+from .decompression_queue import DecompressionQueue, MemoryBudget, QueuedEntry
 from .decryption import Decryption, Undecrypted
 from .entries import Chunk, EntryReader, Marker, Opened, Packed, Read, Withheld
 from .messages import PlainMessage
 from .permits import Permits
-from .read_position import Place
-from .subscribe_commands import Subscribing
+from .read_position import ReadPosition
+from .subscribe_commands import SubscribeCommands
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -65,7 +65,7 @@ _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, 
 _MOST_DAMAGED: Final = 1_000  # entries remembered
 
 
-class Outlet(Protocol):
+class TopicListener(Protocol):
     """Where a source's news go: the link."""
 
     retry_log: RetryLog
@@ -83,7 +83,7 @@ class Outlet(Protocol):
     def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None: ...
 
 
-class Source:
+class TopicConsumer:
     """One topic of a consumer; a `ConsumerHandler` of the session it is attached to.
 
     Args:
@@ -91,13 +91,13 @@ class Source:
         topic: Full name; of the partition, if any.
         partition: Partition number or -1.
         lookup: Where topics are.
-        subscribing: What SUBSCRIBE says.
+        subscribe_commands: What SUBSCRIBE says.
         ids: Consumer ids of the client.
         outlet: Where its news go.
         decryption: What becomes of encrypted entries.
         queue: Messages that may be on their way or unconsumed.
         most_bytes: The same in bytes.
-        room: For large decompressed payloads of the whole consumer.
+        budget: For large decompressed payloads of the whole consumer.
         is_new: It came into being while the consumer runs.
         creates: Whether subscribing for the first time may create the topic.
 
@@ -113,19 +113,19 @@ class Source:
         topic: str,
         partition: int,
         lookup: Lookup,
-        subscribing: Subscribing,
+        subscribe_commands: SubscribeCommands,
         ids: Iterator[int],
-        outlet: Outlet,
+        outlet: TopicListener,
         decryption: Decryption,
         queue: int,
         most_bytes: int,
-        room: Room,
+        budget: MemoryBudget,
         *,
         is_new: bool = False,
         creates: bool = True,
     ) -> None:
         self.missing_s: float | None = None
-        self.may_create: bool = creates and subscribing.creates
+        self.may_create: bool = creates and subscribe_commands.creates
         # A topic that is not stored exists only while somebody uses it.
         self._stored = not topic.startswith("non-persistent://")
         self._is_new = is_new
@@ -137,7 +137,7 @@ class Source:
         self._lookup = lookup
         self._settings = lookup.pool.settings
         self._loop = lookup.pool.loop
-        self._subscribing = subscribing
+        self._subscribe_commands = subscribe_commands
         self._ids = ids
         self._outlet = outlet
         self._attachment = Attachment(
@@ -150,8 +150,8 @@ class Source:
         )
         max_size = self._settings.max_uncompressed_size
         self._reader = EntryReader(self, decryption, max_size)
-        self._line = Line(
-            room,
+        self._queue = DecompressionQueue(
+            budget,
             lookup.pool.codecs,
             self._loop,
             self._reader.unpack,
@@ -159,8 +159,8 @@ class Source:
             self._delivered_so_far,
             self._line_moved,
         )
-        self._chunked = Chunked(
-            subscribing.subscription,
+        self._chunked = ChunkedMessages(
+            subscribe_commands.subscription,
             topic,
             self._loop,
             self._ack,
@@ -188,9 +188,11 @@ class Source:
         self._acked_s = -math.inf  # when an ack was written last
         self._rewinding: asyncio.TimerHandle | None = None
         self._closed = False
-        self._place: Place | None = None  # of a durable one the broker's cursor says it all
-        if not subscribing.durable:
-            self._place = subscribing.place_in(topic, partition, is_new=is_new)
+        self._position: ReadPosition | None = (
+            None  # of a durable one the broker's cursor says it all
+        )
+        if not subscribe_commands.durable:
+            self._position = subscribe_commands.read_position(topic, partition, is_new=is_new)
         # What came with the answer to SUBSCRIBE, in one read: it is told after that.
         self._early: list[Callable[[], None]] = []
 
@@ -213,7 +215,7 @@ class Source:
         return self._session is not None and not kept
 
     async def _attach(self, session: Session) -> None:
-        place = self._place
+        place = self._position
         if place is not None and place.at_last:
             place.begin_at(await self._find_last(session))
         if place is not None and place.since is not None:
@@ -235,11 +237,11 @@ class Source:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
         self._session = session
         self._was_attached, self._is_new, self.missing_s = True, False, None
-        self.may_create = self._subscribing.creates and not self._stored
+        self.may_create = self._subscribe_commands.creates and not self._stored
         self._is_attached.set()
         self.permits.reset(keeps=place is not None)
         if place is None:
-            self._line.forget_held()
+            self._queue.forget_held()
         self._came_s = self._loop.time()
         if self._flowing:
             self._attaching = True
@@ -268,7 +270,7 @@ class Source:
         self, session: Session, consumer_id: int, make: Callable[[int], pb.BaseCommand]
     ) -> None:
         """Ask for it; when that fails nothing of it is left, neither here nor there."""
-        doing = f"subscribe {self._subscribing.name!r} to {self.topic}"
+        doing = f"subscribe {self._subscribe_commands.name!r} to {self.topic}"
         try:
             await session.ask(make, doing, self._settings.operation_timeout_s)
         except NotConnected:
@@ -285,15 +287,15 @@ class Source:
         """Makes SUBSCRIBE, for the place where it is now."""
 
         def make(request_id: int) -> pb.BaseCommand:
-            start = None if self._place is None else self._place.start
-            return self._subscribing.command(
+            start = None if self._position is None else self._position.start
+            return self._subscribe_commands.command(
                 self.topic,
                 consumer_id,
                 request_id,
                 self._epoch,
                 start,
                 creates=self.may_create
-                or (self._subscribing.creates and self._attachment.is_elsewhere),
+                or (self._subscribe_commands.creates and self._attachment.is_elsewhere),
                 from_start=self._is_new,
             )
 
@@ -334,7 +336,7 @@ class Source:
         await self._subscribe(
             session,
             consumer_id,
-            lambda request_id: self._subscribing.probe(
+            lambda request_id: self._subscribe_commands.probe(
                 self.topic, consumer_id, request_id, creates=self.may_create
             ),
         )
@@ -376,9 +378,9 @@ class Source:
         self._is_attached.clear()
         self._unread.clear()
         dropped = self._drop_arrived()
-        if self._place is not None:
-            self._place.owe(self._chunked.begun())
-            self._place.owe({each.uuid: each.chunks[0] for each in dropped if each.chunks})
+        if self._position is not None:
+            self._position.owe(self._chunked.begun())
+            self._position.owe({each.uuid: each.chunks[0] for each in dropped if each.chunks})
         self._chunked.clear()
         self._stop_rewinding()
         if self._flowing and not self._closed and not self._seeking:
@@ -401,16 +403,18 @@ class Source:
         try:
             opened = self._reader.open(data, at, end)
         except EntryError as error:
-            if self._line.waiting:
-                self._line.append(Waiting(ledger, entry, redelivery_count, ack_set, error, 0, 0))
+            if self._queue.waiting:
+                self._queue.append(
+                    QueuedEntry(ledger, entry, redelivery_count, ack_set, error, 0, 0)
+                )
             else:
                 self._broken(ledger, entry, error)
             return
         size = end - at
         if self._reader.grown:
             size += self._grown()
-        place = self._place
-        waiting = self._line.waiting
+        place = self._position
+        waiting = self._queue.waiting
         if (
             type(opened) is PlainMessage
             and epoch >= self._epoch
@@ -428,8 +432,8 @@ class Source:
                 self._reader.hold_back()
                 charged = _charged(opened, ack_set)
                 self.permits.queued(charged, size)
-                self._line.append(
-                    Waiting(ledger, entry, redelivery_count, ack_set, opened, size, charged)
+                self._queue.append(
+                    QueuedEntry(ledger, entry, redelivery_count, ack_set, opened, size, charged)
                 )
             else:
                 self.permits.arrived(_charged(opened, ack_set), 0, size)
@@ -447,7 +451,7 @@ class Source:
         size: int,
     ) -> None:
         """Handle an entry that can be read, in its turn."""
-        place = self._place
+        place = self._position
         if epoch < self._epoch or (
             place is not None and place.is_before(ledger, entry) and not self._owes(opened)
         ):
@@ -470,10 +474,10 @@ class Source:
 
     def _owes(self, opened: Read) -> bool:
         """Whether it is a piece of a message of which pieces were lost with a connection."""
-        if not isinstance(opened, Chunk) or self._place is None:
+        if not isinstance(opened, Chunk) or self._position is None:
             return False
         uuid = uuid_of(opened.metadata)
-        return self._place.is_owed(uuid) or self._chunked.holds(uuid)
+        return self._position.is_owed(uuid) or self._chunked.holds(uuid)
 
     def on_run(
         self,
@@ -485,7 +489,7 @@ class Source:
         most: int,
         stop: int,
     ) -> int:
-        if self._place is not None or epoch < self._epoch or self._line.waiting:
+        if self._position is not None or epoch < self._epoch or self._queue.waiting:
             return at
         run = Run(self.number)
         end = self._reader.take_run(template, ledger, data, at, most, stop, run)
@@ -507,7 +511,7 @@ class Source:
     ) -> None:
         count, messages, which = opened
         charged, indexes = count, range(count) if which is None else which
-        first = 0 if self._place is None else self._place.first_index(ledger, entry)
+        first = 0 if self._position is None else self._position.first_index(ledger, entry)
         if ack_set != -1 or which is not None or first:
             if ack_set != -1:
                 charged = _charged(opened, ack_set)
@@ -525,7 +529,7 @@ class Source:
             for index in indexes:
                 left[index >> 3] |= 1 << (index & 7)
             ack_set = int.from_bytes(left, "little")
-        elif self._place is None:
+        elif self._position is None:
             messages = list(messages)  # who settles them needs each
         self.permits.arrived(charged, len(messages), size)
         if messages:
@@ -555,18 +559,18 @@ class Source:
             self._damaged.discard(place)
             text = "%s: entry %d:%d is broken and %s: %s"
             log.error(text, self.topic, *place, self._left_out, error)
-            if self._place is None:
+            if self._position is None:
                 self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
                 self._pass(ledger, entry, Unread.BROKEN, error)
                 self._hand_over()  # what comes next begins behind it
-                self._place.passed(*place, broken=True)
+                self._position.passed(*place, broken=True)
         self._come_again()
 
     @property
     def _left_out(self) -> str:
         """What becomes of an entry that cannot be read, for a log line: a reader has no acks."""
-        return "acked" if self._place is None else "passed over"
+        return "acked" if self._position is None else "passed over"
 
     def _come_again(self) -> None:
         """Attach anew, so that the broker redelivers every entry that was not delivered."""
@@ -577,7 +581,7 @@ class Source:
 
     def _pass(self, ledger: int, entry: int, why: Unread, error: Exception | None = None) -> None:
         """An entry that is not delivered; whoever has acks need not know."""
-        if self._place is not None:
+        if self._position is not None:
             self._unread.append(NoDelivery(ledger, entry, why, error))
 
     def _attach_anew(self) -> None:
@@ -623,8 +627,8 @@ class Source:
         size: int,
     ) -> None:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
-        if self._place is not None:
-            self._place.paid(uuid_of(chunk.metadata))
+        if self._position is not None:
+            self._position.paid(uuid_of(chunk.metadata))
         if not isinstance(joined, Joined):
             self.permits.passed()
             if joined is Fate.REFUSE:
@@ -645,18 +649,18 @@ class Source:
             opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
         except EntryError as error:
             opened = error
-        waiting = Waiting(
+        waiting = QueuedEntry(
             ledger, entry, count, -1, opened, size, 1, places, uuid_of(chunk.metadata)
         )
         if isinstance(opened, Packed):
             self.permits.queued(1, size)
-            self._line.insert(waiting)
+            self._queue.insert(waiting)
         else:
             self._joined(waiting, places, opened)
 
     def _joined(
         self,
-        waiting: Waiting,
+        waiting: QueuedEntry,
         places: tuple[tuple[int, int], ...],
         content: Read | Exception | Callable[[], None],
     ) -> None:
@@ -685,13 +689,13 @@ class Source:
 
     def on_entries_end(self) -> None:
         self._came_s = self._loop.time()
-        if self._line.waiting:
-            self._line.advance()
+        if self._queue.waiting:
+            self._queue.advance()
         self._line_moved()
 
     # Entries that wait
 
-    def _handle(self, waiting: Waiting, content: Read | Exception | Callable[[], None]) -> None:
+    def _handle(self, waiting: QueuedEntry, content: Read | Exception | Callable[[], None]) -> None:
         """An entry has left the line."""
         self.permits.unqueued(waiting.charged)
         ledger, entry, ack_set = waiting.ledger, waiting.entry, waiting.ack_set
@@ -713,19 +717,19 @@ class Source:
 
     def _delivered_so_far(self) -> int:
         permits = self.permits
-        return permits.taken + permits.held - self._line.charged + self._plain
+        return permits.taken + permits.held - self._queue.charged + self._plain
 
     def _line_moved(self) -> None:
-        if not self._line.waiting:
+        if not self._queue.waiting:
             self._reader.allow()
         self._hand_over()
         self.flow()
 
-    def _clear_line(self) -> list[Waiting]:
+    def _clear_line(self) -> list[QueuedEntry]:
         """Drop the entries that wait for decompression."""
         self._reader.allow()
-        self.permits.withdrawn(self._line.charged)
-        return self._line.clear()
+        self.permits.withdrawn(self._queue.charged)
+        return self._queue.clear()
 
     def _hand_over(self) -> None:
         """What came so far."""
@@ -733,8 +737,8 @@ class Source:
         arrived, self._arrived = self._arrived, []
         if arrived:
             last = arrived[-1]
-            if self._place is not None and isinstance(last, Delivery):
-                self._place.passed(last.ledger, last.entry)
+            if self._position is not None and isinstance(last, Delivery):
+                self._position.passed(last.ledger, last.entry)
             self._outlet.deliver(arrived)
         if self._unread:
             unread, self._unread = self._unread, []
@@ -745,7 +749,7 @@ class Source:
             self.permits.arrived(self._plain, self._plain, self._plain_bytes)
             self._plain = self._plain_bytes = 0
 
-    def _drop_arrived(self) -> list[Waiting]:
+    def _drop_arrived(self) -> list[QueuedEntry]:
         """Drop everything that arrived and was not delivered.
 
         Returns:
@@ -761,8 +765,8 @@ class Source:
         def tell() -> None:
             self._notice(lambda: self._outlet.ended(self.number))
 
-        if self._line.waiting:
-            self._line.append(Waiting(-1, -1, 0, -1, tell, 0, 0))
+        if self._queue.waiting:
+            self._queue.append(QueuedEntry(-1, -1, 0, -1, tell, 0, 0))
         else:
             tell()
 
@@ -785,8 +789,8 @@ class Source:
     def consumed(self, messages: int) -> None:
         """There is room for so many more."""
         self.permits.consumed(messages)
-        if self._line.held:
-            self._line.taken(self.permits.taken)
+        if self._queue.held:
+            self._queue.taken(self.permits.taken)
         self.flow()
 
     def wanted(self, messages: int) -> None:
@@ -849,7 +853,7 @@ class Source:
 
             for answer in answers:
                 answer.add_done_callback(forget)
-        if self._line.waiting:
+        if self._queue.waiting:
             self._drop_acked(plan)
         return answers
 
@@ -867,8 +871,8 @@ class Source:
             if mask != -1:
                 masks[through] = masks.get(through, -1) & mask
                 through = (ledger, entry - 1)
-        kept: list[Waiting] = []
-        for each in self._line.waiting:
+        kept: list[QueuedEntry] = []
+        for each in self._queue.waiting:
             place, opened = (each.ledger, each.entry), each.opened
             if not isinstance(opened, EntryError) and not callable(opened):
                 acked = place <= through or place in whole
@@ -884,11 +888,11 @@ class Source:
                     if not charged:
                         continue
             kept.append(each)
-        self._line.keep(kept)
+        self._queue.keep(kept)
 
     def _ack(self, entries: list[tuple[int, int]]) -> None:
         """Entries that are no messages."""
-        if self._session is not None and self._place is None:
+        if self._session is not None and self._position is None:
             self._acked_s = self._loop.time()
             self._session.write(commands.individual_acks(self._id, entries))
 
@@ -912,7 +916,7 @@ class Source:
         why: pb.CommandAck.ValidationError.ValueType,
     ) -> None:
         """Ack the chunks of a message that cannot be read. A reader has no acks."""
-        if self._session is not None and self._place is None:
+        if self._session is not None and self._position is None:
             for place in places:
                 self._ack_unread(self._session, place, why)
 
@@ -942,14 +946,14 @@ class Source:
         """Of what was let go; an ordered subscription brings nothing alone."""
         if self._session is None:
             return
-        if self._subscribing.shared:
+        if self._subscribe_commands.shared:
             self._ask_for(self._session, entries)
         elif not self._seeking:
             self._attach_anew()
 
     def redeliver_all(self) -> None:
         """Ask for all that is unacked again; a reconnect does it where there is no connection."""
-        if self._subscribing.shared:
+        if self._subscribe_commands.shared:
             if self._session is not None:
                 self._session.write(commands.redeliver(self._id, []))
                 self._drop_waiting()
@@ -967,9 +971,9 @@ class Source:
         Pieces of chunked messages stay, because they follow pieces that were joined already.
         Broken entries stay, because they lead to another attachment.
         """
-        kept: list[Waiting] = []
+        kept: list[QueuedEntry] = []
         unseen: list[Delivery] = []
-        for each in self._line.waiting:
+        for each in self._queue.waiting:
             opened = each.opened
             if isinstance(opened, EntryError | Chunk) or callable(opened):
                 kept.append(each)
@@ -978,7 +982,7 @@ class Source:
             size = _charged(opened, -1)
             unseen.append(Delivery(self.number, each.ledger, each.entry, size, 0, (), ()))
         if unseen:
-            self._line.keep(kept)
+            self._queue.keep(kept)
             self._outlet.asked_all(self.number, unseen)
 
     def _rewind(self, deadline: float) -> None:
@@ -1049,8 +1053,8 @@ class Source:
                 raise
             self._drop_arrived()
             self._chunked.clear()
-            if self._place is not None:
-                self._place.sought(place)
+            if self._position is not None:
+                self._position.sought(place)
             self._outlet.sought(self.number)
             self._seeking -= 1
             damaged, self._is_damaged = self._is_damaged, False
@@ -1074,7 +1078,7 @@ class Source:
     def _seek_command(self, request_id: int, place: MessageId | int) -> pb.BaseCommand:
         if isinstance(place, int):
             return wire_commands.seek(self._id, request_id=request_id, publish_time_ms=place)
-        target = self._subscribing.place(place)
+        target = self._subscribe_commands.place(place)
         return wire_commands.seek(self._id, request_id=request_id, message_id=target)
 
     def _end_of_seek(self) -> None:
@@ -1117,7 +1121,7 @@ class Source:
 
     async def has_message_available(self) -> bool:
         """Whether something is stored behind what was delivered last."""
-        place = self._place
+        place = self._position
         if place is None:
             raise NotSupportedError("a durable subscription has acks, and no place to look behind")
         return place.is_before_end(await self._last_stored())
@@ -1160,7 +1164,7 @@ class Source:
         await self._when_attached(
             lambda session: session.ask(
                 lambda request_id: wire_commands.unsubscribe(self._id, request_id=request_id),
-                f"unsubscribe {self._subscribing.name!r} from {self.topic}",
+                f"unsubscribe {self._subscribe_commands.name!r} from {self.topic}",
                 self._settings.operation_timeout_s,
             )
         )
@@ -1173,7 +1177,7 @@ class Source:
         self._stop_rewinding()
         self._chunked.clear()
         self._clear_line()
-        self._line.forget_held()
+        self._queue.forget_held()
         session, self._session = self._session, None
         if session is None:
             return
@@ -1198,7 +1202,7 @@ class Source:
             self._stop_rewinding,
             self._chunked.clear,
             self._clear_line,
-            self._line.forget_held,
+            self._queue.forget_held,
         )
         session, self._session = self._session, None
         if session is not None:
