@@ -1,89 +1,44 @@
-"""Entries that wait until a large payload has been decompressed, and the room for such payloads.
+"""The queue of entries that wait until a large payload has been decompressed.
 
-Owns `DecompressionQueue`, of one source, and `MemoryBudget`, which all sources of a consumer share.
-An entry in the line is held as the broker stored it. The payload at the head is decompressed once the room admits it, so
-that unread messages take little more memory than on the wire, however well they compress. Entries
-leave the line in the order in which they arrived.
+A queued entry is held as the broker stored it. The payload at the head is decompressed in a thread
+once the `MemoryBudget` admits it, so that unread messages take little more memory than on the wire,
+however well they compress. Entries leave the queue in the order in which they arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from ....wire.chunks import Place
 from ....wire.entries import EntryError
+from ...base import AckPlan
 from ..connection.codecs import Codecs
-from .entries import Packed, Read
+from .entries import Chunk, Packed, Read, messages_charged
+from .memory_budget import MemoryBudget
 
-
-class MemoryBudget:
-    """Bytes of large decompressed payloads that were delivered and not yet taken, of one consumer.
-
-    Args:
-        most: The bound in bytes. A payload that is larger is admitted alone.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._used = 0
-        # Callbacks of refused `take` calls, oldest first, with the size that each needs.
-        self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
-
-    @property
-    def used(self) -> int:
-        """Bytes taken."""
-        return self._used
-
-    def take(self, size: int, granted: Callable[[], None]) -> bool:
-        """Take room for `size` bytes.
-
-        Returns:
-            False if there is none; `granted` is called once the room has been taken after all.
-        """
-        if self._waiting or not self._admits(size):
-            self._waiting[granted] = size
-            return False
-        self._used += size
-        return True
-
-    def give(self, size: int) -> None:
-        """Give room back; those who waited take it."""
-        self._used -= size
-        while self._waiting:
-            granted, wanted = next(iter(self._waiting.items()))
-            if not self._admits(wanted):
-                break
-            del self._waiting[granted]
-            self._used += wanted
-            granted()
-
-    def leave(self, granted: Callable[[], None]) -> None:
-        """Wait for room no longer."""
-        if self._waiting.pop(granted, None) is not None:
-            self.give(0)  # the next one may need less
-
-    def _admits(self, size: int) -> bool:
-        return not self._used or self._used + size <= self._most
+Content: TypeAlias = Read | Exception | Callable[[], None]
+"""An entry after decompression, the error of decompressing it, or a notice."""
 
 
 @dataclass(slots=True)
 class QueuedEntry:
-    """An entry in the line, or a notice that must not overtake the entries before it.
+    """An entry in the queue, or a notice that must not overtake the entries before it.
 
     Attributes:
         ledger, entry, redelivery_count, ack_set: As in MESSAGE.
-        opened: The entry; its payload still compressed if it is `Packed`. An `EntryError` if it is
+        opened: The entry; a `Packed` one still has to be decompressed. An `EntryError` if it is
             broken. A callable for a notice.
         size: Bytes of the entry as it is held.
-        charged: Messages that the broker counted down for it.
-        chunks: The entries of a chunked message that is complete; else None.
-        uuid: Of that message.
+        charged: Permits that the broker took for it.
+        chunks: The entries of a complete chunked message; else None.
+        uuid: The uuid of that message.
     """
 
     ledger: int
@@ -98,18 +53,18 @@ class QueuedEntry:
 
 
 class DecompressionQueue:
-    """The entries of one source that wait.
+    """The queue of one topic.
 
     Args:
-        budget: For decompressed payloads.
+        budget: Bounds the memory of decompressed payloads.
         codecs: Where payloads are decompressed.
         loop: Whose thread handles the entries.
         unpack: Decompresses a payload; called in the codecs' thread.
-        handle: Called with an entry that has left the line and its content, or the error that came
-            of decompressing it.
-        delivered: Messages of this source that were delivered so far, those included that `handle`
-            has just added.
-        moved: Called when entries have left the line at another time than in `advance`.
+        handle: Called with an entry that has left the queue and its content, or the error that
+            came of decompressing it.
+        delivered: Returns how many messages of this topic were delivered so far, including those
+            that `handle` has just added.
+        advanced: Called when entries have left the queue at another time than in `advance`.
     """
 
     def __init__(
@@ -118,9 +73,9 @@ class DecompressionQueue:
         codecs: Codecs,
         loop: asyncio.AbstractEventLoop,
         unpack: Callable[[Packed], Read],
-        handle: Callable[[QueuedEntry, Read | Exception | Callable[[], None]], None],
+        handle: Callable[[QueuedEntry, Content], None],
         delivered: Callable[[], int],
-        moved: Callable[[], None],
+        advanced: Callable[[], None],
     ) -> None:
         self._budget = budget
         self._codecs = codecs
@@ -128,13 +83,13 @@ class DecompressionQueue:
         self._unpack = unpack
         self._handle = handle
         self._delivered = delivered
-        self._on_moved = moved
+        self._on_advanced = advanced
         #: The entries, in order.
         self.waiting: deque[QueuedEntry] = deque()
-        #: Messages that the broker counted down for them.
+        #: Permits that the broker took for them.
         self.charged: int = 0
         self._job: Future[Read] | None = None  # decompresses the head
-        self._admitted = 0  # bytes of room taken for the head
+        self._reserved = 0  # bytes of the budget reserved for the head
         #: Large payloads that were delivered: how many messages have been delivered up to each, and
         #: its size.
         self.held: deque[tuple[int, int]] = deque()
@@ -156,10 +111,10 @@ class DecompressionQueue:
             if not isinstance(packed, Packed):
                 self._leave(packed)
                 continue
-            if not self._admitted:
-                if not self._budget.take(packed.size, self._granted):
+            if not self._reserved:
+                if not self._budget.reserve(packed.size, self._granted):
                     return
-                self._admitted = packed.size
+                self._reserved = packed.size
             self._job = job = self._codecs.submit(partial(self._unpack, packed))
             if not job.done():
                 job.add_done_callback(self._done)
@@ -167,33 +122,36 @@ class DecompressionQueue:
             self._finish(job)
 
     def _granted(self) -> None:
-        """Room was taken for the head. Advance in a later turn of the loop: the caller of `give`
-        may be inside the consumer's own code, where no delivery may happen."""
+        """Continue, because the budget admits the head now.
+
+        Advances in a later turn of the loop: the caller of `MemoryBudget.release` may be inside
+        the consumer's own code, where no delivery may happen.
+        """
         packed = self.waiting[0].opened
         assert isinstance(packed, Packed)
-        self._admitted = packed.size
+        self._reserved = packed.size
         if not self._loop.is_closed():
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self.advance()
-        self._on_moved()
+        self._on_advanced()
 
     def _done(self, job: Future[Read]) -> None:
-        """In the codecs' thread: the call is over."""
+        """Continue on the loop; called in the codecs' thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._unpacked, job)
 
     def _unpacked(self, job: Future[Read]) -> None:
-        if job is self._job and not job.cancelled():  # else the line was cleared meanwhile
+        if job is self._job and not job.cancelled():  # else the queue was cleared meanwhile
             self._finish(job)
             self.advance()
-            self._on_moved()
+            self._on_advanced()
 
     def _finish(self, job: Future[Read]) -> None:
-        """The head was decompressed, or is broken."""
+        """Handle the head, which was decompressed or is broken."""
         self._job = None
-        size, self._admitted = self._admitted, 0
+        size, self._reserved = self._reserved, 0
         error = job.exception()
         before = self._delivered()
         self._leave(error if isinstance(error, Exception) else job.result())
@@ -201,30 +159,30 @@ class DecompressionQueue:
         if after > before:
             self.held.append((after, size))
         else:
-            self._budget.give(size)
+            self._budget.release(size)
 
-    def _leave(self, content: Read | Exception | Callable[[], None]) -> None:
+    def _leave(self, content: Content) -> None:
         first = self.waiting.popleft()
         self.charged -= first.charged
         self._handle(first, content)
 
     def taken(self, messages: int) -> None:
-        """Give back the room of payloads up to a total of `messages` taken."""
+        """Release the payloads of the first `messages` messages, which the application took."""
         held = self.held
         while held and held[0][0] <= messages:
-            self._budget.give(held.popleft()[1])
+            self._budget.release(held.popleft()[1])
 
-    def forget_held(self) -> None:
-        """Nothing that was delivered is held any more."""
+    def release_held(self) -> None:
+        """Release all delivered payloads, because the consumer no longer holds them."""
         held, self.held = self.held, deque()
-        self._budget.give(sum(size for _, size in held))
+        self._budget.release(sum(size for _, size in held))
 
     def clear(self) -> list[QueuedEntry]:
-        """Drop all entries: the broker redelivers them, or a seek made them void. The result of a
-        running decompression is discarded.
+        """Drop all entries, and return them.
 
-        Messages that `handle` added and that are not delivered after all must not be counted in
-        `delivered` any more.
+        The broker redelivers them, or a seek outdated them. The result of a running decompression
+        is discarded. Messages that `handle` added and that are not delivered after all must not be
+        counted in `delivered` any more.
         """
         dropped, self.waiting = list(self.waiting), deque()
         self.charged = 0
@@ -232,26 +190,85 @@ class DecompressionQueue:
         held, delivered = self.held, self._delivered()
         while held and held[-1][0] > delivered:
             size += held.pop()[1]
-        self._leave_head(size)
+        self._drop_head(size)
         return dropped
 
-    def keep(self, entries: Sequence[QueuedEntry]) -> None:
-        """Drop all entries but `entries`, which are in the order of the line.
+    def drop_acked(self, plan: AckPlan) -> int:
+        """Drop messages that are acked by id before they were delivered.
 
-        The next entry leaves the line in a later turn of the event loop.
+        An entry may wait longer than the tracking state remembers that its ack was sent.
+
+        Returns:
+            The permits that the broker took for the dropped messages.
+        """
+        whole = set(plan.entries)
+        masks = {(ledger, entry): mask for ledger, entry, _, mask in plan.partial}
+        through: tuple[int, int] = (-1, -1)
+        if plan.cumulative is not None:
+            ledger, entry, _, mask = plan.cumulative
+            through = (ledger, entry)
+            if mask != -1:
+                masks[through] = masks.get(through, -1) & mask
+                through = (ledger, entry - 1)
+        kept: list[QueuedEntry] = []
+        dropped = 0
+        for each in self.waiting:
+            key, opened = (each.ledger, each.entry), each.opened
+            if not isinstance(opened, EntryError) and not callable(opened):
+                acked = key <= through or key in whole
+                left = 0 if acked else each.ack_set & masks.get(key, -1)
+                if left != each.ack_set:
+                    each.ack_set = left
+                    if isinstance(opened, Chunk):
+                        kept.append(each)  # later chunks of its message may not be acked
+                        continue
+                    charged = messages_charged(opened, left) if left else 0
+                    dropped += each.charged - charged
+                    each.charged = charged
+                    if not charged:
+                        continue
+            kept.append(each)
+        self._keep(kept)
+        return dropped
+
+    def drop_redelivered(self) -> list[tuple[QueuedEntry, int]]:
+        """Drop the entries that a broker redelivers when all unacked messages are requested.
+
+        Chunks stay, because they follow chunks of the same message that were joined already.
+        Broken entries stay, because they lead to another attachment.
+
+        Returns:
+            The dropped entries, each with the number of its messages.
+        """
+        kept: list[QueuedEntry] = []
+        dropped: list[tuple[QueuedEntry, int]] = []
+        for each in self.waiting:
+            opened = each.opened
+            if isinstance(opened, EntryError | Chunk) or callable(opened):
+                kept.append(each)
+            else:
+                dropped.append((each, messages_charged(opened, -1)))
+        if dropped:
+            self._keep(kept)
+        return dropped
+
+    def _keep(self, entries: Sequence[QueuedEntry]) -> None:
+        """Drop all entries but `entries`, which are in the order of the queue.
+
+        The next entry leaves the queue in a later turn of the event loop.
         """
         has_head = bool(entries) and entries[0] is self.waiting[0]
         self.waiting = deque(entries)
         self.charged = sum(entry.charged for entry in entries)
         if not has_head:
-            self._leave_head(0)
+            self._drop_head(0)
             self._loop.call_soon(self._go_on)
 
-    def _leave_head(self, size: int) -> None:
-        """The head has gone: discard its decompression, and give back its room and `size` bytes."""
+    def _drop_head(self, size: int) -> None:
+        """Discard the decompression of the head, and release its memory and `size` bytes."""
         job, self._job = self._job, None
         if job is not None:
             job.cancel()
-        size, self._admitted = size + self._admitted, 0
-        self._budget.leave(self._granted)
-        self._budget.give(size)
+        size, self._reserved = size + self._reserved, 0
+        self._budget.cancel(self._granted)
+        self._budget.release(size)

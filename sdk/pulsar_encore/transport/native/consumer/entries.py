@@ -133,6 +133,21 @@ class Packed(NamedTuple):
 Read = PlainMessage | Opened | Marker | Chunk | Withheld | Packed
 
 
+def messages_charged(opened: Read, ack_set: int) -> int:
+    """Return the permits that the broker took for an entry: its messages without the acked ones."""
+    if isinstance(opened, Opened):
+        count = opened.batch_size
+    elif isinstance(opened, Withheld | Packed):
+        count = opened.messages
+    else:
+        return 1
+    if ack_set == -1:
+        return count
+    if count < ack_set.bit_length():
+        ack_set &= (1 << count) - 1
+    return ack_set.bit_count()
+
+
 class EntryReader:
     """Reads the entries of one topic.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ....backoff import FailureReports
 from ....closing import CloseOnce
@@ -39,10 +39,10 @@ from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
 from ..lookup.watching import Watched
-from .decompression_queue import MemoryBudget
 from .decryption import Decryption
+from .memory_budget import MemoryBudget
 from .subscribe_commands import SubscribeCommands
-from .topic_consumer import TopicConsumer
+from .topic_consumer import TopicConsumer, TopicSnapshot
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -51,6 +51,18 @@ NATIVE: Final = Capabilities(name="native")
 #: Bytes that one consumer's messages may have, on their way and not yet consumed.
 MOST_BYTES: Final = 64 * 1024 * 1024
 _AT_ONCE: Final = 50  # sources that subscribe at a time
+
+
+class ConsumerSnapshot(NamedTuple):
+    """The state of a `NativeConsumer` at one moment, for tests and debugging.
+
+    Attributes:
+        topics: The state of each topic, by its number.
+        decompressed_bytes: Bytes of decompressed payloads that the application has not taken.
+    """
+
+    topics: tuple[TopicSnapshot, ...]
+    decompressed_bytes: int
 
 
 class NativeConsumer:
@@ -371,7 +383,7 @@ class NativeConsumer:
 
     # Topics that are gone, and come back
 
-    def missing(self, source: int) -> None:
+    def on_missing(self, source: int) -> None:
         """The broker does not know a source's topic: it is deleted, or has other partitions now."""
         if self._closed or source in self._deleted:
             return
@@ -429,7 +441,8 @@ class NativeConsumer:
         for source in sources:
             if source.topic in names and source.missing_s is not None:
                 is_whole = False
-                source.may_create |= shape.may_create or shape.is_due(source.missing_s)
+                if shape.may_create or shape.is_due(source.missing_s):
+                    source.allow_creation()
                 source.hurry()
         if is_whole:
             self._missing.discard(shape.topic)
@@ -443,7 +456,7 @@ class NativeConsumer:
         self._drop(source)
         if source.number < self._announced:
             if self._subscription.durable:
-                self.sought(source.number)  # there is nothing to ack, and nothing comes again
+                self.on_sought(source.number)  # there is nothing to ack, and nothing comes again
             if self._sink is not None:
                 self._sink.on_removed(source.number)
 
@@ -456,6 +469,16 @@ class NativeConsumer:
     def _there(self) -> list[TopicConsumer]:
         """The sources whose topics are there."""
         return [source for source in self._sources if source.number not in self._deleted]
+
+    @property
+    def topic_consumers(self) -> Sequence[TopicConsumer]:
+        """The consumers of the topics by number, deleted topics included."""
+        return self._sources
+
+    def snapshot(self) -> ConsumerSnapshot:
+        """Return a copy of the state, for tests and debugging."""
+        topics = tuple(each.snapshot() for each in self._sources)
+        return ConsumerSnapshot(topics, self._budget.used)
 
     # What the seam asks
 
@@ -476,7 +499,7 @@ class NativeConsumer:
     def is_connected(self) -> bool:
         if self._closed or self._incomplete:
             return False
-        return all(source.attached for source in self._there)
+        return all(source.is_attached for source in self._there)
 
     def topic_of(self, source: int) -> tuple[str, int]:
         found = self._sources[source]
@@ -521,7 +544,7 @@ class NativeConsumer:
             source.permits.stopped = True
 
     def can_ack(self, source: int) -> bool:
-        return self._sources[source].takes_acks
+        return self._sources[source].can_ack
 
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
         answers = self._sources[plan.source].ack(plan)
@@ -623,27 +646,27 @@ class NativeConsumer:
 
     # What the sources tell (`TopicListener`)
 
-    def deliver(self, deliveries: Deliveries) -> None:
+    def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._sink is not None:
             self._sink.on_deliveries(deliveries)
 
-    def connected(self, source: int) -> None:
+    def on_connected(self, source: int) -> None:
         if self._sink is not None:
             self._sink.on_connected((source,))
 
-    def disconnected(self, source: int) -> None:
+    def on_disconnected(self, source: int) -> None:
         if self._sink is not None:
             self._sink.on_disconnected((source,))
 
-    def sought(self, source: int) -> None:
+    def on_sought(self, source: int) -> None:
         if self._sink is not None:
             self._sink.on_sought((source,))
 
-    def retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
         if self._sink is not None and source < self._announced:
             self._sink.on_retrying(source, notice)
 
-    def failed(self, source: int, error: Exception) -> None:
+    def on_failed(self, source: int, error: Exception) -> None:
         if self._failure is not None:
             return
         self._failure = (error, source)
@@ -653,18 +676,18 @@ class NativeConsumer:
         if self._sink is not None:
             self._sink.on_failed(error, source)
 
-    def unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+    def on_skipped(self, source: int, entries: Sequence[NoDelivery]) -> None:
         if self._sink is not None:
             self._sink.on_unread(source, entries)
 
-    def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None:
+    def on_all_requested(self, source: int, unseen: Sequence[Delivery]) -> None:
         if self._sink is not None:
             self._sink.on_asked_all(unseen, (source,))
 
-    def ended(self, source: int) -> None:
+    def on_end_of_topic(self, source: int) -> None:
         self._notice(source, None)
 
-    def active(self, source: int, active: bool) -> None:
+    def on_active_changed(self, source: int, active: bool) -> None:
         self._notice(source, active)
 
     def _notice(self, source: int, active: bool | None) -> None:

@@ -90,7 +90,7 @@ class Permits:
         self._wanted = max(0, self._wanted - delivered)
         self._learn(charged, size)
 
-    def passed(self) -> None:
+    def kept_chunk(self) -> None:
         """A chunk came that is kept for its message, which counts its bytes once it is complete."""
         self._open -= 1
 

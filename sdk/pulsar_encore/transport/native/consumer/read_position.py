@@ -20,24 +20,24 @@ class ReadPosition:
         start: Where it begins; None for what a broker takes without one, the end.
         partition: Of the topic, or -1.
         inclusive: Whether the message of the start id is delivered.
-        at_last: It begins at the message that is the last one when it is made: to be asked for.
+        starts_at_last: It begins at the message that is the last one when it is made: to be asked for.
         stored: False of a topic that keeps nothing: all ids there are the same, and no place.
 
     Attributes:
-        at_last: What has still to be asked for.
-        since: The publish time in ms that was sought, and of which nothing came yet; else None.
+        starts_at_last: What has still to be asked for.
+        sought_time_ms: The publish time in ms that was sought, and of which nothing came yet; else None.
     """
 
     __slots__ = (
         "_inclusive",
         "_last",
-        "_owed",
+        "_missing_chunks",
         "_partition",
         "_skips",
         "_start",
         "_stored",
-        "at_last",
-        "since",
+        "sought_time_ms",
+        "starts_at_last",
     )
 
     def __init__(
@@ -46,7 +46,7 @@ class ReadPosition:
         partition: int,
         *,
         inclusive: bool,
-        at_last: bool,
+        starts_at_last: bool,
         stored: bool = True,
     ) -> None:
         self._start = start
@@ -57,16 +57,18 @@ class ReadPosition:
         self._skips = False  # that one is not to come again
         # Chunked messages of which a part came, and was lost with its connection: by uuid, where
         # they begin. That may be before what was delivered meanwhile.
-        self._owed: dict[str, EntryKey] = {}
-        self.at_last: bool = at_last
-        self.since: int | None = None
+        self._missing_chunks: dict[str, EntryKey] = {}
+        self.starts_at_last: bool = starts_at_last
+        self.sought_time_ms: int | None = None
 
     @property
     def start(self) -> MessageId | None:
         """Where to begin, or to go on."""
         if self._last is None:
             return self._start
-        ledger, entry = min(self._last, *self._owed.values()) if self._owed else self._last
+        ledger, entry = (
+            min(self._last, *self._missing_chunks.values()) if self._missing_chunks else self._last
+        )
         if (ledger, entry) != self._last:
             return MessageId(self._partition, ledger, entry - 1)
         return MessageId(self._partition, ledger, entry + self._skips)
@@ -74,38 +76,38 @@ class ReadPosition:
     # What moves it
 
     def begin_at(self, last: MessageId) -> None:
-        """What `at_last` asked for is known."""
-        self._start, self.at_last = last, False
+        """What `starts_at_last` asked for is known."""
+        self._start, self.starts_at_last = last, False
 
-    def passed(self, ledger: int, entry: int, *, broken: bool = False) -> None:
+    def moved_to(self, ledger: int, entry: int, *, broken: bool = False) -> None:
         """All up to this entry was delivered, or is done with.
 
         A broker sends the entry that one begins at, though it is not delivered again; of a broken
         one nobody knows what that costs in permits, so it is begun behind that.
         """
-        self._last, self.since = ((ledger, entry) if self._stored else None), None
+        self._last, self.sought_time_ms = ((ledger, entry) if self._stored else None), None
         self._skips = broken
 
-    def owe(self, begun: dict[str, EntryKey]) -> None:
+    def add_missing_chunks(self, begun: dict[str, EntryKey]) -> None:
         """Parts of these messages came, and are lost: they are to come again."""
-        self._owed |= begun
+        self._missing_chunks |= begun
 
-    def is_owed(self, uuid: str) -> bool:
+    def is_missing_chunks(self, uuid: str) -> bool:
         """Whether pieces of that message are to come again, from before what was delivered."""
-        return uuid in self._owed
+        return uuid in self._missing_chunks
 
-    def paid(self, uuid: str) -> None:
+    def remove_missing_chunks(self, uuid: str) -> None:
         """A piece of that message came."""
-        self._owed.pop(uuid, None)
+        self._missing_chunks.pop(uuid, None)
 
-    def sought(self, target: MessageId | int) -> None:
+    def seek_to(self, target: MessageId | int) -> None:
         """Another place: an id, or a publish time in ms."""
-        self._last, self.at_last, self._skips = None, False, False
-        self._owed.clear()
+        self._last, self.starts_at_last, self._skips = None, False, False
+        self._missing_chunks.clear()
         if isinstance(target, MessageId):
-            self._start, self.since = target, None
+            self._start, self.sought_time_ms = target, None
         else:
-            self._start, self.since = None, target
+            self._start, self.sought_time_ms = None, target
 
     # What is delivered
 

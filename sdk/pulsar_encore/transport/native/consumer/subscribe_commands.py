@@ -72,7 +72,7 @@ class SubscribeCommands:
             start,
             partition,
             inclusive=self._inclusive,
-            at_last=stored and self._inclusive and start == MessageId.latest,
+            starts_at_last=stored and self._inclusive and start == MessageId.latest,
             stored=stored,
         )
 
@@ -108,7 +108,7 @@ class SubscribeCommands:
             consumer_name=self._consumer_name,
             priority_level=chosen.priority_level or None,
             durable=None if self.durable else False,
-            start_message_id=None if start is None else self.entry_of(start),
+            start_message_id=None if start is None else self.start_entry(start),
             metadata=chosen.properties,
             read_compacted=chosen.read_compacted or None,
             schema=self._schema,
@@ -147,12 +147,12 @@ class SubscribeCommands:
             InitialPosition.Earliest if from_start else self.subscription.initial_position
         ]
 
-    def entry_of(self, start: MessageId) -> pb.MessageIdData:
+    def start_entry(self, start: MessageId) -> pb.MessageIdData:
         """The entry of an id; delivery begins at it, and what is too early is left out here."""
         first = start.first_chunk if self._inclusive and start.first_chunk else start
         return commands.message_id(first.ledger_id(), first.entry_id(), partition=None)
 
-    def place(self, target: MessageId) -> pb.MessageIdData:
+    def seek_target(self, target: MessageId) -> pb.MessageIdData:
         """Where a seek to an id leads: to it, or behind it.
 
         A broker goes to an entry, inclusive, or into a batch by an ack set (notes 5.6).
