@@ -10,7 +10,7 @@ from native_kit import run, subscription
 
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.native.consumer.chunked_messages import ChunkedMessages
-from pulsar_encore.transport.native.consumer.entries import Chunk
+from pulsar_encore.transport.native.consumer.entry_contents import Chunk
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.chunks import Joined, Place
 

@@ -12,7 +12,8 @@ from native_kit import subscription
 
 from pulsar_encore.transport.native.consumer import commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
-from pulsar_encore.transport.native.consumer.entries import Chunk, EntryReader, Marker, Opened
+from pulsar_encore.transport.native.consumer.entries import EntryReader
+from pulsar_encore.transport.native.consumer.entry_contents import Chunk, Marker, Opened
 from pulsar_encore.transport.native.consumer.messages import PlainMessage, Unreadable
 from pulsar_encore.wire import ack_sets, commands, compress, frames
 from pulsar_encore.wire import pulsar_pb2 as pb

@@ -19,7 +19,7 @@ from ....timer import now_ms
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Arrival, Chunk, ChunkAssembler, Fate, Joined, LetGo, Place
 from ....wire.entries import text as as_text
-from . import entries
+from . import entry_contents
 
 # A publisher may send any text. Uuids of thousands of messages are remembered after their chunks
 # were let go, so that a longer one is replaced by its digest.
@@ -102,7 +102,7 @@ class ChunkedMessages:
         return self._assembler.begun()
 
     def add(
-        self, chunk: entries.Chunk, ledger: int, entry: int, redelivery_count: int
+        self, chunk: entry_contents.Chunk, ledger: int, entry: int, redelivery_count: int
     ) -> Joined | Fate | None:
         """A piece came.
 

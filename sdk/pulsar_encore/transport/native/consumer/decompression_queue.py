@@ -20,7 +20,7 @@ from ....wire.chunks import Place
 from ....wire.entries import EntryError
 from ...base import AckPlan
 from ..connection.codecs import Codecs
-from .entries import Chunk, Packed, Read, messages_charged
+from .entry_contents import Chunk, Packed, Read, messages_charged
 from .memory_budget import MemoryBudget
 
 Content: TypeAlias = Read | Exception | Callable[[], None]

@@ -8,9 +8,8 @@ it costs its entry and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
@@ -22,15 +21,15 @@ from ....wire.entries import BatchError, ChecksumError, EntryError
 from ...base import Run
 from ..connection.fast_path import Template
 from .decryption import Decryption, Undecrypted
+from .entry_contents import Chunk, Marker, Opened, Packed, Read, Withheld
+from .entry_layout import message_starts, messages_in
 from .messages import (
     Batch,
-    BatchMessage,
     BatchMessages,
     Origin,
     PlainMessage,
     Sealed,
     Unreadable,
-    payload_size,
 )
 
 # A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
@@ -40,112 +39,14 @@ _AT_ONCE: Final = 1024 * 1024
 _AT_ONCE_PER_READ: Final = 4 * 1024 * 1024
 
 _U32: Final = Struct(">I")
-_PRODUCER: Final = 0x0A
-_SEQUENCE: Final = 0x10
 _PUBLISHED: Final = 0x18
-_UNCOMPRESSED_SIZE: Final = 0x48
-_IN_BATCH: Final = 0x58
-_HIGHEST_SEQUENCE: Final = b"\xc0\x01"
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 _TIME: Final = 7  # bytes of a publish time, with its tag
-_PAYLOAD_SIZE: Final = 0x18
-_COMPACTED_OUT: Final = 0x20
 
-_STREAK: Final = (
-    6  # messages that begin alike, one after the other, before many are compared at once
-)
-_MANY: Final = 32
 _NO_METADATA: Final = bytes(4)
 _NO_SIZE: Final = b"\xff\xff\xff\xff"  # of a metadata: no batch is so large
 
 _iscsi = crc32.iscsi
-
-
-class Opened(NamedTuple):
-    """The messages of a batch.
-
-    Attributes:
-        batch_size: Messages in the entry.
-        messages: One for each index, or for those in `indexes`.
-        indexes: None for all.
-    """
-
-    batch_size: int
-    messages: Sequence[BatchMessage]
-    indexes: list[int] | None = None
-
-
-class Marker(NamedTuple):
-    """An entry that is the brokers' own and no message: it is acked, and nobody sees it."""
-
-    kind: int
-
-
-class Chunk(NamedTuple):
-    """A piece of a message.
-
-    Attributes:
-        metadata: Of the piece; uuid, number and total are in it.
-        body: ``md_size metadata payload``.
-        payload: The piece, in clear if it was encrypted, compressed as the whole.
-        sealed: It could not be decrypted, and is as it came.
-    """
-
-    metadata: pb.MessageMetadata
-    body: bytes
-    payload: bytes
-    sealed: bool = False
-
-
-class Withheld(NamedTuple):
-    """An entry that cannot be decrypted here, and is not delivered.
-
-    Attributes:
-        messages: In it.
-        action: What becomes of it.
-        error: Why it cannot be read.
-    """
-
-    messages: int
-    action: Undecrypted
-    error: Exception
-
-
-class Packed(NamedTuple):
-    """An entry, or a complete chunked message, whose payload is to be decompressed later.
-
-    Attributes:
-        metadata: Of the entry, or of the last chunk.
-        payload: Decrypted, compressed.
-        size: Bytes of the payload after decompression, as its metadata says.
-    """
-
-    metadata: pb.MessageMetadata
-    payload: bytes
-    size: int
-
-    @property
-    def messages(self) -> int:
-        """Messages in the entry, as its metadata says."""
-        return max(1, self.metadata.num_messages_in_batch)
-
-
-Read = PlainMessage | Opened | Marker | Chunk | Withheld | Packed
-
-
-def messages_charged(opened: Read, ack_set: int) -> int:
-    """Return the permits that the broker took for an entry: its messages without the acked ones."""
-    if isinstance(opened, Opened):
-        count = opened.batch_size
-    elif isinstance(opened, Withheld | Packed):
-        count = opened.messages
-    else:
-        return 1
-    if ack_set == -1:
-        return count
-    if count < ack_set.bit_length():
-        ack_set &= (1 << count) - 1
-    return ack_set.bit_count()
 
 
 class EntryReader:
@@ -214,7 +115,7 @@ class EntryReader:
 
     def _understood(self, body: bytes, stop: int) -> Read:
         """What the metadata ``body[4:stop]`` says the entry is."""
-        count = _messages_in(body, stop)
+        count = messages_in(body, stop)
         if count == 0:
             self._learn(body, stop)
             return PlainMessage(self._origin, body)
@@ -400,43 +301,7 @@ class EntryReader:
         Raises:
             BatchError: There are fewer or more bytes than `count` messages take.
         """
-        buffer = batch.buffer
-        end = len(buffer)
-        if count < 1 or count > min(end - at, MOST_IN_BATCH):
-            raise BatchError(f"a batch of {count} messages in {end - at} bytes")
-        starts: list[int] = []
-        add = starts.append
-        removed = False
-        # Messages of the same size begin alike: what is equal needs no second look.
-        head, stride, streak = b"", 0, 0
-        while len(starts) < count:
-            if stride and buffer.startswith(head, at):
-                streak += 1
-                if streak < _STREAK or len(starts) + _MANY > count:
-                    add(at)
-                    at += stride
-                else:
-                    behind = at + stride * _alike(buffer, at, head, stride, count - len(starts))
-                    starts.extend(range(at, behind, stride))
-                    at = behind
-                continue
-            if end - at < 4:
-                raise BatchError(f"the batch ends before message {len(starts)} of {count}")
-            (size,) = _U32.unpack_from(buffer, at)
-            start = at + 4
-            stop = start + size
-            if stop > end:
-                raise BatchError(f"metadata of message {len(starts)} reaches beyond the batch")
-            length, width, out = _single(buffer, start, stop)
-            if length > end - stop:
-                raise BatchError(f"payload of message {len(starts)} reaches beyond the batch")
-            removed = removed or out
-            if width and not out:
-                head, stride, streak = buffer[at : start + width], stop + length - at, 0
-            add(at)
-            at = stop + length
-        if at != end:
-            raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
+        starts, removed = message_starts(batch.buffer, at, count)
         if removed:
             return _without_removed(batch, count, starts)
         return Opened(count, BatchMessages(batch, starts))
@@ -459,105 +324,6 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
         most = min(max(size, metadata.uncompressed_size), MOST_IN_BATCH)
         if not 1 <= count <= most:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
-
-
-def _messages_in(body: bytes, end: int) -> int:
-    """How many messages the metadata ``body[4:end]`` announces, if nothing is special in it.
-
-    Returns:
-        0 for a plain message, 1 or more for a batch, -1 when it has to be decoded.
-    """
-    if body[4] != _PRODUCER:
-        return -1
-    at = 6 + body[5]
-    if body[5] >= 0x80 or at + 2 >= end or body[at] != _SEQUENCE:
-        return -1
-    at += 1
-    while body[at] >= 0x80 and at < end:
-        at += 1
-    at += 1
-    if at >= end or body[at] != _PUBLISHED:
-        return -1
-    at += 1
-    while body[at] >= 0x80 and at < end:
-        at += 1
-    at += 1
-    if at == end:
-        return 0
-    if at < end and body[at] == _UNCOMPRESSED_SIZE:  # Java writes it, also where nothing is
-        at += 1
-        while at < end and body[at] >= 0x80:
-            at += 1
-        at += 1
-        if at == end:
-            return 0
-    if at >= end or body[at] != _IN_BATCH:
-        return -1
-    count = shift = 0
-    while True:
-        at += 1
-        if at >= end or shift > 28:
-            return -1
-        count |= (body[at] & 0x7F) << shift
-        shift += 7
-        if body[at] < 0x80:
-            break
-    at += 1
-    if at < end and body.startswith(_HIGHEST_SEQUENCE, at):
-        at += 2
-        while at < end and body[at] >= 0x80:
-            at += 1
-        at += 1
-    return count if at == end and count > 0 else -1
-
-
-def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
-    """How many messages begin like the one at `at`, `stride` bytes apart; `most` at the most.
-
-    Compared column by column, so that what is equal costs next to nothing each, in stretches that
-    grow with what was found: a change costs no more than what came before it.
-    """
-    found = 1
-    stretch = 32
-    while found < most:
-        begin = at + found * stride
-        wanted = min(stretch, most - found)
-        end = begin + wanted * stride
-        alike = wanted
-        for offset in range(len(head)):
-            column = buffer[begin + offset : end : stride]
-            alike = min(alike, len(column) - len(column.lstrip(head[offset : offset + 1])))
-        found += alike
-        if alike < wanted:
-            break
-        stretch *= 4
-    return found
-
-
-def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
-    """A single metadata: (payload size, bytes at its start that decide that, compacted out).
-
-    The second is 0 where the start does not decide it.
-    """
-    if at < end and buffer[at] == _PAYLOAD_SIZE:
-        after = at + 1
-        while after < end and buffer[after] >= 0x80:
-            after += 1
-        after += 1
-        if after - at <= 4 and after <= end:
-            flagged = after < end and buffer[after] == _COMPACTED_OUT
-            if not flagged:
-                # With the byte behind it, which is not the flag's, where there is one.
-                width = after - at + (after < end)
-                return payload_size(buffer, at, end), width, False
-    metadata = pb.SingleMessageMetadata()
-    try:
-        metadata.ParseFromString(buffer[at:end])
-    except DecodeError as error:
-        raise BatchError(f"undecodable metadata in a batch: {error}") from error
-    if not metadata.HasField("payload_size") or metadata.payload_size < 0:
-        raise BatchError("a message of a batch without its payload size")
-    return metadata.payload_size, 0, metadata.compacted_out
 
 
 def _without_removed(batch: Batch, count: int, starts: list[int]) -> Opened:

@@ -22,16 +22,8 @@ from .ack_writer import AckWriter
 from .broker_consumer import BrokerConsumer
 from .chunked_messages import ChunkedMessages, uuid_of
 from .decompression_queue import Content, DecompressionQueue, QueuedEntry
-from .entries import (
-    Chunk,
-    EntryReader,
-    Marker,
-    Opened,
-    Packed,
-    Read,
-    Withheld,
-    messages_charged,
-)
+from .entries import EntryReader
+from .entry_contents import Chunk, Marker, Opened, Packed, Read, Withheld, messages_charged
 from .memory_budget import MemoryBudget
 from .messages import PlainMessage
 from .permits import Permits

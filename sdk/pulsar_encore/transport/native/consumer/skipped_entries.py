@@ -15,7 +15,7 @@ from ....wire.entries import EntryError
 from ...base import NoDelivery, Unread
 from .ack_writer import AckWriter
 from .decryption import Undecrypted
-from .entries import Withheld
+from .entry_contents import Withheld
 from .topic_listener import TopicListener
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
