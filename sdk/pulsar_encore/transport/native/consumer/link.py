@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ....backoff import FailureReports
 from ....closing import CloseOnce
-from ....errors import ClosedError, EncoreError, NotSupportedError
-from ....exceptions import LookupError as TopicLookupError
+from ....errors import ClosedError, NotSupportedError
 from ....exceptions import OperationNotSupported, TopicNotFound
 from ....ids import MessageId
-from ....loops import cancel, end_all, running_loop
+from ....loops import end_all, running_loop
 from ....options import Subscription
-from ....process import in_background
-from ....topic_names import base_name, full_name
+from ....topic_names import full_name
 from ...base import (
     AckPlan,
     Capabilities,
@@ -33,16 +30,13 @@ from ...base import (
     ShutDownError,
     Sink,
 )
-from ..connection.backoff import Delays
 from ..connection.retry_log import RetryLog
-from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
-from ..lookup.shape import Shape
-from ..lookup.watching import Watched
 from .decryption import Decryption
 from .memory_budget import MemoryBudget
 from .subscribe_commands import SubscribeCommands
 from .topic_consumer import TopicConsumer, TopicSnapshot
+from .topic_discovery import TopicDiscovery, caught
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -58,10 +52,14 @@ class ConsumerSnapshot(NamedTuple):
 
     Attributes:
         topics: The state of each topic, by its number.
+        present: The names of the topics that exist.
+        remembered: How many names of topics are remembered in all.
         decompressed_bytes: Bytes of decompressed payloads that the application has not taken.
     """
 
     topics: tuple[TopicSnapshot, ...]
+    present: tuple[str, ...]
+    remembered: int
     decompressed_bytes: int
 
 
@@ -98,23 +96,15 @@ class NativeConsumer:
         self._sources: list[TopicConsumer] = []
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
-        self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
-        self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
-        # Of named topics and their partitions: the key in `_shapes`. See `_key_of`.
-        self._base: dict[str, str] = {}
-        self._missing: set[str] = set()  # topics that are looked for
-        self._incomplete: set[str] = set()  # those with partitions that could not be subscribed
-        self._recovering: asyncio.Task[None] | None = None  # that looks for them
-        self._changing = asyncio.Lock()  # which sources there are
-        self._watched = self._watch(subscription)
-        self._round = lookup.make_round()
+        self._discovery = TopicDiscovery(
+            self, lookup, subscription, creates=self._subscribe_commands.creates
+        )
         self._sink: Sink | None = None
         self._announced = 0  # sources that the sink has heard of
         self._early: list[tuple[int, bool | None]] = []  # notices from before it had
         self._flow_stopped = False
         self._closed = False
         self._failure: tuple[Exception, int] | None = None  # and the source that caused it
-        self._discovering: asyncio.Task[None] | None = None
         self._close_once = CloseOnce(self._close)
 
     async def open(self) -> None:
@@ -124,113 +114,11 @@ class NativeConsumer:
             EncoreError: The first refusal.
         """
         try:
-            await self._open_all(await self._topics(create=self._subscribe_commands.creates))
+            await self._open_all(await self._discovery.first())
         except BaseException:
             await self.close()
             raise
-        self._discovering = in_background(self._lookup.pool.loop, self._discover())
-
-    def _watch(self, subscription: Subscription) -> Watched | None:
-        """What tells of the topics of a pattern, if it is one."""
-        if subscription.pattern is None:
-            return None
-        return Watched(
-            self._lookup,
-            subscription.pattern,
-            subscription.regex_subscription_mode,
-            subscription.pattern_auto_discovery_period,
-        )
-
-    async def _topics(self, *, create: bool) -> list[tuple[str, int]]:
-        """Full names of the topics and partitions there are now, with partition numbers.
-
-        Args:
-            create: Whether the brokers may create topics that are missing.
-        """
-        if self._watched is not None:
-            return await self._parts(map(base_name, await self._watched.first()), create=False)
-        return await self._parts(map(full_name, self._subscription.topics), create=create)
-
-    async def _new_topics(self) -> list[tuple[str, int]]:
-        """Wait for the next look, and return the topics that are new."""
-        if self._watched is not None:
-            names = await self._watched.changed()
-            there = set(map(base_name, names))
-            for topic in [each for each in self._refusals if base_name(each) not in there]:
-                del self._refusals[topic]
-            found = await self._parts(
-                (base_name(name) for name in names if name not in self._by_topic), create=False
-            )
-        else:
-            await self._round.next(self._lookup.pool.settings.discovery_s)
-            try:
-                found = await self._topics(create=False)
-            except EncoreError:
-                self._round.again()
-                raise
-        return [each for each in found if each[0] not in self._by_topic]
-
-    async def _parts(self, topics: Iterable[str], *, create: bool) -> list[tuple[str, int]]:
-        """Return full name and partition number of each topic and partition.
-
-        Raises:
-            TopicNotFound: At the first look at named topics. Later, missing topics are left out.
-            LookupError: There are more partitions than the client accepts.
-        """
-        is_first = not self._sources and self._watched is None
-        found: list[tuple[str, int]] = []
-        total = len(self._by_topic)
-        most = self._lookup.pool.settings.max_partitions
-        for topic in dict.fromkeys(topics):
-            if base_name(topic) != topic:
-                count = 0
-            else:
-                try:
-                    count = await self._lookup.partitions(topic, create=create)
-                except TopicNotFound:
-                    if is_first:
-                        raise
-                    continue  # deleted since it was found, or looked for by `_recover`
-            shape = self._shapes.get(topic)
-            if shape is None or not self._fits(shape, count):
-                if shape is not None and self._sources_of(topic):
-                    self._look_for(topic)  # some of its sources have to leave
-                    continue
-                shape = self._shapes[topic] = Shape(
-                    self._lookup,
-                    topic,
-                    creates=self._subscribe_commands.creates,
-                    partitions=count,
-                    # A topic of a pattern is not waited for: see `_leave`.
-                    name=None if self._watched is not None else self.retry_log.name,
-                )
-            check_partitions(count, topic, most)
-            shape.partitions = count
-            parts = shape.topics(count)
-            total += sum(each not in self._by_topic for each, _ in parts)
-            if total > most:
-                raise TopicLookupError(
-                    f"the topics of this consumer have {total} partitions together, and this "
-                    f"client accepts at most {most}: raise the client's max_partitions, or "
-                    "subscribe to fewer topics",
-                    retryable=False,
-                )
-            if self._watched is None:
-                self._base.update((each, topic) for each, _ in parts)
-            found += parts
-        return found
-
-    def _key_of(self, topic: str) -> str:
-        """The key in `_shapes` of a topic or partition that is read."""
-        return self._base[topic] if self._watched is None else base_name(topic)
-
-    def _fits(self, shape: Shape, count: int) -> bool:
-        """True if a topic has the partitions that it had, and perhaps more."""
-        return count == shape.partitions or 0 < shape.partitions < count
-
-    def _sources_of(self, topic: str) -> list[TopicConsumer]:
-        """The sources of a topic by its key in `_shapes`."""
-        return [each for each in self._there if self._key_of(each.topic) == topic]
+        self._discovery.start()
 
     async def _open_all(self, topics: Sequence[tuple[str, int]]) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
@@ -242,10 +130,10 @@ class NativeConsumer:
                 await source.open()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_caught(open_one(source))) for source in opening]
+            tasks = [group.create_task(caught(open_one(source))) for source in opening]
         for source, task in zip(opening, tasks, strict=True):
             error = task.result()
-            if isinstance(error, TopicNotFound) and self._watched is not None:
+            if isinstance(error, TopicNotFound) and self._subscription.pattern is not None:
                 self._drop(source)  # deleted since it was found
             elif error is not None:
                 raise error
@@ -305,154 +193,41 @@ class NativeConsumer:
         total = chosen.max_total_receiver_queue_size_across_partitions
         return min(chosen.receiver_queue_size, max(1, total // max(1, sources)))
 
-    async def _discover(self) -> None:
-        """Subscribe to what is new, as it is found."""
-        failed: FailureReports | None = None  # looks in a row
-        while True:
-            try:
-                topics = await self._new_topics()
-            except EncoreError as error:  # the next look may be answered
-                failed = failed or FailureReports()
-                # While the consumer is not connected, that is reported, and enough.
-                if failed.failed(self._lookup.pool.loop.time()) and self.is_connected():
-                    text = "%s: new topics and partitions cannot be looked for; retried: %s"
-                    log.warning(text, self.topic, error)
-                continue
-            failed = None
-            for topic, partition in topics:
-                async with self._changing:
-                    added = await self._add(topic, partition)
-                if not added:
-                    self._look_again()
+    # What the discovery of topics asks (`TopicOwner`)
 
-    async def _add(self, topic: str, partition: int, *, creates: bool = False) -> bool:
-        """Subscribe to one more. Return False if the broker refused; the source is discarded then.
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
-        Args:
-            topic: Full name.
-            partition: Its number, or -1.
-            creates: Whether subscribing may create the topic.
-        """
-        if self._closed or topic in self._by_topic:
-            return True
-        sources = len(self._there) + 1
-        try:
-            self._check_queue(sources)
-            source = self._new_source(topic, partition, sources, is_new=True, creates=creates)
-        except EncoreError as error:
-            log.error("%s cannot be read: %s", topic, error)
-            return False
-        refused = await _caught(source.open())
-        if refused is not None:
-            self._report_refusal(topic, refused)
-            source.abandon()
-            del self._by_topic[topic]
-            self._sources.pop()
-            return False
-        self._refusals.pop(topic, None)
+    @property
+    def by_topic(self) -> Mapping[str, int]:
+        return self._by_topic
+
+    @property
+    def present(self) -> Sequence[TopicConsumer]:
+        return [each for each in self._sources if each.number not in self._deleted]
+
+    def new_topic(self, topic: str, partition: int, *, creates: bool) -> TopicConsumer:
+        topics = len(self.present) + 1
+        self._check_queue(topics)
+        return self._new_source(topic, partition, topics, is_new=True, creates=creates)
+
+    def started(self, consumer: TopicConsumer) -> None:
         if self._sink is not None:
-            self._sink.on_new_source(source.number)
+            self._sink.on_new_source(consumer.number)
             self._announce()
-            self._started(source)
-        return True
+            self._start_topic(consumer)
 
-    def _report_refusal(self, topic: str, error: EncoreError) -> None:
-        """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
+    def refused(self, consumer: TopicConsumer) -> None:
+        consumer.abandon()
+        del self._by_topic[consumer.topic]
+        self._sources.pop()
 
-        Otherwise nobody would know why the messages of a new partition do not arrive.
-        """
-        if isinstance(error, TopicNotFound):  # deleted since it was found
-            log.info("%s: not subscribed to: %s", topic, error)
-            self._refusals.pop(topic, None)
-            return
-        now_s = self._lookup.pool.loop.time()
-        reports = self._refusals.setdefault(topic, FailureReports())
-        if not reports.failed(now_s):
-            return
-        log.warning("%s: not subscribed to, and retried: %s", topic, error)
+    def report(self, notice: RetryNotice) -> None:
         if self._sink is not None:
-            elapsed_s = reports.elapsed_s(now_s)
-            self._sink.on_retrying(None, RetryNotice(topic, error, reports.attempts, elapsed_s))
+            self._sink.on_retrying(None, notice)
 
-    def _look_again(self) -> None:
-        """There is something that was not subscribed to."""
-        if self._watched is not None:
-            self._watched.look_again()
-        else:
-            self._round.again()
-
-    # Topics that are gone, and come back
-
-    def on_missing(self, source: int) -> None:
-        """The broker does not know a source's topic: it is deleted, or has other partitions now."""
-        if self._closed or source in self._deleted:
-            return
-        self._look_for(self._key_of(self._sources[source].topic))
-
-    def _look_for(self, topic: str) -> None:
-        self._missing.add(topic)
-        if self._recovering is None or self._recovering.done():
-            self._recovering = in_background(self._lookup.pool.loop, self._recover())
-
-    async def _recover(self) -> None:
-        """Look for topics that are gone until they are there, and read the partitions they have."""
-        settings = self._lookup.pool.settings
-        delays = Delays(settings.backoff_s, settings.max_backoff_s, self._lookup.pool.rng)
-        while self._missing:  # see `failed` for the other end
-            delay_s = delays.next()
-            for topic in list(self._missing):
-                shape = self._shapes.get(topic)
-                if shape is None:  # the topic of a pattern was removed, and found again since
-                    shape = self._shapes[topic] = Shape(
-                        self._lookup, topic, creates=self._subscribe_commands.creates
-                    )
-                try:
-                    await self._recover_topic(shape)
-                except EncoreError as error:
-                    log.info("%s: its partitions cannot be asked for; retried: %s", topic, error)
-                delay_s = shape.next_look_s(delay_s)
-            if self._missing:
-                await self._lookup.pool.rest(delay_s)
-
-    async def _recover_topic(self, shape: Shape) -> None:
-        count = await shape.ask()
-        if count is None and self._watched is None:
-            return
-        async with self._changing:
-            parts = [] if count is None else shape.topics(count)
-            names = {topic for topic, _ in parts}
-            sources = self._sources_of(shape.topic)
-            gone = [source for source in sources if source.topic not in names]
-            for source in gone:
-                self._leave(source)
-            if gone:
-                some = ", ".join(source.topic for source in gone[:3])
-                text = "%s: deleted, and not waited for: %d of its topics (%s)"
-                log.warning(text, self.retry_log.name, len(gone), some)
-            is_whole = True
-            for topic, partition in parts:
-                if self._watched is None:
-                    self._base[topic] = shape.topic
-                is_whole &= await self._add(topic, partition, creates=shape.may_create)
-        if is_whole:
-            self._incomplete.discard(shape.topic)
-        else:
-            self._incomplete.add(shape.topic)
-        for source in sources:
-            if source.topic in names and source.missing_s is not None:
-                is_whole = False
-                if shape.may_create or shape.is_due(source.missing_s):
-                    source.allow_creation()
-                source.hurry()
-        if is_whole:
-            self._missing.discard(shape.topic)
-            if self._watched is not None:
-                if count is None:
-                    self._shapes.pop(shape.topic, None)
-                self._watched.tell_again()
-
-    def _leave(self, source: TopicConsumer) -> None:
-        """The topic of a source is no more, or no partition any more: the others go on."""
+    def removed(self, source: TopicConsumer) -> None:
         self._drop(source)
         if source.number < self._announced:
             if self._subscription.durable:
@@ -466,11 +241,6 @@ class NativeConsumer:
         source.abandon()
 
     @property
-    def _there(self) -> list[TopicConsumer]:
-        """The sources whose topics are there."""
-        return [source for source in self._sources if source.number not in self._deleted]
-
-    @property
     def topic_consumers(self) -> Sequence[TopicConsumer]:
         """The consumers of the topics by number, deleted topics included."""
         return self._sources
@@ -478,7 +248,9 @@ class NativeConsumer:
     def snapshot(self) -> ConsumerSnapshot:
         """Return a copy of the state, for tests and debugging."""
         topics = tuple(each.snapshot() for each in self._sources)
-        return ConsumerSnapshot(topics, self._budget.used)
+        present = tuple(each.topic for each in self.present)
+        remembered = len(self._by_topic) + self._discovery.remembered
+        return ConsumerSnapshot(topics, present, remembered, self._budget.used)
 
     # What the seam asks
 
@@ -497,9 +269,9 @@ class NativeConsumer:
         return self._consumer_name
 
     def is_connected(self) -> bool:
-        if self._closed or self._incomplete:
+        if self._closed or not self._discovery.is_complete:
             return False
-        return all(source.is_attached for source in self._there)
+        return all(source.is_attached for source in self.present)
 
     def topic_of(self, source: int) -> tuple[str, int]:
         found = self._sources[source]
@@ -525,9 +297,9 @@ class NativeConsumer:
             return
         self._announce()
         for source in list(self._sources):
-            self._started(source)
+            self._start_topic(source)
 
-    def _started(self, source: TopicConsumer) -> None:
+    def _start_topic(self, source: TopicConsumer) -> None:
         source.permits.stopped = self._flow_stopped
         source.start()
 
@@ -535,7 +307,7 @@ class NativeConsumer:
         self._sources[source].consumed(messages)
 
     def wanted(self, messages: int) -> None:
-        for source in self._there:  # one: see `_check_queue`
+        for source in self.present:  # one: see `_check_queue`
             source.wanted(messages)
 
     def stop_flow(self) -> None:
@@ -563,7 +335,7 @@ class NativeConsumer:
 
     async def seek(self, position: MessageId | int) -> None:
         self._check_open()
-        sources = self._there
+        sources = self.present
         if isinstance(position, MessageId) and len(sources) > 1:
             found = self.source_of(position.topic, position.partition())
             anywhere = position in (MessageId.earliest, MessageId.latest)
@@ -577,7 +349,7 @@ class NativeConsumer:
 
     async def last_message_id(self) -> MessageId:
         self._check_open()
-        sources = self._there
+        sources = self.present
         if len(sources) != 1:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
@@ -586,18 +358,18 @@ class NativeConsumer:
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()
-        return await (self._there or self._sources)[0].acked_position()
+        return await (self.present or self._sources)[0].acked_position()
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        for source in self._there:
+        for source in self.present:
             if await source.has_message_available():
                 return True
         return False
 
     async def unsubscribe(self) -> None:
         self._check_open()
-        await _all(source.unsubscribe() for source in self._there)
+        await _all(source.unsubscribe() for source in self.present)
         await self.close()
 
     async def close(self) -> None:
@@ -610,9 +382,7 @@ class NativeConsumer:
             return
         self._closed = True
         try:
-            self._end_tasks()
-            if self._watched is not None:
-                await self._watched.stop()
+            await self._discovery.stop()
             await _all(source.close() for source in self._sources)
         finally:
             self._gone(self)
@@ -621,11 +391,8 @@ class NativeConsumer:
         """Drop everything at once; who waits for messages or receipts is told."""
         was_closed, self._closed = self._closed, True
         loop = self._lookup.pool.loop
-        self._end_tasks()
-        ending = [source.abandon for source in self._sources]
-        if self._watched is not None:
-            ending.append(self._watched.abandon)
-        end_all(loop, *ending)
+        self._discovery.cancel()
+        end_all(loop, *(source.abandon for source in self._sources), self._discovery.abandon)
         elsewhere = loop.is_running() and loop is not running_loop()
         if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
             self._sink.on_failed(
@@ -635,16 +402,15 @@ class NativeConsumer:
                 )
             )
 
-    def _end_tasks(self) -> None:
-        for task in (self._discovering, self._recovering):
-            if task is not None:
-                cancel(task)
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the consumer is closed: subscribe again")
 
     # What the sources tell (`TopicListener`)
+
+    def on_missing(self, source: int) -> None:
+        if not self._closed and source not in self._deleted:
+            self._discovery.missing(self._sources[source])
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._sink is not None:
@@ -670,7 +436,7 @@ class NativeConsumer:
         if self._failure is not None:
             return
         self._failure = (error, source)
-        self._end_tasks()
+        self._discovery.cancel()
         text = "%s: the subscription %s has ended for good: %s"
         log.error(text, self._sources[source].topic, self.subscription_name, error)
         if self._sink is not None:
@@ -717,14 +483,6 @@ def _name_of(subscription: Subscription) -> str:
     if not subscription.durable:
         return f"reader on {where}"
     return f"consumer of subscription {subscription.subscription_name!r} on {where}"
-
-
-async def _caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:
-    try:
-        await call
-    except EncoreError as error:
-        return error
-    return None
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
