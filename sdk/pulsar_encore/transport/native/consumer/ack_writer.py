@@ -1,4 +1,4 @@
-"""ACK commands of one topic: what the application acked, and entries that hold no messages."""
+"""ACK commands of one topic, for the application's acks and for entries without messages."""
 
 from __future__ import annotations
 

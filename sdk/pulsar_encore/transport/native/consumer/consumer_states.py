@@ -13,8 +13,9 @@ Three facts are not states, because they are true or false in several states:
 - *A seek is running*: `Seek.is_running`. One call to `seek` waits for an attachment, sends SEEK,
   and may retry after a loss, so that it passes through several states. Acks are held back from its
   beginning to its end.
-- *A rewind is pending*: `TopicRewind.is_pending`. A rewind waits until the broker sends nothing. A SEEK
-  may be sent and answered meanwhile, and a rewind may be requested while a SEEK is unanswered.
+- *A rewind is pending*: `TopicRewind.is_pending`. A rewind waits until the broker sends nothing. A
+  SEEK may be sent and answered meanwhile, and a rewind may be requested while a SEEK is
+  unanswered.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final
 
 
 class State(Enum):
-    """What the broker holds of one topic's consumer, as far as the client knows."""
+    """How one topic's consumer stands with its broker, as far as the client knows."""
 
     DETACHED = "detached"
     """No broker holds it: before the first attachment, and after a loss."""

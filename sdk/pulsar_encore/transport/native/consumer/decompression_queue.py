@@ -58,7 +58,7 @@ class DecompressionQueue:
     Args:
         budget: Bounds the memory of decompressed payloads.
         codecs: Where payloads are decompressed.
-        loop: Whose thread handles the entries.
+        loop: The event loop that handles the entries.
         unpack: Decompresses a payload; called in the codecs' thread.
         handle: Called with an entry that has left the queue and its content, or the error that
             came of decompressing it.
@@ -105,7 +105,7 @@ class DecompressionQueue:
         self.charged += entry.charged
 
     def advance(self) -> None:
-        """Let entries leave, up to one whose payload is still to be decompressed."""
+        """Let entries leave, up to the first that has to be decompressed."""
         while self.waiting and self._job is None:
             packed = self.waiting[0].opened
             if not isinstance(packed, Packed):

@@ -1,9 +1,8 @@
-"""From an entry's bytes to a delivery: checksum, metadata, compression, batch.
+"""Reads an entry: checksum, metadata, encryption, compression, batch.
 
-Owns `EntryReader`. The usual entries (plain, or a batch that is neither compressed nor encrypted)
-are read in place by looking at a few bytes; all others by the codec in `wire`, and both ways give
-the same (`tests/native`). What is broken is told by name with the validation error to ack it with;
-it costs its entry and nothing else.
+Plain entries, and batches that are neither compressed nor encrypted, are read by looking at a few
+bytes. All others are decoded by `wire`. Both ways give the same result (`tests/native`). A broken
+entry raises an error with the validation error for its ack, and affects no other entry.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from .messages import (
 
 # A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
 _AT_ONCE: Final = 1024 * 1024
-# Bytes decompressed at once of one read, after which the rest of it is left for later. Reads of LZ4
-# batches stay below it up to a ratio of 16.
+# Bytes that may be decompressed at once for one read of the socket; later payloads wait. Reads of
+# LZ4 batches stay below it up to a ratio of 16.
 _AT_ONCE_PER_READ: Final = 4 * 1024 * 1024
 
 _U32: Final = Struct(">I")
@@ -44,7 +43,7 @@ _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 _TIME: Final = 7  # bytes of a publish time, with its tag
 
 _NO_METADATA: Final = bytes(4)
-_NO_SIZE: Final = b"\xff\xff\xff\xff"  # of a metadata: no batch is so large
+_NO_SIZE: Final = b"\xff\xff\xff\xff"  # larger than any metadata, so that no entry begins with it
 
 _iscsi = crc32.iscsi
 
@@ -53,8 +52,8 @@ class EntryReader:
     """Reads the entries of one topic.
 
     Args:
-        origin: Handed to every message.
-        decryption: What becomes of encrypted entries.
+        origin: Passed to every message.
+        decryption: Decrypts entries.
         max_size: Largest payload after decompression, in bytes.
     """
 
@@ -65,8 +64,8 @@ class EntryReader:
         #: Bytes by which decompression enlarged payloads since this was last set to 0.
         self.grown: int = 0
         self._left = _AT_ONCE_PER_READ
-        # Of the last plain message: the bytes up to its sequence id, where that is, how wide, and
-        # the publish time behind it.
+        # From the last plain message: the bytes up to its sequence id, the offset and width of the
+        # sequence id, the offset of the publish time, and the publish time.
         self._head = _NO_SIZE
         self._number = self._width = self._tail = 0
         self._published = b""
@@ -83,15 +82,15 @@ class EntryReader:
         """Read the body ``data[at:end]``.
 
         Raises:
-            EntryError: It is broken; `validation_error` says how.
+            EntryError: if the entry is broken; see its `validation_error`.
         """
         if data.startswith(_CHECKSUM_MAGIC, at) and end - at >= 10:
             body = data[at + 6 : end]
             if _iscsi(body) != _U32.unpack_from(data, at + 2)[0]:
-                raise ChecksumError("the entry's bytes are not those its checksum was made of")
+                raise ChecksumError("the entry's bytes do not match its checksum")
         else:
             body = data[at:end]
-        # As the plain message before: nothing else but a sequence id of the same width.
+        # A plain message like the one before it: only a sequence id of the same width differs.
         if body.startswith(self._head) and body.startswith(self._published, self._tail):
             first = body[self._number]
             if self._width == 2:
@@ -110,11 +109,11 @@ class EntryReader:
             raise EntryError(f"metadata of {stop - 4} bytes, {len(body) - 4} are left")
         try:
             return self._understood(body, stop)
-        except (IndexError, DecodeError) as error:  # numbers that do not end, in looking for them
+        except (IndexError, DecodeError) as error:  # a varint that does not end
             raise EntryError(f"undecodable metadata: {error}") from error
 
     def _understood(self, body: bytes, stop: int) -> Read:
-        """What the metadata ``body[4:stop]`` says the entry is."""
+        """Read a body by its metadata ``body[4:stop]``."""
         count = messages_in(body, stop)
         if count == 0:
             self._learn(body, stop)
@@ -133,19 +132,21 @@ class EntryReader:
         stop: int,
         run: Run,
     ) -> int:
-        """Read frames that are as the template says, while they hold plain messages as the last
-        one was; the rest is for `open`, which tells why.
+        """Read frames that match the template, as long as their messages are plain.
 
         Args:
-            template, ledger: Of the frames.
+            template, ledger: Shared by all frames.
             data, at: The first frame, with its size.
             most: Largest frame, without its size.
-            stop: No frame is taken that begins here or behind.
-            run: Gets the messages.
+            stop: Frames that begin at or behind this offset are not read.
+            run: Collects the messages.
 
         Returns:
-            Where the first frame begins that was not taken.
+            The offset of the first frame that was not read; `open` reads it.
         """
+        # Comparing bytes takes a tenth of the time of decoding the command (wire-protocol notes,
+        # section 9). Any unexpected byte and any wrong checksum end the loop. Then `open` reads the
+        # frame and is the only place that reports errors.
         origin, head, published = self._origin, self._head, self._published
         tail, number, width = self._tail, self._number, self._width
         prefix, suffix, wide = template.prefix, template.suffix, template.width
@@ -193,18 +194,18 @@ class EntryReader:
         return at
 
     def _learn(self, body: bytes, stop: int) -> None:
-        """Of a plain message: what the next ones may have in common with it."""
+        """Remember the bytes of a plain message that the next ones may share."""
         number = 7 + body[5]  # behind the producer's name, and the tag of the sequence id
         tail = stop - _TIME
         width = tail - number
         published = body[tail:stop]
-        # A time of now takes six bytes; what ends otherwise is not learned.
+        # A current publish time is a varint of six bytes. Other layouts are not remembered.
         if 1 <= width <= 3 and published[0] == _PUBLISHED and published[-2] >= 0x80:
             self._head, self._published = body[:number], published
             self._number, self._width, self._tail = number, width, tail
 
     def _any(self, body: bytes, stop: int) -> Read:
-        """The general way."""
+        """Read a body by decoding its metadata."""
         metadata = pb.MessageMetadata()
         try:
             metadata.ParseFromString(body[4:stop])
@@ -232,25 +233,25 @@ class EntryReader:
     def of_chunks(
         self, last: Chunk, payload: bytes, sealed: bool
     ) -> PlainMessage | Opened | Packed:
-        """The message of all its pieces.
+        """Read a complete chunked message.
 
         Args:
-            last: The last piece, which tells of the whole.
-            payload: All of them.
-            sealed: One could not be decrypted; then it is handed on as it came.
+            last: The last chunk; its metadata is that of the message.
+            payload: The joined payloads of all chunks.
+            sealed: A chunk could not be decrypted. Then the message is delivered encrypted.
 
         Raises:
-            EntryError: It is not what its metadata says.
+            EntryError: if the payload contradicts the metadata.
         """
         if sealed:
             return Sealed(self._origin, last.body, last.metadata, payload)
         return self.of_payload(last.metadata, last.body, payload)
 
     def unpack(self, packed: Packed) -> PlainMessage | Opened:
-        """Decompress what was left for later. Called in any thread: changes nothing here.
+        """Decompress a payload that was left for later. May be called in any thread.
 
         Raises:
-            EntryError: It is not what its metadata says.
+            EntryError: if the payload contradicts the metadata.
         """
         metadata = packed.metadata
         try:
@@ -263,14 +264,14 @@ class EntryReader:
     def of_payload(
         self, metadata: pb.MessageMetadata, body: bytes, payload: bytes
     ) -> PlainMessage | Opened | Packed:
-        """The messages in a whole payload in clear, still compressed.
+        """Read the messages of a decrypted payload, which may be compressed.
 
         Args:
-            metadata, body: Of the entry, or of the last piece.
-            payload: All of it.
+            metadata, body: The entry's, or the last chunk's.
+            payload: The whole payload.
 
         Raises:
-            EntryError: It is not what its metadata says.
+            EntryError: if the payload contradicts the metadata.
         """
         codec = metadata.compression
         if codec != pb.NONE:
@@ -283,23 +284,23 @@ class EntryReader:
         try:
             clear = decompress(codec, payload, metadata.uncompressed_size, self._max_size)
         except CodecError as error:
-            # Readable elsewhere, or after an install: the application decides what becomes of it.
+            # Another installation may be able to read it, so that the application decides.
             return Unreadable(self._origin, body, metadata, error)
         self.grown += max(0, len(clear) - len(payload))
         return self._of_clear(metadata, bytes(clear))
 
     def _of_clear(self, metadata: pb.MessageMetadata, clear: bytes) -> PlainMessage | Opened:
-        """The messages in a decompressed payload. The entry's bytes are not kept beside it."""
+        """Read the messages of a decompressed payload. The entry's bytes are not kept."""
         if not metadata.HasField("num_messages_in_batch"):
             return PlainMessage(self._origin, b"", metadata, clear)
         batch = Batch(self._origin, b"", clear, metadata)
         return self._batch(batch, metadata.num_messages_in_batch, 0)
 
     def _batch(self, batch: Batch, count: int, at: int) -> Opened:
-        """Where each message of a batch starts.
+        """Read a batch.
 
         Raises:
-            BatchError: There are fewer or more bytes than `count` messages take.
+            BatchError: if `count` messages take fewer or more bytes.
         """
         starts, removed = message_starts(batch.buffer, at, count)
         if removed:
@@ -310,14 +311,14 @@ class EntryReader:
 def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
     """Check that a batch can have as many messages as its metadata says.
 
-    Brokers count down that many permits, whether or not the batch can be read.
+    Brokers take that many permits, whether or not the batch can be read.
 
     Args:
-        metadata: Of the entry.
-        size: Bytes of its payload, as it came.
+        metadata: The entry's.
+        size: Bytes of its payload, as stored.
 
     Raises:
-        BatchError: Each message takes more than a byte, compressed or not, so it cannot.
+        BatchError: if there are more messages than bytes. Each message takes more than one byte.
     """
     if metadata.HasField("num_messages_in_batch"):
         count = metadata.num_messages_in_batch
@@ -327,7 +328,7 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
 
 
 def _without_removed(batch: Batch, count: int, starts: list[int]) -> Opened:
-    """The messages that compaction left; each removed one still has its place."""
+    """Return the messages that compaction left; removed messages keep their index."""
     messages = BatchMessages(batch, starts)
     indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]
     return Opened(count, [messages[at] for at in indexes], indexes)

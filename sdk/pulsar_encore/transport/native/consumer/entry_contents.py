@@ -14,9 +14,9 @@ class Opened(NamedTuple):
     """The messages of a batch.
 
     Attributes:
-        batch_size: Messages in the entry.
-        messages: One for each index, or for those in `indexes`.
-        indexes: None for all.
+        batch_size: Messages in the entry, compacted ones included.
+        messages: The messages at `indexes`.
+        indexes: The batch indexes of `messages`; None for all.
     """
 
     batch_size: int
@@ -25,19 +25,19 @@ class Opened(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """An entry that is the brokers' own and no message: it is acked, and nobody sees it."""
+    """An entry that brokers wrote for themselves. It is acked and not delivered."""
 
     kind: int
 
 
 class Chunk(NamedTuple):
-    """A piece of a message.
+    """A chunk of a message.
 
     Attributes:
-        metadata: Of the piece; uuid, number and total are in it.
+        metadata: The chunk's metadata, with uuid, chunk id and number of chunks.
         body: ``md_size metadata payload``.
-        payload: The piece, in clear if it was encrypted, compressed as the whole.
-        sealed: It could not be decrypted, and is as it came.
+        payload: The chunk's part of the compressed payload, decrypted.
+        sealed: The chunk could not be decrypted; `payload` is still encrypted.
     """
 
     metadata: pb.MessageMetadata
@@ -47,12 +47,12 @@ class Chunk(NamedTuple):
 
 
 class Withheld(NamedTuple):
-    """An entry that cannot be decrypted here, and is not delivered.
+    """An entry that cannot be decrypted here and is not delivered.
 
     Attributes:
-        messages: In it.
-        action: What becomes of it.
-        error: Why it cannot be read.
+        messages: Messages in the entry.
+        action: What happens to the entry.
+        error: The reason.
     """
 
     messages: int
@@ -61,11 +61,11 @@ class Withheld(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """An entry, or a complete chunked message, whose payload is to be decompressed later.
+    """An entry, or a complete chunked message, that is decompressed later.
 
     Attributes:
-        metadata: Of the entry, or of the last chunk.
-        payload: Decrypted, compressed.
+        metadata: The metadata of the entry, or of the last chunk.
+        payload: The payload, decrypted and still compressed.
         size: Bytes of the payload after decompression, as its metadata says.
     """
 

@@ -1,4 +1,4 @@
-"""The byte layout of metadata and batches, read without decoding where nothing is special in them."""
+"""The byte layout of metadata and batches, read without decoding protobuf where possible."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ _HIGHEST_SEQUENCE: Final = b"\xc0\x01"
 _PAYLOAD_SIZE: Final = 0x18
 _COMPACTED_OUT: Final = 0x20
 _MANY: Final = 32
-_STREAK: Final = (
-    6  # messages that begin alike, one after the other, before many are compared at once
-)
+# Messages in a row that begin with equal bytes, before many are compared at once.
+_STREAK: Final = 6
 
 
 def messages_in(body: bytes, end: int) -> int:
-    """How many messages the metadata ``body[4:end]`` announces, if nothing is special in it.
+    """Return how many messages the metadata ``body[4:end]`` announces.
 
     Returns:
-        0 for a plain message, 1 or more for a batch, -1 when it has to be decoded.
+        0 for a plain message, 1 or more for a batch, -1 if the metadata has to be decoded.
     """
     if body[4] != _PRODUCER:
         return -1
@@ -50,7 +49,7 @@ def messages_in(body: bytes, end: int) -> int:
     at += 1
     if at == end:
         return 0
-    if at < end and body[at] == _UNCOMPRESSED_SIZE:  # Java writes it, also where nothing is
+    if at < end and body[at] == _UNCOMPRESSED_SIZE:  # Java writes it for uncompressed messages too
         at += 1
         while at < end and body[at] >= 0x80:
             at += 1
@@ -89,7 +88,7 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
     starts: list[int] = []
     add = starts.append
     removed = False
-    # Messages of the same size begin alike: what is equal needs no second look.
+    # Messages of the same size begin with the same bytes, so that comparing replaces decoding.
     head, stride, streak = b"", 0, 0
     while len(starts) < count:
         if stride and buffer.startswith(head, at):
@@ -123,16 +122,24 @@ def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]
 
 
 def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
-    """How many messages begin like the one at `at`, `stride` bytes apart; `most` at the most.
+    """Return how many messages, `stride` bytes apart from `at`, begin with the same bytes.
 
-    Compared column by column, so that what is equal costs next to nothing each, in stretches that
-    grow with what was found: a change costs no more than what came before it.
+    Messages are compared column by column, which takes very little time for each. The number of
+    messages compared at once grows with the number found, so that a message that differs costs no
+    more time than the equal messages before it.
+
+    Args:
+        buffer: The batch.
+        at: The first message.
+        head: Its first bytes.
+        stride: Bytes of each message.
+        most: Largest result.
     """
     found = 1
-    stretch = 32
+    window = 32
     while found < most:
         begin = at + found * stride
-        wanted = min(stretch, most - found)
+        wanted = min(window, most - found)
         end = begin + wanted * stride
         alike = wanted
         for offset in range(len(head)):
@@ -141,14 +148,16 @@ def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
         found += alike
         if alike < wanted:
             break
-        stretch *= 4
+        window *= 4
     return found
 
 
 def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
-    """A single metadata: (payload size, bytes at its start that decide that, compacted out).
+    """Read the metadata of a batch message.
 
-    The second is 0 where the start does not decide it.
+    Returns:
+        The payload size; the number of bytes at the start that decide the payload size, 0 if the
+        start does not decide it; True if the message was compacted out.
     """
     if at < end and buffer[at] == _PAYLOAD_SIZE:
         after = at + 1
@@ -158,7 +167,7 @@ def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
         if after - at <= 4 and after <= end:
             flagged = after < end and buffer[after] == _COMPACTED_OUT
             if not flagged:
-                # With the byte behind it, which is not the flag's, where there is one.
+                # Includes the next byte, if there is one, which is not the tag of the flag.
                 width = after - at + (after < end)
                 return payload_size(buffer, at, end), width, False
     metadata = pb.SingleMessageMetadata()

@@ -142,9 +142,10 @@ class IncomingEntries:
             and not waiting
             and (position is None or not position.is_before(ledger, entry))
         ):
-            # The plain entry, which is nearly every unbatched one: what `_open` does, without two
-            # calls for each message. An entry must not overtake those that wait for decompression,
-            # and an entry of an earlier epoch was on its way when a rewind was requested.
+            # Nearly every unbatched entry is plain. This branch equals `_open` and `_count_plain`
+            # without a call for each message. Two races decide the conditions. An entry must not
+            # overtake entries that wait for decompression. An entry of an earlier epoch was on its
+            # way when a rewind was requested, and the broker sends it again.
             self._plain += 1
             self._plain_bytes += size
             self._arrived.append(
@@ -173,11 +174,11 @@ class IncomingEntries:
         most: int,
         stop: int,
     ) -> int:
-        """Handle many plain MESSAGEs that are delivered for the first time; see `ConsumerHandler`."""
-        # A second path for the commonest case: a `Run` of messages instead of a `Delivery` for
-        # each, which costs as much as all the rest of a small message. Wherever a single entry
-        # would need a decision of its own, the run is refused and `on_entry` decides: a reader may
-        # have read it before, a rewind may have outdated it, or entries before it still wait.
+        """Handle plain MESSAGEs that are delivered for the first time; see `ConsumerHandler`."""
+        # The commonest case has a path of its own: one `Run` of messages instead of a `Delivery`
+        # for each message, which would cost as much as all the rest of a small message. If any
+        # entry needs a decision, the run is refused and `on_entry` decides: a reader may have read
+        # the entry before, a rewind may have outdated it, or earlier entries may still wait.
         if self._position is not None or epoch < self.epoch or self.queue.waiting:
             return at
         run = Run(self._number)
@@ -239,7 +240,7 @@ class IncomingEntries:
         return grown
 
     def _is_missing_chunk(self, opened: Read) -> bool:
-        """True for a chunk of a message of which other chunks were lost with a connection."""
+        """Return True for a chunk of a message that lost other chunks with a connection."""
         if not isinstance(opened, Chunk) or self._position is None:
             return False
         uuid = uuid_of(opened.metadata)
@@ -260,7 +261,8 @@ class IncomingEntries:
         if ack_set != -1 or which is not None or first:
             if ack_set != -1:
                 charged = messages_charged(opened, ack_set)
-            # Bytes, because shifting a number of so many bits for each index is quadratic.
+            # Bytes, because shifting a number with as many bits as messages, once for each message,
+            # is quadratic: seconds for a batch of 100,000.
             unacked = (ack_set & (1 << count) - 1).to_bytes(count // 8 + 1, "little")
             kept = [
                 (index, message)
@@ -276,7 +278,7 @@ class IncomingEntries:
                 left[index >> 3] |= 1 << (index & 7)
             ack_set = int.from_bytes(left, "little")
         elif self._position is None:
-            messages = list(messages)  # each message is acked by itself, so each is needed
+            messages = list(messages)  # made now, because each message is acked by itself
         self._permits.arrived(charged, len(messages), size)
         if messages:
             self._arrived.append(
@@ -291,7 +293,7 @@ class IncomingEntries:
         """Request a broken entry again, or skip it if it was broken before.
 
         Only the broker knows how many permits a broken entry used. The consumer attaches anew,
-        which sets the permits back to 0 on both sides.
+        which resets the permits to 0 on both sides.
         """
         if self._broker.session is None:
             return
@@ -417,8 +419,8 @@ class IncomingEntries:
     def drop_queued(self) -> None:
         """Drop queued entries, because all unacked messages were requested again.
 
-        The broker counts a redelivery for each of them. Nobody attempted to process them, and the
-        listener does not count an attempt.
+        The broker counts a redelivery for each of them. The application never saw them, so the
+        listener must not count an attempt.
         """
         dropped = self.queue.drop_redelivered()
         self._permits.withdrawn(sum(each.charged for each, _ in dropped))
@@ -469,7 +471,7 @@ class IncomingEntries:
         self._chunked.clear()
 
     def _drop_arrived(self) -> list[QueuedEntry]:
-        """Drop all entries that are not delivered, and return those that were queued."""
+        """Drop all undelivered entries, and return the queued entries among them."""
         self._count_plain()
         dropped, self._arrived = self._arrived, []
         for each in dropped:

@@ -1,9 +1,7 @@
-"""A subscription of one or many topics: the `ConsumerLink` of the native transport.
+"""A consumer of one or many topics: the `ConsumerLink` of the native transport.
 
-Owns `NativeConsumer`: the numbering of its sources, and what concerns all of them. Partitions and
-topics that appear while it runs are subscribed as they are found. A named topic that is deleted is
-waited for: if it comes back with other partitions, the sources of those that are gone leave, and
-the new ones are subscribed. The topics of a pattern leave when they are deleted.
+`NativeConsumer` numbers its topics and does whatever concerns all of them. Each topic or partition
+has a `TopicConsumer`. `TopicDiscovery` finds topics and partitions.
 """
 
 from __future__ import annotations
@@ -42,9 +40,9 @@ log: Final = logging.getLogger("pulsar_encore.consumer")
 
 NATIVE: Final = Capabilities(name="native")
 
-#: Bytes that one consumer's messages may have, on their way and not yet consumed.
+#: Most bytes of a consumer's messages that are on their way or not yet taken.
 MOST_BYTES: Final = 64 * 1024 * 1024
-_AT_ONCE: Final = 50  # sources that subscribe at a time
+_AT_ONCE: Final = 50  # topics that subscribe at a time
 
 
 class ConsumerSnapshot(NamedTuple):
@@ -64,14 +62,14 @@ class ConsumerSnapshot(NamedTuple):
 
 
 class NativeConsumer:
-    """One subscription (`ConsumerLink`).
+    """The consumer of one subscription (`ConsumerLink`).
 
     Args:
-        lookup: Where topics are.
-        subscription: What was asked for.
-        consumer_name: At the broker.
+        lookup: Finds the brokers that serve topics.
+        subscription: The options.
+        consumer_name: The consumer's name at the broker.
         ids: Consumer ids of the client.
-        gone: Called with it when it has closed.
+        gone: Called with this consumer when it has closed.
     """
 
     capabilities = NATIVE
@@ -93,25 +91,26 @@ class NativeConsumer:
         self._subscribe_commands = SubscribeCommands(subscription, consumer_name)
         self._decryption = Decryption(subscription)
         self._budget = MemoryBudget(MOST_BYTES)
-        self._sources: list[TopicConsumer] = []
+        self._topics: list[TopicConsumer] = []
         self._by_topic: dict[str, int] = {}
-        self._deleted: set[int] = set()  # sources whose topic is no more
+        self._deleted: set[int] = set()  # numbers of deleted topics
         self._discovery = TopicDiscovery(
             self, lookup, subscription, creates=self._subscribe_commands.creates
         )
         self._sink: Sink | None = None
-        self._announced = 0  # sources that the sink has heard of
-        self._early: list[tuple[int, bool | None]] = []  # notices from before it had
+        self._announced = 0  # topics that the sink knows
+        # Notices about topics that the sink does not know yet.
+        self._early: list[tuple[int, bool | None]] = []
         self._flow_stopped = False
         self._closed = False
-        self._failure: tuple[Exception, int] | None = None  # and the source that caused it
+        self._failure: tuple[Exception, int] | None = None  # and the topic that caused it
         self._close_once = CloseOnce(self._close)
 
     async def open(self) -> None:
-        """Subscribe to all topics; none is subscribed when one fails.
+        """Subscribe to all topics, or to none if one fails.
 
         Raises:
-            EncoreError: The first refusal.
+            EncoreError: the first refusal.
         """
         try:
             await self._open_all(await self._discovery.first())
@@ -123,25 +122,27 @@ class NativeConsumer:
     async def _open_all(self, topics: Sequence[tuple[str, int]]) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
         self._check_queue(len(topics))
-        opening = [self._new_source(topic, partition, len(topics)) for topic, partition in topics]
+        opening = [self._new_topic(topic, partition, len(topics)) for topic, partition in topics]
 
-        async def open_one(source: TopicConsumer) -> None:
+        async def open_one(consumer: TopicConsumer) -> None:
             async with limit:
-                await source.open()
+                await consumer.open()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(caught(open_one(source))) for source in opening]
-        for source, task in zip(opening, tasks, strict=True):
+            tasks = [group.create_task(caught(open_one(consumer))) for consumer in opening]
+        for consumer, task in zip(opening, tasks, strict=True):
             error = task.result()
             if isinstance(error, TopicNotFound) and self._subscription.pattern is not None:
-                self._drop(source)  # deleted since it was found
+                self._drop(consumer)  # deleted since it was found
             elif error is not None:
                 raise error
 
     def _check_queue(self, topics: int) -> None:
-        """
+        """Check that the consumer may have so many topics.
+
         Raises:
-            OperationNotSupported: Without a receiver queue there is one topic without partitions.
+            OperationNotSupported: if there is no receiver queue, and not exactly one topic without
+                partitions.
         """
         if not self._subscription.receiver_queue_size and (
             topics != 1 or self._subscription.pattern is not None
@@ -150,26 +151,26 @@ class NativeConsumer:
                 "receiver_queue_size=0 is for one topic without partitions: give it 1 or more"
             )
 
-    def _new_source(
+    def _new_topic(
         self,
         topic: str,
         partition: int,
-        sources: int,
+        topics: int,
         *,
         is_new: bool = False,
         creates: bool = True,
     ) -> TopicConsumer:
-        """A source with the next number, which is not attached yet.
+        """Make a topic consumer with the next number, which is not attached yet.
 
         Args:
             topic: Full name.
-            partition: Its number, or -1.
-            sources: How many share the receiver queue.
-            is_new: The topic is newer than the consumer.
-            creates: Whether subscribing may create the topic.
+            partition: Partition number, or -1.
+            topics: How many topics share the receiver queue.
+            is_new: The topic is newer than this consumer.
+            creates: Subscribing may create the topic.
         """
-        source = TopicConsumer(
-            len(self._sources),
+        consumer = TopicConsumer(
+            len(self._topics),
             topic,
             partition,
             self._lookup,
@@ -177,23 +178,23 @@ class NativeConsumer:
             self._ids,
             self,
             self._decryption,
-            self._share(sources),
-            max(1, MOST_BYTES // sources),
+            self._share(topics),
+            max(1, MOST_BYTES // topics),
             self._budget,
             is_new=is_new,
             creates=creates,
         )
-        self._sources.append(source)
-        self._by_topic[topic] = source.number
-        return source
+        self._topics.append(consumer)
+        self._by_topic[topic] = consumer.number
+        return consumer
 
-    def _share(self, sources: int) -> int:
-        """The receiver queue of each source."""
+    def _share(self, topics: int) -> int:
+        """Return the receiver queue size of each topic."""
         chosen = self._subscription
         total = chosen.max_total_receiver_queue_size_across_partitions
-        return min(chosen.receiver_queue_size, max(1, total // max(1, sources)))
+        return min(chosen.receiver_queue_size, max(1, total // max(1, topics)))
 
-    # What the discovery of topics asks (`TopicOwner`)
+    # `TopicOwner`, called by the discovery of topics
 
     @property
     def is_closed(self) -> bool:
@@ -205,12 +206,12 @@ class NativeConsumer:
 
     @property
     def present(self) -> Sequence[TopicConsumer]:
-        return [each for each in self._sources if each.number not in self._deleted]
+        return [each for each in self._topics if each.number not in self._deleted]
 
     def new_topic(self, topic: str, partition: int, *, creates: bool) -> TopicConsumer:
         topics = len(self.present) + 1
         self._check_queue(topics)
-        return self._new_source(topic, partition, topics, is_new=True, creates=creates)
+        return self._new_topic(topic, partition, topics, is_new=True, creates=creates)
 
     def started(self, consumer: TopicConsumer) -> None:
         if self._sink is not None:
@@ -221,38 +222,38 @@ class NativeConsumer:
     def refused(self, consumer: TopicConsumer) -> None:
         consumer.abandon()
         del self._by_topic[consumer.topic]
-        self._sources.pop()
+        self._topics.pop()
 
     def report(self, notice: RetryNotice) -> None:
         if self._sink is not None:
             self._sink.on_retrying(None, notice)
 
-    def removed(self, source: TopicConsumer) -> None:
-        self._drop(source)
-        if source.number < self._announced:
+    def removed(self, consumer: TopicConsumer) -> None:
+        self._drop(consumer)
+        if consumer.number < self._announced:
             if self._subscription.durable:
-                self.on_sought(source.number)  # there is nothing to ack, and nothing comes again
+                self.on_sought(consumer.number)  # there is nothing to ack, and nothing comes again
             if self._sink is not None:
-                self._sink.on_removed(source.number)
+                self._sink.on_removed(consumer.number)
 
-    def _drop(self, source: TopicConsumer) -> None:
-        self._deleted.add(source.number)
-        self._by_topic.pop(source.topic, None)
-        source.abandon()
+    def _drop(self, consumer: TopicConsumer) -> None:
+        self._deleted.add(consumer.number)
+        self._by_topic.pop(consumer.topic, None)
+        consumer.abandon()
 
     @property
     def topic_consumers(self) -> Sequence[TopicConsumer]:
         """The consumers of the topics by number, deleted topics included."""
-        return self._sources
+        return self._topics
 
     def snapshot(self) -> ConsumerSnapshot:
         """Return a copy of the state, for tests and debugging."""
-        topics = tuple(each.snapshot() for each in self._sources)
+        topics = tuple(each.snapshot() for each in self._topics)
         present = tuple(each.topic for each in self.present)
         remembered = len(self._by_topic) + self._discovery.remembered
         return ConsumerSnapshot(topics, present, remembered, self._budget.used)
 
-    # What the seam asks
+    # `ConsumerLink`, called by the consumer
 
     @property
     def topic(self) -> str:
@@ -271,14 +272,14 @@ class NativeConsumer:
     def is_connected(self) -> bool:
         if self._closed or not self._discovery.is_complete:
             return False
-        return all(source.is_attached for source in self.present)
+        return all(consumer.is_attached for consumer in self.present)
 
     def topic_of(self, source: int) -> tuple[str, int]:
-        found = self._sources[source]
+        found = self._topics[source]
         return found.topic, found.partition
 
     def sources(self) -> range:
-        return range(len(self._sources))
+        return range(len(self._topics))
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if topic:
@@ -287,7 +288,9 @@ class NativeConsumer:
             if found is None and partition >= 0:
                 found = self._by_topic.get(f"{name}-partition-{partition}")
             return found
-        fitting = [source.number for source in self._sources if partition in (-1, source.partition)]
+        fitting = [
+            consumer.number for consumer in self._topics if partition in (-1, consumer.partition)
+        ]
         return fitting[0] if len(fitting) == 1 else None
 
     def start(self, sink: Sink) -> None:
@@ -296,30 +299,30 @@ class NativeConsumer:
             sink.on_failed(*self._failure)
             return
         self._announce()
-        for source in list(self._sources):
-            self._start_topic(source)
+        for consumer in list(self._topics):
+            self._start_topic(consumer)
 
-    def _start_topic(self, source: TopicConsumer) -> None:
-        source.permits.stopped = self._flow_stopped
-        source.start()
+    def _start_topic(self, consumer: TopicConsumer) -> None:
+        consumer.permits.stopped = self._flow_stopped
+        consumer.start()
 
     def consumed(self, source: int, messages: int) -> None:
-        self._sources[source].consumed(messages)
+        self._topics[source].consumed(messages)
 
     def wanted(self, messages: int) -> None:
-        for source in self.present:  # one: see `_check_queue`
-            source.wanted(messages)
+        for consumer in self.present:  # one: see `_check_queue`
+            consumer.wanted(messages)
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
-        for source in self._sources:
-            source.permits.stopped = True
+        for consumer in self._topics:
+            consumer.permits.stopped = True
 
     def can_ack(self, source: int) -> bool:
-        return self._sources[source].can_ack
+        return self._topics[source].can_ack
 
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
-        answers = self._sources[plan.source].ack(plan)
+        answers = self._topics[plan.source].ack(plan)
         return answers[0] if len(answers) == 1 else asyncio.gather(*answers)
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
@@ -327,10 +330,10 @@ class NativeConsumer:
             raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
         ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
         if ids:  # a command without ids would ask for everything
-            self._sources[source].redeliver(ids)
+            self._topics[source].redeliver(ids)
 
     def redeliver_all(self, source: int | None = None) -> None:
-        for each in self._sources if source is None else [self._sources[source]]:
+        for each in self._topics if source is None else [self._topics[source]]:
             each.redeliver_all()
 
     async def seek(self, position: MessageId | int) -> None:
@@ -344,8 +347,8 @@ class NativeConsumer:
                     "seek by message id needs an id that says which topic or partition it is of"
                 )
             if not anywhere and found is not None:
-                sources = [self._sources[found]]
-        await _all(source.seek(position) for source in sources)
+                sources = [self._topics[found]]
+        await _all(consumer.seek(position) for consumer in sources)
 
     async def last_message_id(self) -> MessageId:
         self._check_open()
@@ -358,18 +361,18 @@ class NativeConsumer:
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()
-        return await (self.present or self._sources)[0].acked_position()
+        return await (self.present or self._topics)[0].acked_position()
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        for source in self.present:
-            if await source.has_message_available():
+        for consumer in self.present:
+            if await consumer.has_message_available():
                 return True
         return False
 
     async def unsubscribe(self) -> None:
         self._check_open()
-        await _all(source.unsubscribe() for source in self.present)
+        await _all(consumer.unsubscribe() for consumer in self.present)
         await self.close()
 
     async def close(self) -> None:
@@ -383,16 +386,16 @@ class NativeConsumer:
         self._closed = True
         try:
             await self._discovery.stop()
-            await _all(source.close() for source in self._sources)
+            await _all(consumer.close() for consumer in self._topics)
         finally:
             self._gone(self)
 
     def abandon(self) -> None:
-        """Drop everything at once; who waits for messages or receipts is told."""
+        """Drop everything at once; calls that wait for messages or receipts fail."""
         was_closed, self._closed = self._closed, True
         loop = self._lookup.pool.loop
         self._discovery.cancel()
-        end_all(loop, *(source.abandon for source in self._sources), self._discovery.abandon)
+        end_all(loop, *(consumer.abandon for consumer in self._topics), self._discovery.abandon)
         elsewhere = loop.is_running() and loop is not running_loop()
         if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
             self._sink.on_failed(
@@ -406,11 +409,11 @@ class NativeConsumer:
         if self._closed:
             raise ClosedError("the consumer is closed: subscribe again")
 
-    # What the sources tell (`TopicListener`)
+    # `TopicListener`, called by the topics
 
     def on_missing(self, source: int) -> None:
         if not self._closed and source not in self._deleted:
-            self._discovery.missing(self._sources[source])
+            self._discovery.missing(self._topics[source])
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._sink is not None:
@@ -438,7 +441,7 @@ class NativeConsumer:
         self._failure = (error, source)
         self._discovery.cancel()
         text = "%s: the subscription %s has ended for good: %s"
-        log.error(text, self._sources[source].topic, self.subscription_name, error)
+        log.error(text, self._topics[source].topic, self.subscription_name, error)
         if self._sink is not None:
             self._sink.on_failed(error, source)
 
@@ -457,7 +460,7 @@ class NativeConsumer:
         self._notice(source, active)
 
     def _notice(self, source: int, active: bool | None) -> None:
-        """Whose turn it is, or the end of the topic (None); what the sink knows of only."""
+        """Report an active change, or the end of a topic (None), once the sink knows the topic."""
         if self._sink is None or source >= self._announced:
             self._early.append((source, active))
         elif active is None:
@@ -466,15 +469,15 @@ class NativeConsumer:
             self._sink.on_active_changed(source, active)
 
     def _announce(self) -> None:
-        """The sink knows of all sources now."""
-        self._announced = len(self._sources)
+        """Report the notices that waited, because the sink knows all topics now."""
+        self._announced = len(self._topics)
         early, self._early = self._early, []
         for source, active in early:
             self._notice(source, active)
 
 
 def _name_of(subscription: Subscription) -> str:
-    """The consumer or reader as its log lines name it."""
+    """Return the name of the consumer or reader in log lines."""
     if subscription.pattern is not None:
         where = f"the pattern {subscription.pattern}"
     else:
@@ -486,7 +489,7 @@ def _name_of(subscription: Subscription) -> str:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All to their end, also beside one that fails; then its error."""
+    """Run all calls to their end, then raise the first error."""
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

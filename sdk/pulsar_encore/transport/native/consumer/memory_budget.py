@@ -1,4 +1,4 @@
-"""A bound on the memory of decompressed payloads that one consumer holds."""
+"""The memory bound for the decompressed payloads of a consumer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class MemoryBudget:
-    """Bytes of large decompressed payloads that were delivered and that nobody has taken yet.
+    """Bytes of large decompressed payloads that were delivered and not yet taken.
 
     All topics of a consumer share one budget.
 

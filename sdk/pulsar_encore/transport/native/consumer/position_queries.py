@@ -1,4 +1,4 @@
-"""Questions to a broker about the positions of one topic: its end, and the subscription's cursor."""
+"""Requests to a broker for positions in one topic: its end, and the subscription's cursor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a subscription goes on of which the broker keeps no position: a reader's. Pure.
+"""The position of a reader in one topic. The broker keeps no position for a reader. Pure.
 
-Owns `ReadPosition`, of one topic. Delivery at a broker begins at an entry; what of that entry, and
-of one that comes again, was not to be delivered is left out here.
+A broker delivers whole entries, from a start id on. `ReadPosition` says which messages of an entry
+the reader has read already or did not ask for.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ EntryKey = tuple[int, int]
 
 
 class ReadPosition:
-    """A place in one topic.
+    """The position of a reader in one topic.
 
     Args:
-        start: Where it begins; None for what a broker takes without one, the end.
-        partition: Of the topic, or -1.
-        inclusive: Whether the message of the start id is delivered.
-        starts_at_last: It begins at the message that is the last one when it is made: to be asked for.
-        stored: False of a topic that keeps nothing: all ids there are the same, and no place.
+        start: The first message; None for the end of the topic.
+        partition: Partition number, or -1.
+        inclusive: The message of the start id is delivered.
+        starts_at_last: Reading starts at the last message that exists when the reader is made.
+        stored: False for a non-persistent topic. All its message ids are equal and say nothing
+            about a position.
 
     Attributes:
-        starts_at_last: What has still to be asked for.
-        sought_time_ms: The publish time in ms that was sought, and of which nothing came yet; else None.
+        starts_at_last: True until `begin_at` has been called with the last message id.
+        sought_time_ms: The publish time, in ms, of a seek after which no message arrived yet; else
+            None.
     """
 
     __slots__ = (
@@ -53,17 +55,17 @@ class ReadPosition:
         self._stored = stored
         self._partition = partition
         self._inclusive = inclusive
-        self._last: EntryKey | None = None  # delivered, or done with
-        self._skips = False  # that one is not to come again
-        # Chunked messages of which a part came, and was lost with its connection: by uuid, where
-        # they begin. That may be before what was delivered meanwhile.
+        self._last: EntryKey | None = None  # delivered or skipped
+        self._skips = False  # the broker need not send that entry again
+        # Chunked messages that lost their first chunks with a connection: the first entry of each,
+        # by uuid. Messages behind that entry may have been delivered meanwhile.
         self._missing_chunks: dict[str, EntryKey] = {}
         self.starts_at_last: bool = starts_at_last
         self.sought_time_ms: int | None = None
 
     @property
     def start(self) -> MessageId | None:
-        """Where to begin, or to go on."""
+        """The start id for the next SUBSCRIBE."""
         if self._last is None:
             return self._start
         ledger, entry = (
@@ -73,35 +75,38 @@ class ReadPosition:
             return MessageId(self._partition, ledger, entry - 1)
         return MessageId(self._partition, ledger, entry + self._skips)
 
-    # What moves it
+    # Moving
 
     def begin_at(self, last: MessageId) -> None:
-        """What `starts_at_last` asked for is known."""
+        """Start at the last message."""
         self._start, self.starts_at_last = last, False
 
     def moved_to(self, ledger: int, entry: int, *, broken: bool = False) -> None:
-        """All up to this entry was delivered, or is done with.
+        """Move behind an entry that was delivered or skipped.
 
-        A broker sends the entry that one begins at, though it is not delivered again; of a broken
-        one nobody knows what that costs in permits, so it is begun behind that.
+        Args:
+            ledger, entry: The entry.
+            broken: The entry cannot be read. Reading continues at the next entry. Usually a broker
+                sends the entry at the start id again, and it is dropped here. The client cannot
+                tell how many permits the broker takes for a broken entry.
         """
         self._last, self.sought_time_ms = ((ledger, entry) if self._stored else None), None
         self._skips = broken
 
     def add_missing_chunks(self, begun: dict[str, EntryKey]) -> None:
-        """Parts of these messages came, and are lost: they are to come again."""
+        """Note chunked messages that lost their first chunks: uuid and first entry of each."""
         self._missing_chunks |= begun
 
     def is_missing_chunks(self, uuid: str) -> bool:
-        """Whether pieces of that message are to come again, from before what was delivered."""
+        """Return True if chunks of that message were lost and have to be sent again."""
         return uuid in self._missing_chunks
 
     def remove_missing_chunks(self, uuid: str) -> None:
-        """A piece of that message came."""
+        """Forget a chunked message, because a chunk of it has arrived."""
         self._missing_chunks.pop(uuid, None)
 
     def seek_to(self, target: MessageId | int) -> None:
-        """Another place: an id, or a publish time in ms."""
+        """Move to a message id, or to a publish time in ms."""
         self._last, self.starts_at_last, self._skips = None, False, False
         self._missing_chunks.clear()
         if isinstance(target, MessageId):
@@ -109,10 +114,10 @@ class ReadPosition:
         else:
             self._start, self.sought_time_ms = None, target
 
-    # What is delivered
+    # Asking
 
     def is_before(self, ledger: int, entry: int) -> bool:
-        """Whether nothing of an entry is to be delivered."""
+        """Return True if no message of an entry is delivered."""
         if self._last is not None:
             return (ledger, entry) <= self._last
         start = self._start
@@ -121,17 +126,17 @@ class ReadPosition:
         return (ledger, entry) == _entry_of(start)
 
     def first_index(self, ledger: int, entry: int) -> int:
-        """The lowest index of a batch that is to be delivered."""
+        """Return the lowest batch index that is delivered."""
         start = self._start
         if start is None or start.batch_index() < 0 or (ledger, entry) != _entry_of(start):
             return 0
         return start.batch_index() + (not self._inclusive)
 
     def is_before_end(self, answer: pb.CommandGetLastMessageIdResponse) -> bool:
-        """Whether something is stored behind it.
+        """Return True if a message is stored behind this position.
 
         Args:
-            answer: What the broker says of the end of the topic, and of the cursor.
+            answer: The broker's answer, with the end of the topic and the cursor.
         """
         last = answer.last_message_id
         if last.entryId == NO_REQUEST:
@@ -152,5 +157,5 @@ class ReadPosition:
         return end > (cursor.ledgerId, cursor.entryId)
 
 
-def _entry_of(place: MessageId) -> EntryKey:
-    return place.ledger_id(), place.entry_id()
+def _entry_of(message_id: MessageId) -> EntryKey:
+    return message_id.ledger_id(), message_id.entry_id()

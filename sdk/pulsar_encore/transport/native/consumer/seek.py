@@ -1,8 +1,10 @@
 """Seeks of one topic, by message id or publish time, with retries.
 
-A broker closes every consumer of a subscription that is sought, and answers SEEK before, between
-or after that. The state (`consumer_states`) tells apart a close that belongs to the seek, a loss of
-the connection, and a refusal.
+A broker handles SEEK in two steps. First it sends CLOSE_CONSUMER: to every consumer of a Shared or
+Key_Shared subscription, and to the active consumer of an Exclusive or Failover one. Then it answers
+SEEK. A standby that seeks is not closed. So the consumer may be closed or not when the answer
+comes, and the connection may end in between. A closed consumer attaches again after the answer.
+The states of `consumer_states` tell these cases apart.
 """
 
 from __future__ import annotations
@@ -112,8 +114,8 @@ class Seek:
             return False
         except PulsarException as error:
             self._failed()
-            # An earlier seek, whose connection was lost or whose call was cancelled, is still
-            # running at the broker.
+            # An earlier seek is still running at the broker: its connection was lost, or its call
+            # was cancelled.
             if FENCED not in str(error) or self._loop.time() + _RETRY_S >= deadline:
                 raise
             await asyncio.sleep(_RETRY_S)

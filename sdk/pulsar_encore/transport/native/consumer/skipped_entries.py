@@ -1,8 +1,8 @@
 """Entries of one topic that are not delivered: broken, not decryptable, or the broker's own.
 
 A durable subscription acks them, so that the broker does not send them again. A reader has no acks
-and reports them to its listener, so that the reader of a range knows where the range ends and what
-is missing in it.
+and reports them to its listener, so that the reader of a range knows where the range ends and which
+entries are missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Subscribes one topic at a broker, for one attachment after another.
 
-Owns what a later attachment has to know of earlier ones: whether the topic is new, whether it is
+`Subscriber` remembers facts from earlier attachments: whether the topic is new, whether it is
 missing, and whether subscribing may create it.
 """
 
@@ -80,7 +80,7 @@ class Subscriber:
         self.early_notices: list[Callable[[], None]] = []
         self._broker = broker
         self._topic = broker.topic
-        # A non-persistent topic exists only while somebody uses it, so it may be created again.
+        # A non-persistent topic exists only while it is used, so it may be created again.
         self._stored = not broker.topic.startswith("non-persistent://")
         self._handler = handler
         self._commands = commands
@@ -154,7 +154,7 @@ class Subscriber:
         except NotConnected:
             raise
         except (asyncio.CancelledError, TransportTimeout):
-            # The broker may still make the consumer, which would then receive messages for nobody.
+            # The broker may still make the consumer and send messages to it.
             self.abandon(session, consumer_id)
             raise
         except PulsarException:
@@ -179,7 +179,7 @@ class Subscriber:
         return make
 
     async def _seek_again(self, session: Session, publish_time_ms: int) -> None:
-        """Seek a reader to a time once more, because no message arrived since the first seek.
+        """Seek a reader to a time again, because no message arrived since the first seek.
 
         The broker dropped the reader's subscription, and its position, with the connection. This
         SEEK makes the broker create the subscription anew. The broker keeps that subscription and

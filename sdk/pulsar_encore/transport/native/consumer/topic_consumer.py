@@ -1,7 +1,7 @@
 """One topic or partition of a subscription, on the broker that serves it.
 
-`TopicConsumer` wires the parts and decides what a change of state means for each of them. Every
-part owns its own state:
+`TopicConsumer` wires the parts and passes changes of state on to them. Every part is the only owner
+of its state:
 
 - `consumer_states`: the table of states. `broker_consumer`: state, session and consumer id.
 - `subscriber`: SUBSCRIBE, for one attachment after another. `seek`, `topic_rewind`,
@@ -55,12 +55,12 @@ class TopicSnapshot(NamedTuple):
     """The state of a `TopicConsumer` at one moment, for tests and debugging.
 
     Attributes:
-        state: What the broker holds.
+        state: The state in `consumer_states`.
         open_permits: Messages that the broker may still send.
         unconsumed: Messages that arrived and that the application has not taken.
         queued: (ledger, entry) of the entries that wait for decompression; (-1, -1) for a notice.
         queued_messages: Permits that the broker took for them.
-        incomplete_chunked: Chunked messages of which some chunks have arrived.
+        incomplete_chunked: Chunked messages that lack some chunks.
     """
 
     state: State
@@ -218,9 +218,9 @@ class TopicConsumer:
     def can_ack(self) -> bool:
         """True if acks can be sent now.
 
-        While a seek runs, acks are held back because they would refer to the old position. Acks
-        that may be lost are sent all the same: those that no broker has confirmed, on a reconnect
-        during the seek, and the last ones before the consumer closes.
+        While a seek runs, acks are held back because they would refer to the old position. Two
+        kinds of acks are sent all the same: unconfirmed acks, on a reconnect during the seek, and
+        all acks before the consumer closes.
         """
         if self._broker.session is None:
             return False
@@ -249,8 +249,9 @@ class TopicConsumer:
             self._broker.step(Step.ATTACH_FAILED)
             raise
         self._broker.attach(session, consumer_id)
-        # A new attachment has no permits at the broker. Messages that a reader holds are not sent
-        # again; those that a consumer holds are, and count when they arrive again.
+        # The broker has no permits for a new attachment. It does not send the messages again that
+        # a reader holds. It does send all unacked messages of a consumer, which count as they
+        # arrive.
         self.permits.reset(keeps=self._position is not None)
         if self._position is None:
             self._incoming.queue.release_held()
@@ -270,9 +271,9 @@ class TopicConsumer:
             notify()
 
     def reattach(self) -> None:
-        """Leave the broker and attach anew, so that it sends all undelivered entries again.
+        """Leave the broker and attach again, so that it sends all undelivered entries again.
 
-        During a seek this waits for the answer.
+        While SEEK is unanswered, only note that this has to happen after the answer.
         """
         session, consumer_id = self._broker.session, self._broker.consumer_id
         if session is not None and self._detach(Step.REATTACH):
@@ -280,7 +281,7 @@ class TopicConsumer:
             self._attachment.again()
 
     def _detach(self, step: Step) -> bool:
-        """Make a step after which no broker may hold this consumer, and drop what it sent.
+        """Make a step after which the broker may not hold this consumer; then drop its entries.
 
         Returns:
             True if the consumer has to attach again.
@@ -301,8 +302,8 @@ class TopicConsumer:
             self._attachment.again()
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        # A broker closes the consumers of a subscription that is sought. Then the seek attaches
-        # again once it is answered: an attachment before the answer would be closed as well.
+        # A broker closes the consumers of a subscription that is sought. Then the answer to SEEK
+        # decides: after a success the consumer attaches at once, after a failure with backoff.
         if self._detach(Step.CLOSED_BY_BROKER) and self._broker.state is State.DETACHED:
             self._attachment.again(address)
 
@@ -334,14 +335,14 @@ class TopicConsumer:
         self._flow()
 
     def consumed(self, messages: int) -> None:
-        """Note that the application has taken so many messages."""
+        """Note that the application has taken messages."""
         self.permits.consumed(messages)
         if self._incoming.queue.held:
             self._incoming.queue.taken(self.permits.taken)
         self._flow()
 
     def wanted(self, messages: int) -> None:
-        """Note that the application waits for so many messages; for a receiver queue of 0."""
+        """Note how many messages the application waits for, for a receiver queue of 0."""
         self.permits.want(messages)
         self._flow()
 
@@ -378,7 +379,7 @@ class TopicConsumer:
             session.write(commands.redeliver(consumer_id, entries[at : at + most]))
 
     def _redeliver_lost_chunks(self, entries: list[tuple[int, int]]) -> None:
-        """Request chunks again whose message could not be joined.
+        """Request chunks again, because their messages could not be joined.
 
         An ordered subscription does not redeliver single entries, so it attaches anew. During a
         seek it does not: a seek that succeeds drops all incomplete messages.

@@ -1,4 +1,4 @@
-"""Finds the topics and partitions of one consumer: at first, and those that appear or disappear.
+"""Finds the topics and partitions of a consumer.
 
 New topics and partitions are subscribed to as they are found. A named topic that is deleted is
 looked for until it exists again. If it then has other partitions, the consumers of partitions that
@@ -34,11 +34,11 @@ log: Final = logging.getLogger("pulsar_encore.consumer")
 
 
 class TopicOwner(Protocol):
-    """The consumer whose topics are discovered.
+    """The consumer that reads the discovered topics.
 
     Attributes:
         topic: The topic or pattern, for log lines.
-        retry_log: The log lines' name of the consumer is its `name`.
+        retry_log: Its `name` names the consumer in log lines.
         is_closed: True once the consumer has been closed.
         by_topic: The number of each topic that is read, by full name.
         present: The consumers of all topics that exist.
@@ -96,7 +96,7 @@ class TopicDiscovery:
         self._subscription = subscription
         self._creates = creates
         self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
-        self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
+        self._shapes: dict[str, Shape] = {}  # by topic name, without the partition
         # For named topics and their partitions: the key in `_shapes`. See `_key_of`.
         self._base: dict[str, str] = {}
         self._missing: set[str] = set()  # topics that are looked for
@@ -303,7 +303,7 @@ class TopicDiscovery:
     def _report_refusal(self, topic: str, error: EncoreError) -> None:
         """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
 
-        Otherwise nobody would know why the messages of a new partition do not arrive.
+        Without a report it would be unknown why messages of a new partition do not arrive.
         """
         if isinstance(error, TopicNotFound):  # deleted since it was found
             log.info("%s: not subscribed to: %s", topic, error)

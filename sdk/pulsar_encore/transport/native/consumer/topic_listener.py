@@ -1,4 +1,4 @@
-"""The calls that one topic's consumer makes upward. Contracts; no code."""
+"""The calls of a topic consumer to the consumer that it belongs to. Contracts; no code."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """The rewind of one topic: an ordered subscription requests all unacked messages again.
 
-The command is REDELIVER_UNACKNOWLEDGED_MESSAGES without ids. It is sent when the broker sends nothing. A rewind that meets a read in progress at the
-
-The command is sent when the broker sends nothing. A rewind that meets a read in progress at the
-broker makes the broker skip a block of entries (docs/notes/wire-protocol.md, section 5.5). The
-broker has no read in progress if its permits are used up. Otherwise the topic is taken to be quiet
-if no entry arrived for 0.1 s, and after 0.5 s the command is sent in any case.
+The command is REDELIVER_UNACKNOWLEDGED_MESSAGES without ids. If it meets a read in progress at the
+broker, the broker skips a block of entries (wire-protocol notes 5.5). The broker has no read in
+progress if its permits are used up. Otherwise it is taken to be quiet if no entry arrived for
+0.1 s. After 0.5 s the command is sent in any case.
 """
 
 from __future__ import annotations
