@@ -226,9 +226,8 @@ class ChunkedMessages:
     def forget_up_to(self, place: Place) -> None:
         """Forget chunked messages that a cumulative ack covers, which names no more entries."""
         joined = self._joined
-        while (
-            joined and next(iter(joined)) <= place
-        ):  # nearly in order; a message that stays does no harm
+        # Messages are joined nearly in order. One that is not at the front stays, without harm.
+        while joined and next(iter(joined)) <= place:
             joined.popitem(last=False)
 
     def clear(self) -> None:

@@ -70,6 +70,11 @@ class EntryReader:
         self._number = self._width = self._tail = 0
         self._published = b""
 
+    def take_grown(self) -> int:
+        """Return `grown` and reset it, because decompressed payloads are kept in clear."""
+        grown, self.grown = self.grown, 0
+        return grown
+
     def allow(self) -> None:
         """Start a new read: reset the number of bytes that may be decompressed on the loop."""
         self._left = _AT_ONCE_PER_READ

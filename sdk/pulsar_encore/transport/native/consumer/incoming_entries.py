@@ -12,15 +12,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from ....wire.chunks import Fate, Joined
-from ....wire.compression import UncompressedSizeError
 from ....wire.entries import EntryError
-from ...base import AckPlan, Delivery, Run, Unread
+from ...base import AckPlan, Delivery, Run
 from ..connection.codecs import Codecs
 from ..connection.fast_path import Template
 from .ack_writer import AckWriter
 from .broker_consumer import BrokerConsumer
-from .chunked_messages import ChunkedMessages, uuid_of
+from .chunk_handler import ChunkHandler, log_unreadable
+from .chunked_messages import ChunkedMessages
 from .decompression_queue import Content, DecompressionQueue, QueuedEntry
 from .entries import EntryReader
 from .entry_contents import Chunk, Marker, Opened, Packed, Read, Withheld, messages_charged
@@ -102,6 +101,19 @@ class IncomingEntries:
         self._loop = loop
         self._reattach = reattach
         self._flow = flow
+        self._chunks = ChunkHandler(
+            number,
+            broker.topic,
+            permits,
+            position,
+            reader,
+            self.queue,
+            chunked,
+            acks,
+            skipped,
+            lambda delivery: self._arrived.append(delivery),
+            reattach,
+        )
         self._arrived: list[Delivery | Run] = []
         # Plain messages in `_arrived`, and the bytes of their entries. Counted together: one call
         # of `Permits.arrived` for each message would cost more than the rest of this path.
@@ -133,7 +145,7 @@ class IncomingEntries:
             return
         size = end - at
         if self._reader.grown:
-            size += self._take_grown()
+            size += self._reader.take_grown()
         position = self._position
         waiting = self.queue.waiting
         if (
@@ -214,7 +226,7 @@ class IncomingEntries:
         if epoch < self.epoch or (
             position is not None
             and position.is_before(ledger, entry)
-            and not self._is_missing_chunk(opened)
+            and not self._chunks.is_missing(opened)
         ):
             self._permits.arrived(messages_charged(opened, ack_set), 0, size)
         elif isinstance(opened, PlainMessage):
@@ -232,19 +244,7 @@ class IncomingEntries:
             self._permits.arrived(messages_charged(opened, ack_set), 0, size)
             self._skipped.withheld(ledger, entry, opened)
         elif isinstance(opened, Chunk):
-            self._chunk(ledger, entry, redelivery_count, ack_set, opened, size)
-
-    def _take_grown(self) -> int:
-        """Return by how many bytes decompression enlarged payloads, which are kept in clear."""
-        grown, self._reader.grown = self._reader.grown, 0
-        return grown
-
-    def _is_missing_chunk(self, opened: Read) -> bool:
-        """Return True for a chunk of a message that lost other chunks with a connection."""
-        if not isinstance(opened, Chunk) or self._position is None:
-            return False
-        uuid = uuid_of(opened.metadata)
-        return self._position.is_missing_chunks(uuid) or self._chunked.holds(uuid)
+            self._chunks.add(ledger, entry, redelivery_count, ack_set, opened)
 
     def _batch(
         self,
@@ -302,76 +302,6 @@ class IncomingEntries:
             self._position.moved_to(ledger, entry, broken=True)
         self._reattach()
 
-    # Chunked messages
-
-    def _chunk(
-        self,
-        ledger: int,
-        entry: int,
-        redelivery_count: int,
-        ack_set: int,
-        chunk: Chunk,
-        size: int,
-    ) -> None:
-        joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
-        if self._position is not None:
-            self._position.remove_missing_chunks(uuid_of(chunk.metadata))
-        if not isinstance(joined, Joined):
-            self._permits.kept_chunk()
-            if joined is Fate.REFUSE:
-                error = UncompressedSizeError("a chunk of a message over max_uncompressed_size")
-                self._skipped.report(ledger, entry, Unread.BROKEN, error)
-            else:
-                is_torn = joined is Fate.REDELIVER
-                self._skipped.report(ledger, entry, Unread.TORN if is_torn else Unread.PIECE)
-            return
-        places, size = joined.places, len(joined.payload)
-        if not ack_set:  # the message was acked while its last chunk waited in the queue
-            self._chunked.forget([(ledger, entry)])
-            self._permits.arrived(1, 0, size)
-            return
-        count = joined.redelivery_count
-        opened: Read | EntryError
-        try:
-            opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
-        except EntryError as error:
-            opened = error
-        queued = QueuedEntry(
-            ledger, entry, count, -1, opened, size, 1, places, uuid_of(chunk.metadata)
-        )
-        if isinstance(opened, Packed):
-            self._permits.queued(1, size)
-            self.queue.insert(queued)
-        else:
-            self._joined(queued, places, opened)
-
-    def _joined(
-        self, queued: QueuedEntry, places: tuple[tuple[int, int], ...], content: Content
-    ) -> None:
-        """Handle a complete chunked message."""
-        ledger, entry, size = queued.ledger, queued.entry, queued.size
-        if isinstance(content, EntryError):
-            self._permits.arrived(1, 0, size)
-            self._skipped.broken_message(ledger, entry, places, content)
-        elif isinstance(content, Exception):
-            self._unreadable_now(ledger, entry, content)
-            self._permits.arrived(1, 0, size)
-            self._reattach()
-        elif isinstance(content, PlainMessage):
-            self._permits.arrived(1, 1, size + self._take_grown())
-            count = queued.redelivery_count
-            self._arrived.append(
-                Delivery(self._number, ledger, entry, 0, count, _ONLY, (content,), -1, places[0])
-            )
-        else:  # no client writes batches in chunks
-            self._permits.arrived(1, 0, size)
-            self._acks.ack_skipped(list(places))
-            self._skipped.report(ledger, entry, Unread.BROKEN)
-
-    def _unreadable_now(self, ledger: int, entry: int, error: Exception) -> None:
-        text = "%s: entry %d:%d cannot be read now: %r"
-        log.error(text, self._broker.topic, ledger, entry, error)
-
     # The decompression queue
 
     def _on_left_queue(self, queued: QueuedEntry, content: Content) -> None:
@@ -379,13 +309,13 @@ class IncomingEntries:
         self._permits.unqueued(queued.charged)
         ledger, entry, ack_set = queued.ledger, queued.entry, queued.ack_set
         if queued.chunks is not None:
-            self._joined(queued, queued.chunks, content)
+            self._chunks.message(queued, queued.chunks, content)
         elif isinstance(content, EntryError):
             if queued.charged:
                 self._permits.arrived(queued.charged, 0, queued.size)
             self._broken(ledger, entry, content)
         elif isinstance(content, Exception):
-            self._unreadable_now(ledger, entry, content)
+            log_unreadable(self._broker.topic, ledger, entry, content)
             self._permits.arrived(queued.charged, 0, queued.size)
             self._reattach()
         elif callable(content):

@@ -21,9 +21,6 @@ from ....topic_names import full_name
 from ...base import (
     AckPlan,
     Capabilities,
-    Deliveries,
-    Delivery,
-    NoDelivery,
     RetryNotice,
     ShutDownError,
     Sink,
@@ -35,6 +32,7 @@ from .memory_budget import MemoryBudget
 from .subscribe_commands import SubscribeCommands
 from .topic_consumer import TopicConsumer, TopicSnapshot
 from .topic_discovery import TopicDiscovery, caught
+from .topic_events import TopicEvents
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -97,13 +95,9 @@ class NativeConsumer:
         self._discovery = TopicDiscovery(
             self, lookup, subscription, creates=self._subscribe_commands.creates
         )
-        self._sink: Sink | None = None
-        self._announced = 0  # topics that the sink knows
-        # Notices about topics that the sink does not know yet.
-        self._early: list[tuple[int, bool | None]] = []
+        self._events = TopicEvents(self.retry_log, self._on_missing, self._on_ended)
         self._flow_stopped = False
         self._closed = False
-        self._failure: tuple[Exception, int] | None = None  # and the topic that caused it
         self._close_once = CloseOnce(self._close)
 
     async def open(self) -> None:
@@ -176,7 +170,7 @@ class NativeConsumer:
             self._lookup,
             self._subscribe_commands,
             self._ids,
-            self,
+            self._events,
             self._decryption,
             self._share(topics),
             max(1, MOST_BYTES // topics),
@@ -214,9 +208,9 @@ class NativeConsumer:
         return self._new_topic(topic, partition, topics, is_new=True, creates=creates)
 
     def started(self, consumer: TopicConsumer) -> None:
-        if self._sink is not None:
-            self._sink.on_new_source(consumer.number)
-            self._announce()
+        if self._events.sink is not None:
+            self._events.sink.on_new_source(consumer.number)
+            self._events.announce(len(self._topics))
             self._start_topic(consumer)
 
     def refused(self, consumer: TopicConsumer) -> None:
@@ -225,16 +219,26 @@ class NativeConsumer:
         self._topics.pop()
 
     def report(self, notice: RetryNotice) -> None:
-        if self._sink is not None:
-            self._sink.on_retrying(None, notice)
+        if self._events.sink is not None:
+            self._events.sink.on_retrying(None, notice)
 
     def removed(self, consumer: TopicConsumer) -> None:
         self._drop(consumer)
-        if consumer.number < self._announced:
+        if consumer.number < self._events.known:
             if self._subscription.durable:
-                self.on_sought(consumer.number)  # there is nothing to ack, and nothing comes again
-            if self._sink is not None:
-                self._sink.on_removed(consumer.number)
+                # As after a seek, there is nothing to ack, and nothing is redelivered.
+                self._events.on_sought(consumer.number)
+            if self._events.sink is not None:
+                self._events.sink.on_removed(consumer.number)
+
+    def _on_missing(self, source: int) -> None:
+        if not self._closed and source not in self._deleted:
+            self._discovery.missing(self._topics[source])
+
+    def _on_ended(self, source: int, error: Exception) -> None:
+        self._discovery.cancel()
+        text = "%s: the subscription %s has ended for good: %s"
+        log.error(text, self._topics[source].topic, self.subscription_name, error)
 
     def _drop(self, consumer: TopicConsumer) -> None:
         self._deleted.add(consumer.number)
@@ -294,13 +298,9 @@ class NativeConsumer:
         return fitting[0] if len(fitting) == 1 else None
 
     def start(self, sink: Sink) -> None:
-        self._sink = sink
-        if self._failure is not None:
-            sink.on_failed(*self._failure)
-            return
-        self._announce()
-        for consumer in list(self._topics):
-            self._start_topic(consumer)
+        if self._events.start(sink, len(self._topics)):
+            for consumer in list(self._topics):
+                self._start_topic(consumer)
 
     def _start_topic(self, consumer: TopicConsumer) -> None:
         consumer.permits.stopped = self._flow_stopped
@@ -397,8 +397,9 @@ class NativeConsumer:
         self._discovery.cancel()
         end_all(loop, *(consumer.abandon for consumer in self._topics), self._discovery.abandon)
         elsewhere = loop.is_running() and loop is not running_loop()
-        if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
-            self._sink.on_failed(
+        sink = self._events.sink
+        if sink is not None and not (was_closed or elsewhere or loop.is_closed()):
+            sink.on_failed(
                 ShutDownError(
                     "the client was shut down, or its event loop ends: close the consumer before, "
                     "and subscribe again"
@@ -408,72 +409,6 @@ class NativeConsumer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the consumer is closed: subscribe again")
-
-    # `TopicListener`, called by the topics
-
-    def on_missing(self, source: int) -> None:
-        if not self._closed and source not in self._deleted:
-            self._discovery.missing(self._topics[source])
-
-    def on_deliveries(self, deliveries: Deliveries) -> None:
-        if self._sink is not None:
-            self._sink.on_deliveries(deliveries)
-
-    def on_connected(self, source: int) -> None:
-        if self._sink is not None:
-            self._sink.on_connected((source,))
-
-    def on_disconnected(self, source: int) -> None:
-        if self._sink is not None:
-            self._sink.on_disconnected((source,))
-
-    def on_sought(self, source: int) -> None:
-        if self._sink is not None:
-            self._sink.on_sought((source,))
-
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        if self._sink is not None and source < self._announced:
-            self._sink.on_retrying(source, notice)
-
-    def on_failed(self, source: int, error: Exception) -> None:
-        if self._failure is not None:
-            return
-        self._failure = (error, source)
-        self._discovery.cancel()
-        text = "%s: the subscription %s has ended for good: %s"
-        log.error(text, self._topics[source].topic, self.subscription_name, error)
-        if self._sink is not None:
-            self._sink.on_failed(error, source)
-
-    def on_skipped(self, source: int, entries: Sequence[NoDelivery]) -> None:
-        if self._sink is not None:
-            self._sink.on_unread(source, entries)
-
-    def on_all_requested(self, source: int, unseen: Sequence[Delivery]) -> None:
-        if self._sink is not None:
-            self._sink.on_asked_all(unseen, (source,))
-
-    def on_end_of_topic(self, source: int) -> None:
-        self._notice(source, None)
-
-    def on_active_changed(self, source: int, active: bool) -> None:
-        self._notice(source, active)
-
-    def _notice(self, source: int, active: bool | None) -> None:
-        """Report an active change, or the end of a topic (None), once the sink knows the topic."""
-        if self._sink is None or source >= self._announced:
-            self._early.append((source, active))
-        elif active is None:
-            self._sink.on_end_of_topic(source)
-        else:
-            self._sink.on_active_changed(source, active)
-
-    def _announce(self) -> None:
-        """Report the notices that waited, because the sink knows all topics now."""
-        self._announced = len(self._topics)
-        early, self._early = self._early, []
-        for source, active in early:
-            self._notice(source, active)
 
 
 def _name_of(subscription: Subscription) -> str:

@@ -5,9 +5,10 @@ of its state:
 
 - `consumer_states`: the table of states. `broker_consumer`: state, session and consumer id.
 - `subscriber`: SUBSCRIBE, for one attachment after another. `seek`, `topic_rewind`,
-  `position_queries`: the other requests.
+  `redelivery_requests`, `position_queries`: the other requests.
 - `incoming_entries`: MESSAGE commands. `decompression_queue`: entries that wait.
-  `chunked_messages`, `skipped_entries`: entries that are not a message. `permits`: FLOW.
+  `chunk_handler`, `chunked_messages`, `skipped_entries`: entries that are not a message.
+  `permits`: FLOW.
 - `ack_writer`: ACK commands. `read_position`: where a reader is.
 
 Order on a connection: SUBSCRIBE, its answer, the acks that no broker has confirmed, and only then
@@ -43,6 +44,7 @@ from .memory_budget import MemoryBudget
 from .permits import Permits
 from .position_queries import PositionQueries
 from .read_position import ReadPosition
+from .redelivery_requests import RedeliveryRequests
 from .seek import Seek
 from .skipped_entries import SkippedEntries
 from .subscribe_commands import SubscribeCommands
@@ -144,7 +146,7 @@ class TopicConsumer:
             topic,
             loop,
             lambda entries: self._acks.ack_skipped(entries),
-            self._redeliver_lost_chunks,
+            lambda entries: self._redelivery.dropped_chunks(entries),
             lambda: self.permits.open <= 0,
             max_size,
             lambda entries: self._acks.ack_unreadable(
@@ -169,6 +171,15 @@ class TopicConsumer:
             self._flow,
         )
         self._rewind = TopicRewind(self._broker, self._incoming, self.permits, loop, self._flow)
+        self._redelivery = RedeliveryRequests(
+            self._broker,
+            self._chunked,
+            self._incoming,
+            self._rewind,
+            shared=subscribe_commands.shared,
+            reattach=self.reattach,
+            flow=self._flow,
+        )
         self._seek = Seek(
             self._broker,
             subscribe_commands,
@@ -366,43 +377,12 @@ class TopicConsumer:
         return answers
 
     def redeliver(self, entries: list[tuple[int, int]]) -> None:
-        """Request single entries again (Shared and Key_Shared).
-
-        Raises:
-            NotConnected: if no broker holds the consumer; then nothing was requested.
-        """
-        self._redeliver(self._broker.ready(), self._chunked.expand(entries))
-
-    def _redeliver(self, session: Session, entries: list[tuple[int, int]]) -> None:
-        consumer_id, most = self._broker.consumer_id, commands.MOST_IDS
-        for at in range(0, len(entries), most):
-            session.write(commands.redeliver(consumer_id, entries[at : at + most]))
-
-    def _redeliver_lost_chunks(self, entries: list[tuple[int, int]]) -> None:
-        """Request chunks again, because their messages could not be joined.
-
-        An ordered subscription does not redeliver single entries, so it attaches anew. During a
-        seek it does not: a seek that succeeds drops all incomplete messages.
-        """
-        session = self._broker.session
-        if session is None:
-            return
-        if self._subscribe_commands.shared:
-            self._redeliver(session, entries)
-        elif self._broker.state not in (State.SEEKING, State.SEEKING_BROKEN):
-            self.reattach()
+        """Request single entries again; see `RedeliveryRequests.entries`."""
+        self._redelivery.entries(entries)
 
     def redeliver_all(self) -> None:
-        """Request all unacked messages again.
-
-        If no broker holds the consumer, the next SUBSCRIBE has the same effect.
-        """
-        if not self._subscribe_commands.shared:
-            self._rewind.request()
-        elif self._broker.session is not None:
-            self._broker.session.write(commands.redeliver(self._broker.consumer_id, []))
-            self._incoming.drop_queued()
-            self._flow()
+        """Request all unacked messages again; see `RedeliveryRequests.everything`."""
+        self._redelivery.everything()
 
     # Positions
 
