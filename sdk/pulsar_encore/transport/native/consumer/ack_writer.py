@@ -23,27 +23,15 @@ class AckWriter:
     Args:
         broker: The consumer that acks.
         chunked: Knows the entries of chunked messages.
-        loop: The event loop of the connections.
-        timeout_s: Longest wait for an ack receipt, in s.
         durable: False for a reader, which has no acks.
 
     Attributes:
         written_s: Loop time of the last ACK; `Seek` waits for the broker to write it.
     """
 
-    def __init__(
-        self,
-        broker: BrokerConsumer,
-        chunked: ChunkedMessages,
-        loop: asyncio.AbstractEventLoop,
-        timeout_s: float,
-        *,
-        durable: bool,
-    ) -> None:
+    def __init__(self, broker: BrokerConsumer, chunked: ChunkedMessages, *, durable: bool) -> None:
         self._broker = broker
         self._chunked = chunked
-        self._loop = loop
-        self._timeout_s = timeout_s
         self._durable = durable
         self.written_s: float = -math.inf
 
@@ -57,13 +45,13 @@ class AckWriter:
             NotConnected: if no broker holds the consumer; then nothing was sent.
         """
         session, consumer_id = self._broker.ready(), self._broker.consumer_id
-        self.written_s = self._loop.time()
+        self.written_s = self._broker.loop.time()
         answers: list[asyncio.Future[Any]] = []
 
         def request() -> int:
             request_id = session.requests.new_id()
             doing = f"ack on {self._broker.topic}"
-            answers.append(session.requests.begin(request_id, doing, self._timeout_s))
+            answers.append(session.requests.begin(request_id, doing, self._broker.timeout_s))
             return request_id
 
         partial, most = plan.partial, commands.MOST_IDS
@@ -98,7 +86,7 @@ class AckWriter:
         """Ack entries that hold no messages for the application. A reader has no acks."""
         session = self._broker.session
         if session is not None and self._durable:
-            self.written_s = self._loop.time()
+            self.written_s = self._broker.loop.time()
             session.write(commands.individual_acks(self._broker.consumer_id, entries))
 
     def ack_unreadable(self, entries: Sequence[tuple[int, int]], error: ValidationError) -> None:
@@ -114,7 +102,7 @@ class AckWriter:
         """Ack an entry that cannot be read, for a reader too."""
         session = self._broker.session
         if session is not None:
-            self.written_s = self._loop.time()
+            self.written_s = self._broker.loop.time()
             which = [wire_commands.message_id(*entry)]
             session.send(wire_commands.ack(self._broker.consumer_id, which, validation_error=error))
 

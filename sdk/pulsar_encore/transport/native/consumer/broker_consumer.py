@@ -29,7 +29,7 @@ class BrokerConsumer:
         timeout_s: The operation timeout, in s.
 
     Attributes:
-        topic: Full name; of the partition, if any.
+        topic, loop, timeout_s: See above.
         session: The connection to the broker; None while no broker holds the consumer.
         consumer_id: The consumer id of the current attachment. Each attachment has an id of its
             own, so that late commands for an old attachment reach no consumer.
@@ -39,8 +39,8 @@ class BrokerConsumer:
         self.topic: str = topic
         self.session: Session | None = None
         self.consumer_id: int = -1
-        self._loop = loop
-        self._timeout_s = timeout_s
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.timeout_s: float = timeout_s
         self._machine = StateMachine()
         self._is_attached_or_ended = asyncio.Event()
 
@@ -134,11 +134,11 @@ class BrokerConsumer:
             NotConnected: if there was no answer within the operation timeout.
             PulsarException: if the broker refused or did not answer in time.
         """
-        deadline = self._loop.time() + self._timeout_s
+        deadline = self.loop.time() + self.timeout_s
         while True:
             session = await self.until_attached(deadline)
             try:
                 return await ask(session)
             except NotConnected:
-                if self._loop.time() >= deadline:
+                if self.loop.time() >= deadline:
                     raise

@@ -76,6 +76,15 @@ class Step(Enum):
 
 _S = State
 
+_AFTER_SEEK: Final = {
+    _S.SEEKING: _S.ATTACHED,
+    _S.SEEKING_BROKEN: _S.ATTACHED,
+    _S.CLOSED_BY_SEEK: _S.DETACHED,
+    _S.LOST_IN_SEEK: _S.DETACHED,
+    _S.CLOSING: _S.CLOSING,
+    _S.ENDED: _S.ENDED,
+}
+
 TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     Step.BEGIN_ATTACH: {_S.DETACHED: _S.ATTACHING},
     # An attempt that `close` cancels fails as well.
@@ -91,22 +100,8 @@ TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
     Step.SEND_SEEK: {_S.ATTACHED: _S.SEEKING},
     # The answer may be read together with the end of the connection. The task that waits for the
     # answer runs later, and meets LOST_IN_SEEK.
-    Step.SEEK_DONE: {
-        _S.SEEKING: _S.ATTACHED,
-        _S.SEEKING_BROKEN: _S.ATTACHED,
-        _S.CLOSED_BY_SEEK: _S.DETACHED,
-        _S.LOST_IN_SEEK: _S.DETACHED,
-        _S.CLOSING: _S.CLOSING,
-        _S.ENDED: _S.ENDED,
-    },
-    Step.SEEK_FAILED: {
-        _S.SEEKING: _S.ATTACHED,
-        _S.SEEKING_BROKEN: _S.ATTACHED,
-        _S.CLOSED_BY_SEEK: _S.DETACHED,
-        _S.LOST_IN_SEEK: _S.DETACHED,
-        _S.CLOSING: _S.CLOSING,
-        _S.ENDED: _S.ENDED,
-    },
+    Step.SEEK_DONE: _AFTER_SEEK,
+    Step.SEEK_FAILED: _AFTER_SEEK,
     # While ATTACHING, the request for SUBSCRIBE fails and ends the attempt.
     Step.LOSE: {
         _S.DETACHED: _S.DETACHED,

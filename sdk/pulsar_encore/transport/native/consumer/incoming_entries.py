@@ -7,7 +7,6 @@ it read; `on_entries_end` then passes them on in order.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -50,7 +49,6 @@ class IncomingEntries:
         acks: Acks entries without messages.
         skipped: Acks or reports entries that are not delivered.
         listener: Receives the deliveries.
-        loop: The event loop of the connections.
         reattach: Leaves the broker and attaches anew.
         flow: Gives the permits that are due.
 
@@ -74,7 +72,6 @@ class IncomingEntries:
         acks: AckWriter,
         skipped: SkippedEntries,
         listener: TopicListener,
-        loop: asyncio.AbstractEventLoop,
         reattach: Callable[[], None],
         flow: Callable[[], None],
     ) -> None:
@@ -88,7 +85,7 @@ class IncomingEntries:
         self.queue: DecompressionQueue = DecompressionQueue(
             budget,
             codecs,
-            loop,
+            broker.loop,
             reader.unpack,
             self._on_left_queue,
             self._delivered_so_far,
@@ -98,7 +95,6 @@ class IncomingEntries:
         self._acks = acks
         self._skipped = skipped
         self._listener = listener
-        self._loop = loop
         self._reattach = reattach
         self._flow = flow
         self._chunks = ChunkHandler(
@@ -204,7 +200,7 @@ class IncomingEntries:
 
     def on_entries_end(self) -> None:
         """Pass on all entries of one read; see `ConsumerHandler`."""
-        self.arrived_s = self._loop.time()
+        self.arrived_s = self._broker.loop.time()
         if self.queue.waiting:
             self.queue.advance()
         self._after_queue()

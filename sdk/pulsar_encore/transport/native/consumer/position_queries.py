@@ -18,20 +18,14 @@ class PositionQueries:
         broker: The consumer that asks.
         partition: Partition number, or -1.
         position: Where a reader is; None for a durable subscription.
-        timeout_s: The operation timeout, in s.
     """
 
     def __init__(
-        self,
-        broker: BrokerConsumer,
-        partition: int,
-        position: ReadPosition | None,
-        timeout_s: float,
+        self, broker: BrokerConsumer, partition: int, position: ReadPosition | None
     ) -> None:
         self._broker = broker
         self._partition = partition
         self._position = position
-        self._timeout_s = timeout_s
 
     async def has_message_available(self) -> bool:
         """Return whether a message is stored behind the last delivered one.
@@ -70,7 +64,7 @@ class PositionQueries:
                 consumer_id, request_id=request_id
             ),
             f"last message id of {self._broker.topic}",
-            self._timeout_s,
+            self._broker.timeout_s,
         )
         return answer
 

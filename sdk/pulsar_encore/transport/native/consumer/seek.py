@@ -38,8 +38,6 @@ class Seek:
         broker: The consumer to seek.
         commands: Translates message ids.
         acks: Knows when an ack was sent last.
-        loop: The event loop of the connections.
-        timeout_s: The operation timeout, in s.
         succeeded: Called with the target as soon as the broker has answered, before the consumer
             attaches again.
         begin_attach: Attaches at once, without backoff.
@@ -52,8 +50,6 @@ class Seek:
         broker: BrokerConsumer,
         commands: SubscribeCommands,
         acks: AckWriter,
-        loop: asyncio.AbstractEventLoop,
-        timeout_s: float,
         succeeded: Callable[[MessageId | int], None],
         begin_attach: Callable[[], None],
         lost: Callable[[], None],
@@ -62,8 +58,6 @@ class Seek:
         self._broker = broker
         self._commands = commands
         self._acks = acks
-        self._loop = loop
-        self._timeout_s = timeout_s
         self._succeeded = succeeded
         self._begin_attach = begin_attach
         self._lost = lost
@@ -87,7 +81,7 @@ class Seek:
             ClosedError: if the consumer was closed.
         """
         async with self._turn:
-            deadline = self._loop.time() + self._timeout_s
+            deadline = self._broker.loop.time() + self._broker.timeout_s
             while not await self._try(target, deadline):
                 pass
 
@@ -103,20 +97,20 @@ class Seek:
             await session.ask(
                 lambda request_id: self._command(request_id, target),
                 f"seek on {broker.topic}",
-                self._timeout_s,
+                self._broker.timeout_s,
             )
         except NotConnected:
             # The connection ended before the answer. The broker may have sought or not; a second
             # seek to the same target does no harm.
             self._failed()
-            if self._loop.time() >= deadline:
+            if self._broker.loop.time() >= deadline:
                 raise
             return False
         except PulsarException as error:
             self._failed()
             # An earlier seek is still running at the broker: its connection was lost, or its call
             # was cancelled.
-            if FENCED not in str(error) or self._loop.time() + _RETRY_S >= deadline:
+            if FENCED not in str(error) or self._broker.loop.time() + _RETRY_S >= deadline:
                 raise
             await asyncio.sleep(_RETRY_S)
             return False
@@ -145,9 +139,9 @@ class Seek:
 
         The wait is bounded, because entries without messages are acked as they arrive.
         """
-        end = self._loop.time() + 4 * _WRITTEN_S
+        end = self._broker.loop.time() + 4 * _WRITTEN_S
         while True:
-            rest = min(self._acks.written_s + _WRITTEN_S, end) - self._loop.time()
+            rest = min(self._acks.written_s + _WRITTEN_S, end) - self._broker.loop.time()
             if rest <= 0:
                 return
             await asyncio.sleep(rest)

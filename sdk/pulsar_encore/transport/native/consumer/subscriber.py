@@ -42,8 +42,6 @@ class Subscriber:
         queries: Asks for the last message.
         position: Where a reader is; None for a durable subscription.
         ids: Consumer ids of the client.
-        loop: The event loop of the connections.
-        timeout_s: The operation timeout, in s.
         epoch: Returns the consumer epoch.
         is_elsewhere: Returns True if the client has moved to another cluster.
         on_missing: Called when the broker does not know a topic that was attached before.
@@ -66,8 +64,6 @@ class Subscriber:
         queries: PositionQueries,
         position: ReadPosition | None,
         ids: Iterator[int],
-        loop: asyncio.AbstractEventLoop,
-        timeout_s: float,
         epoch: Callable[[], int],
         is_elsewhere: Callable[[], bool],
         on_missing: Callable[[], None],
@@ -87,8 +83,6 @@ class Subscriber:
         self._queries = queries
         self._position = position
         self._ids = ids
-        self._loop = loop
-        self._timeout_s = timeout_s
         self._epoch = epoch
         self._is_elsewhere = is_elsewhere
         self._on_missing = on_missing
@@ -140,7 +134,7 @@ class Subscriber:
         """Note that the broker does not know the topic, or refuses it under this name."""
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
-                self.missing_s = self._loop.time()
+                self.missing_s = self._broker.loop.time()
                 self._is_new = True
             self._on_missing()
 
@@ -150,7 +144,7 @@ class Subscriber:
         """Send SUBSCRIBE. If it fails, neither side keeps the consumer."""
         doing = f"subscribe {self._commands.name!r} to {self._topic}"
         try:
-            await session.ask(make, doing, self._timeout_s)
+            await session.ask(make, doing, self._broker.timeout_s)
         except NotConnected:
             raise
         except (asyncio.CancelledError, TransportTimeout):
@@ -194,7 +188,7 @@ class Subscriber:
                     consumer_id, request_id=request_id, publish_time_ms=publish_time_ms
                 ),
                 f"seek on {self._topic}",
-                self._timeout_s,
+                self._broker.timeout_s,
             )
         except BaseException:
             self.abandon(session, consumer_id)

@@ -122,8 +122,6 @@ class TopicConsumer:
         self.topic: str = topic
         self.partition: int = partition
         self.permits: Permits = Permits(queue_size, most_bytes)
-        self._loop = loop
-        self._timeout_s = timeout_s
         self._subscribe_commands = subscribe_commands
         self._listener = listener
         self._started = False  # the delivery listener asked for messages
@@ -132,7 +130,7 @@ class TopicConsumer:
         if not durable:
             self._position = subscribe_commands.read_position(topic, partition, is_new=is_new)
         self._broker = BrokerConsumer(topic, loop, timeout_s)
-        self._queries = PositionQueries(self._broker, partition, self._position, timeout_s)
+        self._queries = PositionQueries(self._broker, partition, self._position)
         self._attachment = Attachment(
             lookup,
             topic,
@@ -153,7 +151,7 @@ class TopicConsumer:
                 entries, pb.CommandAck.UncompressedSizeCorruption
             ),
         )
-        self._acks = AckWriter(self._broker, self._chunked, loop, timeout_s, durable=durable)
+        self._acks = AckWriter(self._broker, self._chunked, durable=durable)
         self._incoming = IncomingEntries(
             number,
             self._broker,
@@ -166,11 +164,10 @@ class TopicConsumer:
             self._acks,
             SkippedEntries(number, topic, self._acks, listener, durable=durable),
             listener,
-            loop,
             self.reattach,
             self._flow,
         )
-        self._rewind = TopicRewind(self._broker, self._incoming, self.permits, loop, self._flow)
+        self._rewind = TopicRewind(self._broker, self._incoming, self.permits, self._flow)
         self._redelivery = RedeliveryRequests(
             self._broker,
             self._chunked,
@@ -184,8 +181,6 @@ class TopicConsumer:
             self._broker,
             subscribe_commands,
             self._acks,
-            loop,
-            timeout_s,
             self._on_sought,
             self._attachment.begin,
             self._on_lost_by_seek,
@@ -198,8 +193,6 @@ class TopicConsumer:
             self._queries,
             self._position,
             ids,
-            loop,
-            timeout_s,
             lambda: self._incoming.epoch,
             lambda: self._attachment.is_elsewhere,
             lambda: listener.on_missing(number),
@@ -266,7 +259,7 @@ class TopicConsumer:
         self.permits.reset(keeps=self._position is not None)
         if self._position is None:
             self._incoming.queue.release_held()
-        self._incoming.arrived_s = self._loop.time()
+        self._incoming.arrived_s = self._broker.loop.time()
         if self._started:
             # The listener sends unconfirmed acks within this call. The broker must have them
             # before the first permit, or it would send the acked messages again.
@@ -427,7 +420,7 @@ class TopicConsumer:
                     self._broker.consumer_id, request_id=request_id
                 ),
                 f"unsubscribe {self._subscribe_commands.name!r} from {self.topic}",
-                self._timeout_s,
+                self._broker.timeout_s,
             )
         )
         self.abandon()
@@ -448,13 +441,13 @@ class TopicConsumer:
             await session.ask(
                 lambda request_id: wire_commands.close_consumer(consumer_id, request_id=request_id),
                 f"close the consumer of {self.topic}",
-                self._timeout_s,
+                self._broker.timeout_s,
             )
 
     def abandon(self) -> None:
         """Leave at once, without a command; the broker notices when the connection ends."""
         end_all(
-            self._loop,
+            self._broker.loop,
             self._broker.end,
             self._attachment.abandon,
             self._rewind.cancel,

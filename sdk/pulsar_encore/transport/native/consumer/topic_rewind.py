@@ -28,7 +28,6 @@ class TopicRewind:
         broker: The consumer that asks.
         incoming: Entries that arrive, and the consumer epoch.
         permits: The topic's permits.
-        loop: The event loop of the connections.
         flow: Gives the permits that are due. None are given while a rewind is pending, because
             they would make the broker read.
     """
@@ -38,13 +37,11 @@ class TopicRewind:
         broker: BrokerConsumer,
         incoming: IncomingEntries,
         permits: Permits,
-        loop: asyncio.AbstractEventLoop,
         flow: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._incoming = incoming
         self._permits = permits
-        self._loop = loop
         self._flow = flow
         self._timer: asyncio.TimerHandle | None = None
 
@@ -57,7 +54,7 @@ class TopicRewind:
         """Rewind, or let the next attachment do so if no broker holds the consumer."""
         self._incoming.begin_epoch()
         if self._broker.session is not None and self._timer is None:
-            self._send_when_quiet(self._loop.time() + _LONGEST_S)
+            self._send_when_quiet(self._broker.loop.time() + _LONGEST_S)
 
     def cancel(self) -> None:
         """Forget a pending rewind, because SUBSCRIBE has the same effect."""
@@ -70,11 +67,13 @@ class TopicRewind:
         session = self._broker.session
         if session is None:
             return
-        now, arrived_s = self._loop.time(), self._incoming.arrived_s
+        now, arrived_s = self._broker.loop.time(), self._incoming.arrived_s
         is_quiet = now - arrived_s >= _QUIET_S
         if self._permits.open > 0 and not is_quiet and now < deadline:
             wait = min(deadline, arrived_s + _QUIET_S) - now
-            self._timer = self._loop.call_later(max(0.001, wait), self._send_when_quiet, deadline)
+            self._timer = self._broker.loop.call_later(
+                max(0.001, wait), self._send_when_quiet, deadline
+            )
             return
         # The broker puts the epoch into every MESSAGE that it sends from now on. Entries with an
         # earlier one were on their way; `IncomingEntries` drops them.
