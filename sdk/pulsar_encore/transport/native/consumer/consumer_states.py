@@ -39,7 +39,7 @@ class State(Enum):
     SEEKING = "seeking"
     """Attached; SEEK was sent and is not answered."""
     SEEKING_BROKEN = "seeking, with a broken entry"
-    """As SEEKING. An entry arrived that cannot be read, so the consumer attaches anew once SEEK is
+    """As SEEKING. An entry arrived that cannot be read, so the consumer attaches again once SEEK is
     answered. If the seek succeeds, that entry may not be wanted any more."""
     CLOSED_BY_SEEK = "closed by a seek"
     """The broker closed the consumer, as it does during a seek. SEEK is not answered yet."""
@@ -68,8 +68,8 @@ class Step(Enum):
     SEEK_DONE = "SEEK was answered"
     SEEK_FAILED = "the broker refused SEEK, the answer was lost, or the call was cancelled"
     LOSE = "the connection ended"
-    CLOSED_BY_BROKER = "CLOSE_CONSUMER came"
-    REATTACH = "the client wants to leave the broker and attach anew"
+    CLOSED_BY_BROKER = "the broker sent CLOSE_CONSUMER"
+    REATTACH = "the client wants to leave the broker and attach again"
     END = "the application closes the consumer"
     FINISH = "the broker does not hold the closed consumer any more"
 

@@ -60,8 +60,8 @@ class DecompressionQueue:
         codecs: Where payloads are decompressed.
         loop: The event loop that handles the entries.
         unpack: Decompresses a payload; called in the codecs' thread.
-        handle: Called with an entry that has left the queue and its content, or the error that
-            came of decompressing it.
+        handle: Called with an entry that has left the queue and its content, or the error of
+            decompressing it.
         delivered: Returns how many messages of this topic were delivered so far, including those
             that `handle` has just added.
         advanced: Called when entries have left the queue at another time than in `advance`.

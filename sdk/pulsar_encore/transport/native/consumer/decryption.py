@@ -62,7 +62,7 @@ class Decryption:
             return self._action, DecryptionError(why)
         try:
             return keys.decrypt(
-                metadata, payload, lambda name, told: _private_key(reader, name, told)
+                metadata, payload, lambda name, fields: _private_key(reader, name, fields)
             )
         except EncoreError as error:
             return self._action, error

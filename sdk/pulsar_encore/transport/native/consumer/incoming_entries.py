@@ -49,7 +49,7 @@ class IncomingEntries:
         acks: Acks entries without messages.
         skipped: Acks or reports entries that are not delivered.
         listener: Receives the deliveries.
-        reattach: Leaves the broker and attaches anew.
+        reattach: Leaves the broker and attaches again.
         flow: Gives the permits that are due.
 
     Attributes:
@@ -288,7 +288,7 @@ class IncomingEntries:
     def _broken(self, ledger: int, entry: int, error: EntryError) -> None:
         """Request a broken entry again, or skip it if it was broken before.
 
-        Only the broker knows how many permits a broken entry used. The consumer attaches anew,
+        Only the broker knows how many permits a broken entry used. The consumer attaches again,
         which resets the permits to 0 on both sides.
         """
         if self._broker.session is None:

@@ -58,7 +58,7 @@ class RedeliveryRequests:
     def dropped_chunks(self, entries: list[EntryKey]) -> None:
         """Request chunks again, because their messages could not be joined.
 
-        An ordered subscription does not redeliver single entries, so it attaches anew. During a
+        An ordered subscription does not redeliver single entries, so it attaches again. During a
         seek it does not: a seek that succeeds drops all incomplete messages.
         """
         session = self._broker.session

@@ -42,7 +42,7 @@ class Seek:
             attaches again.
         begin_attach: Attaches at once, without backoff.
         lost: Called when the seek failed and no broker holds the consumer any more.
-        reattach: Leaves the broker and attaches anew.
+        reattach: Leaves the broker and attaches again.
     """
 
     def __init__(

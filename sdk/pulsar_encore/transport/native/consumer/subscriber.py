@@ -93,7 +93,7 @@ class Subscriber:
         """Subscribe on a session.
 
         Returns:
-            The consumer id, and the consumer epoch that the broker was told.
+            The consumer id, and the consumer epoch in SUBSCRIBE.
 
         Raises:
             ClosedError: if the consumer was closed meanwhile.
@@ -176,8 +176,8 @@ class Subscriber:
         """Seek a reader to a time again, because no message arrived since the first seek.
 
         The broker dropped the reader's subscription, and its position, with the connection. This
-        SEEK makes the broker create the subscription anew. The broker keeps that subscription and
-        its position while the seek closes the consumer, and the next SUBSCRIBE continues there.
+        method subscribes and sends SEEK. The broker keeps the new subscription and its
+        position while the seek closes the consumer, and the next SUBSCRIBE continues there.
         """
         consumer_id = next(self._ids)
         session.attach_consumer(consumer_id, self._handler)
