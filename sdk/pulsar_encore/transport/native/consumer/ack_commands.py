@@ -1,9 +1,8 @@
-"""Acks and redelivery requests of many entries, encoded by hand.
+"""ACK and REDELIVER commands for thousands of entries, encoded by hand.
 
-Owns the bytes of the two commands that name entries by the thousand: what they share is made once
-per ledger, which is a tenth of the cost of an object per id (wire-protocol notes, section 9). The
-result is what `wire.commands` would write, but for the partition, which is left at its default.
-Commands are of bounded size.
+The bytes that the ids of a ledger share are made once per ledger. That takes a tenth of the time of
+an object for each id (wire-protocol notes, section 9). The result equals the encoding by
+`wire.commands`, except that ids have no partition. Commands have a bounded size.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _WORD: Final = 0xFFFFFFFFFFFFFFFF
 
 
 def varint(value: int) -> bytes:
-    """A number from 0 to 2**64 - 1 as protobuf writes it."""
+    """Encode a number from 0 to 2**64 - 1 as protobuf does."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -53,13 +52,13 @@ def individual_acks(
     partial: Sequence[tuple[int, int, int, int]] = (),
     request_id: int | None = None,
 ) -> bytes:
-    """One ACK of whole entries and of parts of batches.
+    """Encode an ACK of whole entries and of parts of batches.
 
     Args:
-        consumer_id: Whose.
-        entries: (ledger, entry).
-        partial: (ledger, entry, batch size, mask of the indexes still unacked).
-        request_id: The broker answers it.
+        consumer_id: The consumer that acks.
+        entries: (ledger, entry) of each entry.
+        partial: (ledger, entry, batch size, mask of the unacked indexes) of each batch.
+        request_id: Makes the broker answer.
     """
     parts = _ids(_ACK[1], entries)
     for ledger, entry, size, mask in partial:
@@ -70,12 +69,12 @@ def individual_acks(
 def cumulative_ack(
     consumer_id: int, ledger: int, entry: int, request_id: int | None = None
 ) -> bytes:
-    """One cumulative ACK.
+    """Encode a cumulative ACK.
 
     Args:
-        consumer_id: Whose.
-        ledger, entry: Up to and with which entry; -1 is before the first of its ledger.
-        request_id: The broker answers it.
+        consumer_id: The consumer that acks.
+        ledger, entry: The last acked entry; entry -1 is before the first one of its ledger.
+        request_id: Makes the broker answer.
     """
     parts = _ids(_ACK[1], [(ledger, entry)])
     return _frame(_ACK[0], consumer_id, _CUMULATIVE, parts, _request(request_id))
@@ -84,7 +83,7 @@ def cumulative_ack(
 def redeliver(
     consumer_id: int, entries: Sequence[tuple[int, int]], epoch: int | None = None
 ) -> bytes:
-    """One REDELIVER_UNACKNOWLEDGED_MESSAGES; no entries mean all that the consumer holds."""
+    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; no entries mean all unacked ones."""
     after = b"" if epoch is None else _EPOCH + varint(epoch)
     return _frame(_REDELIVER[0], consumer_id, b"", _ids(_REDELIVER[1], entries), after)
 
@@ -103,7 +102,7 @@ def _frame(head: bytes, consumer_id: int, kind: bytes, ids: list[bytes], after: 
 
 
 def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The ids of entries, two pieces for each: what it shares with its ledger, and the entry."""
+    """Encode the ids of entries: for each the bytes that its ledger shares, then the entry."""
     parts: list[bytes] = []
     last = -1
     short = long = b""
