@@ -7,7 +7,6 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 from native_kit import TOPIC, Collector, Rig, run, settle, subscription
@@ -21,7 +20,7 @@ from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.interface import AckPlan, SkipReason
 from pulsar_encore.transport.native.client_settings import ClientSettings
-from pulsar_encore.transport.native.connection.session import Session
+from pulsar_encore.transport.native.consumer import ack_writer
 from pulsar_encore.transport.native.consumer.chunked_messages import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
@@ -190,14 +189,14 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
 ) -> None:
     """It was asked for again for ever: 696 MB in a minute, and never acked."""
     acks: list[pb.CommandAck] = []
-    send = Session.send
+    ack = ack_writer.wire_commands.ack
 
-    def recorded(session: Session, command: Message) -> None:
-        if isinstance(command, pb.CommandAck):
-            acks.append(command)
-        send(session, command)
+    def recorded(*args: Any, **fields: Any) -> pb.BaseCommand:
+        command = ack(*args, **fields)
+        acks.append(command.ack)
+        return command
 
-    monkeypatch.setattr(Session, "send", recorded)
+    monkeypatch.setattr(ack_writer.wire_commands, "ack", recorded)
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_uncompressed_size=2_000))
@@ -319,7 +318,7 @@ def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int)
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
         link, listener = await opened(rig)
-        source = link._sources[0]
+        source = link.topic_consumers[0]
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
         )
