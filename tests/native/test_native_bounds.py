@@ -7,6 +7,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 from native_kit import TOPIC, Collector, Rig, run, settle, subscription
@@ -20,7 +21,7 @@ from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.interface import AckPlan, SkipReason
 from pulsar_encore.transport.native.client_settings import ClientSettings
-from pulsar_encore.transport.native.consumer import ack_writer
+from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.consumer.chunked_messages import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
@@ -189,14 +190,14 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
 ) -> None:
     """It was asked for again for ever: 696 MB in a minute, and never acked."""
     acks: list[pb.CommandAck] = []
-    ack = ack_writer.wire_commands.ack
+    send = Session.send
 
-    def recorded(*args: Any, **fields: Any) -> pb.BaseCommand:
-        command = ack(*args, **fields)
-        acks.append(command.ack)
-        return command
+    def recorded(session: Session, command: Message) -> None:
+        if isinstance(command, pb.CommandAck):
+            acks.append(command)
+        send(session, command)
 
-    monkeypatch.setattr(ack_writer.wire_commands, "ack", recorded)
+    monkeypatch.setattr(Session, "send", recorded)
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_uncompressed_size=2_000))
