@@ -13,7 +13,7 @@ from consumer_kit import TOPIC
 from pulsar_encore.consumer.leasing.lanes import Lanes
 from pulsar_encore.consumer.receiving.queue import ReceiveQueue
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 
 LONG = 1 << 40
 

@@ -11,7 +11,7 @@ from pulsar_encore.consumer.settling.ownership import Ownership
 from pulsar_encore.consumer.settling.settlement import Settlement
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import Entry, EntryKey
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.core.verdicts import Verdicts
 
 TOPIC = "persistent://public/default/t"

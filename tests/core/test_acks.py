@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.acks import Acks, Unsent
-from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates, Flush
+from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, Duplicates, Flush
 from pulsar_encore.core.entry import ACKED, Entry, EntryKey
 
 SIZE = 3

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core.entry import HELD, QUEUED, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 
 steps = st.lists(
     st.tuples(st.just("come"), st.integers(0, 30), st.integers(1, 8))

@@ -15,7 +15,7 @@ from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.due import DueBatch
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 KEY = (7, 3)

@@ -18,7 +18,7 @@ from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settling.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.options import ConsumerOptions
 
 FEW, MANY = 10_000, 40_000

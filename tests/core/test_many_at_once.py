@@ -14,7 +14,7 @@ from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.core import source_state as module
+from pulsar_encore.core import topic_state as module
 from pulsar_encore.core.entry import (
     ACKED,
     AWAY,
@@ -28,7 +28,7 @@ from pulsar_encore.core.entry import (
     drop_queued_alone,
     release_alone,
 )
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 
 STATES = (AWAY, QUEUED, HELD, NACKED, LEAVING)
 COUNT = 80

@@ -27,7 +27,7 @@ from pulsar_encore.core import attempts
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.due import DueBatch
 from pulsar_encore.core.entry import EntryKey
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.message import Message
 
 KEYS = [(1, number) for number in range(3)]

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from core_kit import TOPIC
 
-from pulsar_encore.core import source_state
+from pulsar_encore.core import topic_state
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import AWAY, HELD, QUEUED, Entry
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 
 
 def in_order() -> SourceState:
@@ -36,7 +36,7 @@ def arrived(state: SourceState, number: int, size: int = 1) -> Entry:
 def test_times_of_what_another_consumer_got_do_not_pile_up(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(source_state, "_MAX_AWAY", 50)
+    monkeypatch.setattr(topic_state, "_MAX_AWAY", 50)
     state = in_order()
     for number in range(1_000):
         entry = arrived(state, number, size)

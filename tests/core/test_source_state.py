@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.consumer.receiving.queue import ReceiveQueue
-from pulsar_encore.core.duplicates import UNCERTAIN_MS
+from pulsar_encore.core.duplicate_window import UNCERTAIN_MS
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
 from pulsar_encore.ids import MessageId
 from pulsar_encore.message import Message

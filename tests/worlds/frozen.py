@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_encore.core.acks import Acks
 from pulsar_encore.core.cumulative import CumulativeAck, Position
-from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
+from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.packed import PackedEntries
 from pulsar_encore.core.rewind import Rewind, _Owed
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 
 if TYPE_CHECKING:
     from small_world import App, Look

@@ -22,7 +22,7 @@ from pulsar_encore.consumer.consumer import Consumer
 from pulsar_encore.consumer.opening import assemble
 from pulsar_encore.core.due import DueBatch, MessageKey
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, EntryKey
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
 from pulsar_encore.options import ConsumerOptions

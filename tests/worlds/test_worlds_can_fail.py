@@ -10,10 +10,10 @@ from search import Found, reached, search
 from small_world import Event, Plan
 
 from pulsar_encore.consumer.receiving.queue import ReceiveQueue
-from pulsar_encore.core import duplicates
+from pulsar_encore.core import duplicate_window as duplicates
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.message import Message
 
 M0 = ((1, 0), 0)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..awaiting import Acted, ActedLast, Acting, Confirming, Handed, Refused
-from ..core.source_state import SourceState
+from ..core.topic_state import SourceState
 from ..errors import EncoreError
 from ..loops import Place, running_loop
 from ..mailbox import Mailbox

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from ..awaiting import settles
 from ..backoff import BackoffLike, to_ms
 from ..closing import seen
-from ..core.source_state import SourceState
+from ..core.topic_state import SourceState
 from ..errors import ClosedError, ConfigurationError
 from ..exceptions import (
     CumulativeAcknowledgementNotAllowedError,

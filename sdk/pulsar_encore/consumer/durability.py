@@ -21,7 +21,7 @@ from ..core.due import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
-from ..core.source_state import SourceState
+from ..core.topic_state import SourceState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..ids import MessageId
 from ..options import ConsumerOptions

@@ -13,7 +13,7 @@ from collections.abc import Container, Sequence
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
 from ..core.rewind import Admission, Rewind
-from ..core.source_state import SourceState
+from ..core.topic_state import SourceState
 from ..errors import StateMismatchError
 from ..timer import now_ms
 from ..transport.base import (

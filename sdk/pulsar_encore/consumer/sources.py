@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
-from ..core.source_state import SourceState
+from ..core.topic_state import SourceState
 from ..options import ConsumerOptions
 from ..timer import now_ms
 from ..topic_names import partition_of

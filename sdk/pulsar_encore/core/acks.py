@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from .cumulative import CumulativeAck, Position
-from .duplicates import Connection, Duplicates, Flush
+from .duplicate_window import Connection, Duplicates, Flush
 from .entry import Entry, EntryKey
 
 

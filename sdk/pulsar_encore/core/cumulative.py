@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from .duplicates import UNCERTAIN_MS, Connection, Duplicates, Flush
+from .duplicate_window import UNCERTAIN_MS, Connection, Duplicates, Flush
 from .entry import EntryKey
 
 

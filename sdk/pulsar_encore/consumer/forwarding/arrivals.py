@@ -12,7 +12,7 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...core.verdicts import Verdicts
 from ...errors import UnreadableError
 from ...letters.counting import parked_attempts

@@ -18,7 +18,7 @@ from typing import Final
 
 from ...backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...core.attempts import Failures
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...letters.counting import reconsume_attempt, used_up
 from ...letters.evidence import Evidence, evidence_of

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from ...backoff import to_ms
 from ...core.entry import HELD, NACKED
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...core.verdicts import DeadLetter, Park, Verdicts, Wait
 from ...letters.evidence import Evidence, evidence_of
 from ...message import Held, Message

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from ...backoff import seconds_of
 from ...core.entry import HELD
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
 from ...ids import MessageId
 from ...message import Held, Message

@@ -17,7 +17,7 @@ from ...backoff import to_ms
 from ...core.due import MessageKey, precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
 from ...ids import MessageId

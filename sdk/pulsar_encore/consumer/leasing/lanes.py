@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Final
 
 from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import UnreadableError
 from ...message import Message, RawMessage
 from ...timer import Alarm, now_ms

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ...core.due import bucket_edge
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
 from ...loops import Place
 from ...message import Message

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from ...core.acks import Unsent
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import TransportError
 from ...options import ConsumerOptions
 from ...timer import now_ms

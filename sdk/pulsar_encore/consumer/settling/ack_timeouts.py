@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...core.due import precision_bits
 from ...core.entry import Entry
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...timer import Alarm, due_in_ms
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import ConfigurationError, MessageNotHeldError
 from ...exceptions import OperationNotSupported
 from ...ids import MessageId, check_batch

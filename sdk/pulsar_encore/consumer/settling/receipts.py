@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from ...core.acks import Unsent
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...timer import now_ms
 
 

@@ -18,7 +18,7 @@ from ...backoff import backoff_of
 from ...core.due import DueBatch, MessageKey, precision_bits
 from ...core.due_index import DueIndex
 from ...core.entry import Entry, EntryKey, set_bits
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import TransportError
 from ...exceptions import NotConnected
 from ...letters.evidence import evidence_of

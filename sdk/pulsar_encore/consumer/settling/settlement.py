@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import SourceState
+from ...core.topic_state import SourceState
 from ...errors import MessageNotHeldError
 from ...ids import MessageId
 from ...message import Held, Message, of_one_entry

@@ -32,7 +32,7 @@ from .acks import Acks, Unsent
 from .attempts import Attempts
 from .due import DueBatch, MessageKey
 from .due_index import DueIndex
-from .duplicates import ASKED, RECONNECTED, REWOUND, UNKNOWN, Duplicates
+from .duplicate_window import ASKED, RECONNECTED, REWOUND, UNKNOWN, Duplicates
 from .durable import Durable
 from .entry import (
     ACKED,
