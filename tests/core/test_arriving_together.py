@@ -81,7 +81,7 @@ class Twin:
     def told(self) -> tuple[object, ...]:
         rewind = self.state.rewind
         follows = None if rewind is None else (rewind._at, rewind._edge, list(rewind._owed.items()))
-        here = sorted((key, e.state[0], e.again) for key, e in self._entries.items() if e.live)
+        here = sorted((key, e.state[0], e.causes) for key, e in self._entries.items() if e.live)
         return self.state.unacked, here, len(self.state.acks), follows
 
 

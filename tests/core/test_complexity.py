@@ -213,8 +213,8 @@ def test_acking_each_message_cumulatively_is_linear_in_what_it_settles() -> None
     def acked(count: int) -> int:
         source, entries = source_with(count, shared=False)
         steps = Steps()
-        source._entries, before = Walked(steps), source._entries
-        source._entries.update(before)
+        source.table.entries, before = Walked(steps), source.table.entries
+        source.table.entries.update(before)
         with steps:
             for entry in entries[:100]:
                 source.ack_cumulative(entry.key, 0, 1)

@@ -14,7 +14,7 @@ from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.core import topic_state as module
+from pulsar_encore.core import entry_table as module
 from pulsar_encore.core.entry import (
     ACKED,
     AWAY,
@@ -94,10 +94,10 @@ def observed(source: SourceState) -> Any:
     rewind = source.rewind
     return (
         source.unacked,
-        {key: (bytes(entry.state), entry.active) for key, entry in source._entries.items()},
+        source.snapshot()["entries"],
         len(source.nacks),
         len(source.acks),
-        dict(source.attempts.copies),
+        dict(source.window.unattempted),
         None if rewind is None else rewind._owed.items(),
     )
 

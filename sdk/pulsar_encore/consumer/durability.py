@@ -294,7 +294,7 @@ class Durability:
             return topic in self._sources or topic in read or base_name(topic) in read
 
         for state in self._states:
-            state.durable = None  # or what is under way would be written again
+            state.end_durability()  # or what is under way would be written again
         self._store.forget(options.subscription_name, ours)
 
     async def close(self) -> None:
@@ -354,7 +354,7 @@ class Durability:
             for durable in self._sources.values():
                 durable.forget_buried(math.inf)
         for state in self._states:
-            state.durable = None
+            state.end_durability()
         for durable in self._sources.values():
             durable.close()
         self._sources.clear()

@@ -194,19 +194,19 @@ class Intake:
         states = self._sources.heard("doubtful", only)
         self._acks.doubtful(states)
         for state in states:  # a copy may be the reconnect's, which the broker does not count
-            state.duplicates.asked_all = False
+            state.window.all_requested = False
         self._announcer.doubtful(only)
 
     def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
         for state in self._sources.of(only):
             if state.shared:
-                state.duplicates.asked_all = True
+                state.window.all_requested = True
         for each in unseen:
             state, key = self._sources.by_number[each.source], (each.ledger, each.entry)
             if each.batch_size > 1:
                 state.attempts.batch_asked(key)
             else:
-                state.overlook(key, 1)
+                state.ignore_copy(key, 1)
 
     def on_sought(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("sought", only)

@@ -107,7 +107,7 @@ class Sources:
         )
         if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
             state.acks.rewound()
-            state.duplicates.asked_all = shared
+            state.window.all_requested = shared
         self._catch_up(state)
         return state
 

@@ -1,24 +1,28 @@
-"""What may come twice, and why: the causes by name, and what is remembered for each.
+"""Recognises deliveries that repeat a message which is settled or still waiting here.
 
-Owns `Duplicates`, one per source. A copy of something that is settled here, or that waits, may be
-on its way all the same:
-- RECONNECTED: a new connection brings everything unacked again;
-- ASKED: its redelivery was asked for, and an ack after that does not overtake it;
-- REWOUND: all of the source was asked for, which overtakes the acks of the last moments;
-- UNKNOWN: it was acked while it was not here, by an old hand-over or by an id;
-- a lost connection: an ack sent in its last moments may not have arrived (a broker answers before
-  it persists, consumer-semantics notes 6.6), nor one that was not confirmed, where acks are; so
-  what it covers is in doubt until the ack was sent again and a while has passed.
-What was acked longer ago is no duplicate: when that comes again, somebody wanted it to (an
-operator's cursor reset), and swallowing it would lose it. All of it is bounded, the oldest is
-forgotten first; forgetting costs a duplicate at the application.
+`DuplicateWindow` belongs to one topic. A second copy of a message can be under way for one of three
+reasons, which `Cause` names:
+
+- RECONNECT: after a reconnect the broker sends every unacked message again. An ack sent just before
+  the loss may not have arrived: a broker answers before it persists (docs/notes, consumer semantics
+  6.6). An ack without a receipt may be lost however old it is. The window covers these acks until
+  they have been sent again and a while has passed.
+- REWIND: a redelivery of everything was requested. The request overtakes the acks of the last
+  moments.
+- REDELIVERY: a redelivery of one message was requested, and its copy cannot be called back when the
+  message is acked meanwhile. The same holds for a message that is acked by id, or by an old
+  delivery, while it is away.
+
+The window forgets. If a message arrives that was acked longer ago, an operator has reset the
+cursor, and the application must see the message again. Every collection is bounded and forgets its
+oldest item first. The worst result is a duplicate at the application.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Final
@@ -26,28 +30,36 @@ from typing import Final
 from .due import MessageKey
 from .entry import EntryKey
 
-# Causes, as bits of `Entry.again`; plain numbers because an enum's cost more than the rest.
-RECONNECTED: Final = 1
-ASKED: Final = 2
-REWOUND: Final = 4
-UNKNOWN: Final = 8
-
-# Sent acks are remembered this long: one cursor write a second is the broker's default limit.
+# Acks are remembered this long after they were sent: by default a broker writes a cursor once a
+# second.
 UNCERTAIN_MS: Final = 1_000
 _UNCONFIRMED: Final = sys.maxsize  # later than any time
-# More than a broker's unacked window cannot be lost with one connection.
-_MOST_IN_DOUBT: Final = 100_000
-# Redeliveries that never came (another consumer got them).
-_MOST_ASKED: Final = 100_000
+# One connection cannot lose more than the broker's unacked window.
+_MOST_LOST: Final = 100_000
+# Requested redeliveries that never arrived, because another consumer got them.
+_MOST_REQUESTED: Final = 100_000
+MOST_UNATTEMPTED: Final = 50_000  # the broker's unacked window
+
+
+class Cause:
+    """Reasons why another copy of a message may arrive, as bits of `Entry.causes`.
+
+    Plain integers: every plain message stores one, and `|` of an `IntFlag` costs as much as the
+    rest of its arrival.
+    """
+
+    RECONNECT: Final = 1
+    REDELIVERY: Final = 2
+    REWIND: Final = 4
 
 
 class Connection(Enum):
-    """What is known of the connection, as far as acks go.
+    """What is known of the connection, as far as acks are concerned.
 
     Attributes:
-        SURE: What was sent more than a moment ago has arrived.
-        LOST: It is away, perhaps, and with it what was sent in the last moments.
-        BACK: It is there again since a short while, and what was in doubt was sent once more.
+        SURE: Acks that were sent more than a moment ago have arrived.
+        LOST: The connection is down, or may be, and the acks of the last moments may be lost.
+        BACK: The connection was restored a short while ago, and those acks were sent again.
     """
 
     SURE = 0
@@ -56,11 +68,11 @@ class Connection(Enum):
 
 
 class Flush:
-    """Acks that left together, and how sure it is that they arrived.
+    """Acks that were sent together.
 
     Attributes:
-        at_ms: When they left; where receipts are given, when theirs came, and until then later than
-            anything, so that they stay in doubt however old they are.
+        at_ms: When they were sent. With receipts: when the receipt came, and until then a time
+            after any other, so that the acks count as uncertain however old they are.
     """
 
     __slots__ = ("at_ms",)
@@ -69,108 +81,133 @@ class Flush:
         self.at_ms: int = at_ms
 
     def await_receipt(self) -> None:
-        """The broker is going to confirm them."""
+        """Mark the acks as unconfirmed: the broker is going to send a receipt."""
         self.at_ms = _UNCONFIRMED
 
     def confirmed(self, now_ms: int) -> None:
-        """It did. That is no durability: from here on they are as acks without a receipt."""
+        """Note the receipt. From now on the acks count like acks without receipts, because a
+        receipt does not mean that the broker has persisted them."""
         self.at_ms = now_ms
 
     @property
     def unconfirmed(self) -> bool:
-        """A receipt is to come."""
+        """True while the receipt is missing."""
         return self.at_ms == _UNCONFIRMED
 
 
-class Duplicates:
-    """What one source may get again though it is settled, or waits.
+class DuplicateWindow:
+    """Copies that may still arrive on one topic.
 
     Attributes:
-        connection: What is known of it.
-        expects: Causes, why what arrives now may come once more; 0 for none.
-        overtaken: Entries acked while a copy was on its way, in this while.
-        overtaken_before: The same of the while before.
-        asked: Messages whose redelivery was asked for, and when it can be here at the earliest.
-        asked_all: On this connection everything was asked for, so that the broker counts each copy
-            that comes now of a message that is here.
+        connection: What is known of the connection.
+        causes: Causes why a message that arrives now may arrive once more, 0 for none.
+        requested: Messages whose redelivery was requested, with the earliest time of arrival in ms.
+        all_requested: True if a redelivery of everything was requested on this connection. The
+            broker then counts every copy that arrives of a message which is still here.
+        unattempted: Copies that arrived and were never handed to the application, by entry and
+            oldest first. The broker counts them; delivery attempts must not.
     """
 
     __slots__ = (
+        "_cause",
         "_lost",
         "_lost_parts",
-        "_mixed",
+        "_periods",
         "_sent",
         "_sent_count",
         "_sent_parts",
-        "_watched",
-        "_watching",
-        "asked",
-        "asked_all",
+        "_settled",
+        "_settled_before",
+        "_unclear",
+        "all_requested",
+        "causes",
         "connection",
-        "expects",
-        "overtaken",
-        "overtaken_before",
+        "requested",
+        "unattempted",
     )
 
     def __init__(self) -> None:
         self.connection: Connection = Connection.SURE
-        self.expects: int = 0
-        self.asked_all: bool = False
-        self._mixed = False  # copies from before and after a reconnect: whose it was is not known
+        self.causes: int = 0
+        self.all_requested: bool = False
+        # The transport could not tell which topic lost its connection.
+        self._unclear = False
         # Acks sent a moment ago, or not confirmed: of whole entries, and of parts of batches.
         self._sent: deque[tuple[Flush, list[EntryKey]]] = deque()
         self._sent_count = 0
         self._sent_parts: deque[tuple[Flush, list[EntryKey]]] = deque()
-        # Those of them that a lost connection may have taken along.
+        # Acks that a lost connection may have taken with it.
         self._lost: dict[EntryKey, None] = {}
         self._lost_parts: dict[EntryKey, None] = {}
-        # Acked, with a copy on its way that the ack did not overtake: in this while, and the last.
-        self.overtaken: dict[EntryKey, None] = {}
-        self.overtaken_before: dict[EntryKey, None] = {}
-        self._watching = 0  # calls of `forget_overtaken` until no copy is expected any more
-        self._watched = 0  # the cause
-        self.asked: dict[MessageKey, int] = {}
+        # Entries acked while a copy was under way, in this period and in the one before.
+        self._settled: dict[EntryKey, None] = {}
+        self._settled_before: dict[EntryKey, None] = {}
+        self._periods = 0  # calls of `advance` until copies of `_cause` are no longer expected
+        self._cause = 0
+        self.requested: dict[MessageKey, int] = {}
+        # A plain dictionary, because a rewind adds 45,000 in one step; see `ignore_copy`.
+        self.unattempted: dict[EntryKey, int] = {}
 
-    # What is settled
+    # Settled entries
 
-    def _watch(self, cause: int) -> None:
-        self._watching, self._watched = 2, cause
-        self._expect()
+    def _expect(self, cause: int) -> None:
+        """Expect copies for this cause during two periods."""
+        self._periods, self._cause = 2, cause
+        self._set_causes()
 
-    def _expect(self) -> None:
-        self.expects = (self._watched if self._watching else 0) | (
-            RECONNECTED if self._mixed else 0
-        )
+    def _set_causes(self) -> None:
+        cause = self._cause if self._periods else 0
+        self.causes = cause | (Cause.RECONNECT if self._unclear else 0)
 
-    def doubtful(self) -> None:
-        """It cannot be told which source lost its connection."""
-        self._mixed = True
-        self._expect()
+    def connection_unclear(self) -> None:
+        """Note that this topic may have lost its connection, or another one has."""
+        self._unclear = True
+        self._set_causes()
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether an ack of a moment ago may not have arrived, or may have been overtaken."""
-        return self._watching > 0 or self.connection is not Connection.SURE
+    def is_open(self) -> bool:
+        """True if recent acks may be lost, or a rewind may have overtaken them."""
+        return self._periods > 0 or self.connection is not Connection.SURE
+
+    @property
+    def covers_nothing(self) -> bool:
+        """True if `covers` is False for every entry."""
+        return self.connection is Connection.SURE and not self._settled and not self._settled_before
 
     def settled(self, key: EntryKey) -> None:
-        """The entry is acked while a copy may be on its way: it has to be recognised."""
+        """Remember an entry that was acked while a copy of it may be under way."""
         if self.connection is Connection.SURE:
-            self.overtaken[key] = None
+            self._settled[key] = None
         else:
             self._lost[key] = None
 
     def covers(self, key: EntryKey) -> bool:
-        """Whether the entry was acked, and what comes of it is a duplicate."""
-        if key in self.overtaken or key in self.overtaken_before:
+        """Return True if a delivery of the entry would be a duplicate."""
+        if key in self._settled or key in self._settled_before:
             return True
         return self.connection is not Connection.SURE and key in self._lost
 
-    # Acks and their connection
+    def advance(self) -> bool:
+        """Begin the next period and forget the one before the last.
+
+        The consumer calls this every few seconds.
+
+        Returns:
+            False if nothing is left to forget.
+        """
+        self._settled_before, self._settled = self._settled, {}
+        self._periods = max(0, self._periods - 1)
+        self._set_causes()
+        return bool(self._settled_before) or self._periods > 0
+
+    # RECONNECT
 
     def sent(self, flush: Flush, whole: list[EntryKey], parts: list[EntryKey]) -> None:
-        """Acks leave, now: of whole entries, and of parts."""
+        """Remember acks that are being sent: of whole entries, and of parts of batches."""
+        # RACE: the transport may have reconnected before it says so. While the loss is the last
+        # news, these acks can cross with the redelivery of their messages.
         lost = self.connection is Connection.LOST
-        if lost:  # connected again, though not told yet: these may be on their way here
+        if lost:
             _add(self._lost, whole)
             _add(self._lost_parts, parts)
         since = flush.at_ms - UNCERTAIN_MS
@@ -179,7 +216,7 @@ class Duplicates:
             sent.append((flush, whole))
             self._sent_count += len(whole)
             while sent[0][0].at_ms < since or (
-                self._sent_count > _MOST_IN_DOUBT and not sent[0][0].unconfirmed
+                self._sent_count > _MOST_LOST and not sent[0][0].unconfirmed
             ):
                 self._sent_count -= len(sent.popleft()[1])
                 if not sent:
@@ -190,7 +227,7 @@ class Duplicates:
                 self._sent_parts.popleft()
 
     def forget(self, flush: Flush) -> None:
-        """These acks did not leave for good: they wait again."""
+        """Forget acks whose receipt failed: they wait to be sent again."""
         for sent in (self._sent, self._sent_parts):
             kept = [each for each in sent if each[0] is not flush]
             sent.clear()
@@ -198,11 +235,11 @@ class Duplicates:
         self._sent_count = sum(len(keys) for _, keys in self._sent)
 
     def disconnected(self, now_ms: int) -> None:
-        """What was sent in the last moments may be lost, and what was not confirmed."""
+        """Take recent and unconfirmed acks for lost."""
         self.connection = Connection.LOST
         for flush, keys in self._sent:
             if flush.unconfirmed:
-                self._lost.update(dict.fromkeys(keys))  # somebody may wait for it: without bounds
+                self._lost.update(dict.fromkeys(keys))  # unbounded: the application may await it
             elif flush.at_ms >= now_ms - UNCERTAIN_MS:
                 _add(self._lost, keys)
         for _, keys in self._sent_parts:
@@ -212,23 +249,24 @@ class Duplicates:
         self._sent_count = 0
 
     def take_lost_parts(self) -> list[EntryKey]:
-        """Entries of which a part was acked in the last moments before a loss, or since."""
+        """Return batches of which a partial ack was sent shortly before the loss, or since."""
         keys = [*self._lost_parts, *(key for _, sent in self._sent_parts for key in sent)]
         self._lost_parts.clear()
         self._sent_parts.clear()
         return keys
 
     def reconnected(self, unsent: dict[EntryKey, None]) -> None:
-        """Everything unacked comes again.
+        """Expect a copy of every unacked message, and make lost acks due again.
 
-        What is due now, or was sent since the loss, may already be on its way here again, so it
-        stays in doubt when it is sent.
+        Acks that are due now, or were sent since the loss, stay covered after they are sent: their
+        messages may already be on the way.
 
         Args:
-            unsent: Acks of whole entries that wait; those that may be lost are added.
+            unsent: Acks of whole entries that are due. Acks that may be lost are added.
         """
         self.connection = Connection.BACK
-        self._watch(RECONNECTED)  # a copy that is queued somewhere may come beside the new one
+        # A copy that is queued on the way here may arrive beside the new one.
+        self._expect(Cause.RECONNECT)
         for _, keys in self._sent:
             _add(self._lost, keys)
         unsent.update(self._lost)
@@ -236,88 +274,117 @@ class Duplicates:
 
     @property
     def lost(self) -> int:
-        """Entries whose ack may be lost with the connection that is away now."""
+        """Entries whose ack may be lost with the connection that is down now."""
         if self.connection is not Connection.LOST:
             return 0
         return len(self._lost) + len(self._lost_parts)
 
-    def trust(self) -> None:
-        """Long enough after a reconnect: what comes now is not a leftover of the loss.
+    def end_reconnect(self) -> None:
+        """Forget the last loss: the consumer calls this long enough after a reconnect.
 
-        Unless the connection is away again: then what is in doubt has yet to be sent once more.
+        Does nothing while the connection is down again: its acks have yet to be sent again.
         """
         if self.connection is not Connection.LOST:
             self.connection = Connection.SURE
-            self._mixed = False
-            self._expect()
+            self._unclear = False
+            self._set_causes()
             self._lost.clear()
 
-    # Everything asked for
+    # REWIND
 
     def rewound(self, unsent: Iterable[EntryKey]) -> None:
-        """Everything is about to be asked for, which may overtake the acks of the last moments.
+        """Expect a copy of every message whose ack is due or was just sent.
 
         Args:
-            unsent: Acks of whole entries that wait.
+            unsent: Acks of whole entries that are due.
         """
-        self._watch(REWOUND)
-        self.overtaken.update(dict.fromkeys(unsent))
+        self._expect(Cause.REWIND)
+        self._settled.update(dict.fromkeys(unsent))
         for _, keys in self._sent:
-            self.overtaken.update(dict.fromkeys(keys))
+            self._settled.update(dict.fromkeys(keys))
 
-    def forget_overtaken(self) -> bool:
-        """Called every few seconds: forgets those of the time before; False when none are left."""
-        self.overtaken_before, self.overtaken = self.overtaken, {}
-        self._watching = max(0, self._watching - 1)
-        self._expect()
-        return bool(self.overtaken_before) or self._watching > 0
+    # REDELIVERY
 
-    # Single messages asked for
+    def request(self, due_key: MessageKey, earliest_ms: int) -> None:
+        """Note that the redelivery of a message is requested and cannot arrive before
+        `earliest_ms`.
 
-    def ask(self, due_key: MessageKey, earliest_ms: int) -> None:
-        """The message's redelivery is asked for, and can be here at `earliest_ms` at the earliest.
-
-        When what was asked for before did not come, nothing that comes this time is too early.
+        If an earlier request brought nothing, this one has no earliest time: any copy counts as the
+        requested one.
         """
-        self.asked[due_key] = 0 if due_key in self.asked else earliest_ms
+        self.requested[due_key] = 0 if due_key in self.requested else earliest_ms
 
     def earliest(self, due_key: MessageKey) -> int | None:
-        """When what was asked for can be here; None when nobody asked."""
-        return self.asked.get(due_key)
+        """Return when a requested copy can arrive at the earliest, None if none is requested."""
+        return self.requested.get(due_key)
 
-    def came(self, due_key: MessageKey) -> bool:
-        """A copy of the message came in time; whether it was asked for."""
-        return self.asked.pop(due_key, None) is not None
+    def arrived(self, due_key: MessageKey) -> bool:
+        """Note that a copy of the message arrived in time; return True if it was requested."""
+        return self.requested.pop(due_key, None) is not None
 
-    def bound_asked(self) -> None:
-        """Forget all that was asked for when it is too much."""
-        if len(self.asked) > _MOST_ASKED:
-            self.asked.clear()
+    def bound_requested(self) -> None:
+        """Forget every request if there are too many."""
+        if len(self.requested) > _MOST_REQUESTED:
+            self.requested.clear()
+
+    # Copies that are no delivery attempt
+
+    def ignore_copy(self, key: EntryKey) -> None:
+        """Note one more copy of an unbatched message that no attempt follows."""
+        self.unattempted[key] = self.unattempted.pop(key, 0) + 1
+        if len(self.unattempted) > MOST_UNATTEMPTED:
+            # An eighth at once: to find the first key, a dictionary walks over all deleted ones.
+            for oldest in list(islice(self.unattempted, max(1, MOST_UNATTEMPTED // 8))):
+                del self.unattempted[oldest]
+
+    def ignore_copies(self, keys: Sequence[EntryKey]) -> None:
+        """Do the same for many entries in one step."""
+        if self.unattempted:
+            for key in keys:
+                self.ignore_copy(key)
+        else:
+            self.unattempted = dict.fromkeys(keys[-MOST_UNATTEMPTED:], 1)
+
+    def attempts_in(self, key: EntryKey, redelivery_count: int) -> int:
+        """Return the broker's redelivery count of an entry without the unattempted copies.
+
+        A count below the number of copies means that the broker began to count anew, after an
+        unload or when the last consumer left. Earlier copies are forgotten then.
+        """
+        copies = self.unattempted.get(key, 0)
+        if copies > redelivery_count:
+            copies = redelivery_count
+            if copies:
+                self.unattempted[key] = copies
+            else:
+                del self.unattempted[key]
+        return redelivery_count - copies
 
     # Endings
 
     def clear(self) -> None:
-        """After a seek: what was acked may rightly come again.
+        """Forget everything after a seek, because acked messages may rightly arrive again.
 
-        While the connection is away it stays so: what is acked from now on may be lost with it.
+        A connection that is down stays down: acks from now on may be lost with it.
         """
         self._sent.clear()
         self._sent_count = 0
         self._sent_parts.clear()
-        self._watching = 0
-        self.overtaken.clear()
-        self.overtaken_before.clear()
+        self._periods = 0
+        self._settled.clear()
+        self._settled_before.clear()
         if self.connection is Connection.BACK:
             self.connection = Connection.SURE
-        self._mixed = self.asked_all = False
-        self._expect()
+        self._unclear = self.all_requested = False
+        self._set_causes()
         self._lost.clear()
         self._lost_parts.clear()
-        self.asked.clear()
+        self.requested.clear()
+        self.unattempted.clear()
 
 
-def _add(doubtful: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:
-    """Remember more, within bounds: the oldest are forgotten first."""
-    doubtful.update(dict.fromkeys(keys))
-    for oldest in list(islice(doubtful, max(0, len(doubtful) - _MOST_IN_DOUBT))):
-        del doubtful[oldest]
+def _add(lost: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:
+    """Remember more acks; the oldest are forgotten first."""
+    lost.update(dict.fromkeys(keys))
+    for oldest in list(islice(lost, max(0, len(lost) - _MOST_LOST))):
+        del lost[oldest]

@@ -115,9 +115,9 @@ class Entry:
     __slots__ = (
         "__weakref__",
         "active",
-        "again",
         "batched",
         "came_as",
+        "causes",
         "era",
         "failed",
         "first_chunk",
@@ -155,14 +155,14 @@ class Entry:
         self.hand_overs: dict[int, int] | None = None
         self.live: bool | list[bool] = True
         self.unsent_part: bool = False
-        self.again: int = 0
+        self.causes: int = 0
         self.first_chunk: EntryKey | None = first_chunk
         self.came_as: Identified | int = NO_FINGERPRINT
 
     # Coming
 
     @classmethod
-    def alone(cls, source: Any, key: EntryKey, era: int, again: int) -> Entry:
+    def alone(cls, source: Any, key: EntryKey, era: int, live: list[bool], causes: int) -> Entry:
         """A new record of a message that is its entry and came for the first time: QUEUED.
 
         As `__init__` and `queue_all`, in one step, because there is one for each such message.
@@ -177,8 +177,8 @@ class Entry:
         entry.failed = entry.hand_overs = entry.first_chunk = None
         entry.batched = entry.unsent_part = False
         entry.came_as = NO_FINGERPRINT
-        entry.live = source.live_alone
-        entry.again = again
+        entry.live = live
+        entry.causes = causes
         return entry
 
     def queue_all(self) -> None:

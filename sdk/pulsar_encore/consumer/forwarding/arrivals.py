@@ -154,7 +154,7 @@ class Arrivals:
         self, state: SourceState, entry: Entry, index: int, raw: RawMessage, early_ms: int
     ) -> None:
         if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
-            state.overlook(entry.key, entry.size)
+            state.ignore_copy(entry.key, entry.size)
             self._redelivery.wait(entry, index, early_ms, narrow=True)
             return
 
