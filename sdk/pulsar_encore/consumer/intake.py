@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
@@ -86,13 +86,17 @@ class Intake:
         self._acks.arrived(now)
         arrived = 0
         for each in deliveries:
+            singly: Iterable[Delivery] = (each,) if isinstance(each, Delivery) else ()
             if isinstance(each, Run):
-                arrived += self._run(each, now)
-            else:
-                arrived += self._one(self._sources.by_number[each.source], each, now)
-            if self._foreign is not None:
-                self._end(self._foreign)
-                return
+                queued = self._run(each)
+                arrived += queued
+                if queued < len(each.places):  # something is special: one by one
+                    singly = each.singly(queued)
+            for delivery in singly:
+                arrived += self._one(delivery, now)
+                if self._foreign is not None:
+                    self._end(self._foreign)
+                    return
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
@@ -112,8 +116,8 @@ class Intake:
         self._queue.drop(states)
         self.on_failed(error)
 
-    def _run(self, run: Run, now: int) -> int:
-        """Queue what is wanted of plain messages; returns how many."""
+    def _run(self, run: Run) -> int:
+        """Queue the first of some plain messages that need no look at each; return how many."""
         state = self._sources.by_number[run.source]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -124,15 +128,11 @@ class Intake:
                 for entry, message in zip(entries, run.messages, strict=False):
                     entry.came_as = message
             self._queue.push_run(entries, run.messages[:count])
-        if count < len(run.places):  # something is special: one by one
-            for each in run.singly(count):
-                count += self._one(state, each, now)
-                if self._foreign is not None:
-                    break
         return count
 
-    def _one(self, state: SourceState, delivery: Delivery, now: int) -> int:
-        """Queue what is wanted of an entry's messages; returns how many."""
+    def _one(self, delivery: Delivery, now: int) -> int:
+        """Queue the wanted messages of an entry; return how many."""
+        state = self._sources.by_number[delivery.source]
         if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
             self._link.consumed(delivery.source, len(delivery.indexes))
             self._queue.want()

@@ -79,28 +79,33 @@ class TopicArrival(TopicTracking):
                 if self.window.all_requested:
                     self.ignore_copy(key, 1)
                 return None, ()
-            entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
-            entry.came_as = came_as
+            new = True
             if not self.shared:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
-            if ack_set != -1:
-                entry.learn_acked(ack_set)
-            if len(indexes) == entry.unacked == entry.size:
-                entry.queue_all()
-                self.unacked += entry.size
-                wanted: Sequence[int] = range(entry.size)
-                return self._recalled(entry, indexes, wanted) if known else (entry, wanted)
+            count = self._redelivered(key, batch_size or 1, redelivery_count)
+            entry = self._new_record(key, batch_size, count, first_chunk, redelivery_count > 0)
         else:
-            self._delivered_again(entry, redelivery_count)
-            entry.came_as = entry.came_as or came_as
-            if ack_set != -1:
-                entry.learn_acked(ack_set)
-        wanted = self._admit(entry, indexes, now_ms)
-        if entry.active == 0:
-            self._rest(entry)
-        elif not wanted:
-            self._pack(entry)
+            new = False
+            self.table.away.pop(key, None)
+            if entry.size == 1 and self.window.all_requested:
+                self.ignore_copy(key, 1)
+            entry.redelivered = self._redelivered(key, entry.size, redelivery_count, entry)
+        entry.came_as = entry.came_as or came_as
+        if ack_set != -1:
+            entry.learn_acked(ack_set)
+        count = len(indexes)
+        wanted: Sequence[int]
+        if new and count == entry.unacked == entry.size:  # nearly always: all of it is new
+            entry.queue_all()
+            self.unacked += count
+            wanted = range(count)
+        else:
+            wanted = self._admit(entry, indexes, now_ms)
+            if entry.active == 0:
+                self._rest(entry)
+            elif not wanted:
+                self._pack(entry)
         if known and wanted:
             return self._recalled(entry, indexes, wanted)
         return entry, wanted
@@ -153,47 +158,43 @@ class TopicArrival(TopicTracking):
 
     # Records
 
+    def _redelivered(
+        self, key: EntryKey, size: int, redelivery_count: int, known: Entry | None = None
+    ) -> int:
+        """Return `Entry.redelivered` after a delivery, of a `known` record or a new one."""
+        attempts, window = self.attempts, self.window
+        before = 0 if known is None else known.redelivered
+        if size > 1:  # the broker counts the entry, not one message of it
+            if redelivery_count or attempts.batches:
+                return attempts.batch_delivered(key, redelivery_count)
+            return before
+        count = redelivery_count
+        if window.unattempted:
+            count = window.attempts_in(key, redelivery_count)
+        if known is None and attempts.failures:
+            before = attempts.remembered((*key, -1))
+        return max(count, before)
+
     def _new_record(
         self,
         key: EntryKey,
         batch_size: int,
-        redelivery_count: int,
+        redelivered: int,
         first_chunk: EntryKey | None,
+        is_redelivery: bool,
     ) -> Entry:
-        size, attempts, window = batch_size or 1, self.attempts, self.window
-        count = redelivery_count
-        if size > 1:  # the broker counts the entry, not one message of it
-            if redelivery_count or attempts.batches:
-                count = attempts.batch_delivered(key, redelivery_count)
-        else:
-            if window.unattempted:
-                count = window.attempts_in(key, redelivery_count)
-            if attempts.failures:
-                count = max(count, attempts.remembered((*key, -1)))
-        entry = Entry(self, key, size, batch_size > 0, count, first_chunk, self.era)
+        window, size = self.window, batch_size or 1
+        entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
         if size == 1:
             entry.live = self.table.live_alone
         # If a redelivery was requested, this copy may be a reconnect's, with the requested one to
         # come.
         requested = bool(window.requested) and window.arrived((*key, -1))
         entry.causes = window.causes
-        if redelivery_count or requested:
+        if is_redelivery or requested:
             entry.causes |= Cause.REDELIVERY
         self.table.keep(entry)
         return entry
-
-    def _delivered_again(self, entry: Entry, redelivery_count: int) -> None:
-        """Count a delivery of an entry that has a record."""
-        key = entry.key
-        self.table.away.pop(key, None)
-        if entry.size == 1:
-            if self.window.all_requested:
-                self.ignore_copy(key, 1)
-            if self.window.unattempted:
-                redelivery_count = self.window.attempts_in(key, redelivery_count)
-            entry.redelivered = max(entry.redelivered, redelivery_count)
-        elif redelivery_count or self.attempts.batches:
-            entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
 
     def ignore_copy(self, key: EntryKey, size: int) -> None:
         """Note a copy of an entry that no delivery attempt follows, though the broker will count
