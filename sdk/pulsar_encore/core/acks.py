@@ -54,7 +54,7 @@ class Acks:
 
         Args:
             key: The entry.
-            copy_expected: Another copy of it may be under way (`Entry.causes`).
+            copy_expected: Another copy of it may be in flight (`Entry.causes`).
         """
         self._whole[key] = None
         if copy_expected:

@@ -51,7 +51,7 @@ class _Redeliveries:
     Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up
     what each delivery shows, and never goes down. If in doubt, an increase counts as this
     consumer's, so that a message on a single consumer never has an attempt too many. A delivery may
-    be under way while this consumer requests a redelivery or acks, so neither is matched with a
+    be in flight while this consumer requests a redelivery or acks, so neither is matched with a
     single delivery.
 
     Attributes:

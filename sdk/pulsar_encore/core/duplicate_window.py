@@ -1,6 +1,6 @@
 """Recognises deliveries that repeat a message which is settled or still waiting here.
 
-`DuplicateWindow` belongs to one topic. A second copy of a message can be under way for one of three
+`DuplicateWindow` belongs to one topic. A second copy of a message can be in flight for one of three
 reasons, which `Cause` names:
 
 - RECONNECT: after a reconnect the broker sends every unacked message again. An ack sent just before
@@ -139,7 +139,7 @@ class DuplicateWindow:
         # Acks that a lost connection may have taken with it.
         self._lost: dict[EntryKey, None] = {}
         self._lost_parts: dict[EntryKey, None] = {}
-        # Entries acked while a copy was under way, in this period and in the one before.
+        # Entries acked while a copy was in flight, in this period and in the one before.
         self._settled: dict[EntryKey, None] = {}
         self._settled_before: dict[EntryKey, None] = {}
         self._periods = 0  # calls of `advance` until copies of `_cause` are no longer expected
@@ -175,7 +175,7 @@ class DuplicateWindow:
         return self.connection is Connection.SURE and not self._settled and not self._settled_before
 
     def settled(self, key: EntryKey) -> None:
-        """Remember an entry that was acked while a copy of it may be under way."""
+        """Remember an entry that was acked while a copy of it may be in flight."""
         if self.connection is Connection.SURE:
             self._settled[key] = None
         else:

@@ -66,7 +66,7 @@ class PackedBatches:
             entry = Entry.of_packed(self._source, key, packed, self._source.era)
             entry.redelivered = self._attempts.elsewhere_of(key)
         entry.live = True
-        # A packed batch notes no reconnect. One may have happened, and its copy be under way.
+        # A packed batch notes no reconnect. One may have happened, and its copy be in flight.
         entry.causes |= Cause.RECONNECT
         return entry
 
