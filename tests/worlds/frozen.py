@@ -19,7 +19,6 @@ from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, DuplicateWindow
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.entry_table import EntryTable
 from pulsar_encore.core.ordered_leases import OrderedLeases
-from pulsar_encore.core.packed import PackedEntries
 from pulsar_encore.core.packing import PackedBatches
 from pulsar_encore.core.rewind import Rewind, _Owed
 from pulsar_encore.core.topic_state import SourceState
@@ -45,7 +44,6 @@ _CONSTANT = {
     },
     # How records are ended and freed if there are many.
     EntryTable: {"_dispose", "alone", "away", "live_alone"},
-    PackedBatches: {"_attempts", "_referred", "_source"},
     Entry: {
         "source",
         "size",
@@ -68,6 +66,7 @@ _CONSTANT = {
         "_sent_count",
         "all_requested",
         "causes",
+        "covers_nothing",
         "requested",
         "unattempted",
         "_cause",
@@ -213,7 +212,7 @@ def _value(value: Any, now: int) -> Any:
         return frozenset(value)
     if isinstance(value, Enum):
         return value
-    if kind is PackedEntries:
+    if kind is PackedBatches:
         return tuple((key, each.acked, each.nacked, frozenset(each.failed)) for key, each in value)
     if isinstance(value, dict):
         return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
@@ -227,7 +226,7 @@ def _value(value: Any, now: int) -> Any:
                 if name not in left_out and name not in _ELSEWHERE
             ]
         )
-    if kind in (Acks, EntryTable, OrderedLeases, PackedBatches):
+    if kind in (Acks, EntryTable, OrderedLeases):
         return tuple([_value(getattr(value, name), now) for name in _names(kind)])
     raise TypeError(f"no way to freeze a {kind.__name__}")
 

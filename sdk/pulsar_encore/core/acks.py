@@ -34,7 +34,7 @@ class Acks:
         cumulative: The cumulative position.
 
     Args:
-        window: The duplicate window of the same topic; it is told of every flush.
+        window: The duplicate window of the same topic; it learns of every flush.
     """
 
     __slots__ = ("_parts", "_whole", "_window", "cumulative")
@@ -82,7 +82,9 @@ class Acks:
     def covers(self, key: EntryKey) -> bool:
         """Return True if a delivery of the entry is a duplicate: it is acked, and the ack has not
         been sent, may be lost, or was overtaken."""
-        if key in self._whole or self._window.covers(key):
+        if key in self._whole:
+            return True
+        if not self._window.covers_nothing and self._window.covers(key):
             return True
         cumulative = self.cumulative
         return cumulative.last is not None and cumulative.covers(key)
@@ -114,7 +116,7 @@ class Acks:
             self.cumulative.put_back()
 
     def not_confirmed(self, unsent: Unsent) -> None:
-        """Make acks due again whose receipt failed.
+        """Make acks due again after their receipt failed.
 
         Parts are left to the caller, because more of these batches may have been acked since.
         """

@@ -4,7 +4,7 @@
 ack. The count of failed attempts is what `redelivery_count` reports. It is the largest of three
 sources:
 
-- For an unbatched message: the broker's redelivery count, without copies that nobody attempted
+- For an unbatched message: the broker's redelivery count, without unattempted copies
   (`DuplicateWindow.attempts_in`).
 - For a batch message: attempts that failed here, plus redeliveries of the batch that other
   consumers requested. The broker counts the entry and so every sibling. A redelivery that this
@@ -48,18 +48,18 @@ class Failures(NamedTuple):
 class _Redeliveries:
     """The broker's redelivery count of one batch, split by the consumers that requested them.
 
-    Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up
-    what each delivery shows, and never goes down. If in doubt, an increase counts as this
-    consumer's, so that a message on a single consumer never has an attempt too many. A delivery may
-    be in flight while this consumer requests a redelivery or acks, so neither is matched with a
-    single delivery.
+    Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up the
+    increases and never goes down. If in doubt, an increase counts as this consumer's, so that a
+    message on a single consumer never has an attempt too many. A delivery may be in flight while
+    this consumer requests a redelivery or acks. So requests and acks are not matched with single
+    deliveries.
 
     Attributes:
         count: The broker's count at the last delivery to this consumer.
         increases: Sum of the increases of the broker's count that deliveries have shown.
         deliveries: Deliveries to this consumer.
         requests: Redeliveries that this consumer requested.
-        elsewhere: Redeliveries that other consumers requested, as far as deliveries have shown.
+        elsewhere: Redeliveries that other consumers requested, seen in deliveries.
     """
 
     __slots__ = ("count", "deliveries", "elsewhere", "increases", "requests")
@@ -73,7 +73,7 @@ class _Redeliveries:
 
     def delivered(self, count: int) -> None:
         """Note a delivery of the entry with this redelivery count."""
-        # A lower count than before means that the broker began to count anew.
+        # A lower count than before means that the broker began again at 0.
         self.increases += count - self.count if count >= self.count else count
         self.count = count
         self.deliveries += 1
@@ -178,8 +178,8 @@ class Attempts:
         """Take over attempts at messages of a batch that durable state knows, by index."""
         failed = {} if entry.failed is None else entry.failed
         for index, total in attempts.items():
-            # The stored total includes redeliveries. The broker's current count includes those
-            # that the earlier process requested, so the sum would count them twice.
+            # The stored total includes redeliveries. The broker's current count includes
+            # redeliveries that the earlier process requested, so the sum would count them twice.
             count = total - entry.redelivered
             if index < entry.size and count > failed.get(index, 0):
                 failed[index] = count

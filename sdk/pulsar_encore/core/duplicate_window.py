@@ -54,7 +54,7 @@ class Cause:
 
 
 class Connection(Enum):
-    """What is known of the connection, as far as acks are concerned.
+    """State of the connection, for acks.
 
     Attributes:
         SURE: Acks that were sent more than a moment ago have arrived.
@@ -99,9 +99,10 @@ class DuplicateWindow:
     """Copies that may still arrive on one topic.
 
     Attributes:
-        connection: What is known of the connection.
-        causes: Causes why a message that arrives now may arrive once more, 0 for none.
-        requested: Messages whose redelivery was requested, with the earliest time of arrival in ms.
+        connection: State of the connection.
+        covers_nothing: True if `covers` is False for every entry. Read for every entry.
+        causes: Causes why a message that arrives now may arrive again, 0 for none.
+        requested: Requested messages, with the earliest time of arrival in ms.
         all_requested: True if a redelivery of everything was requested on this connection. The
             broker then counts every copy that arrives of a message which is still here.
         unattempted: Copies that arrived and were never handed to the application, by entry and
@@ -122,12 +123,14 @@ class DuplicateWindow:
         "all_requested",
         "causes",
         "connection",
+        "covers_nothing",
         "requested",
         "unattempted",
     )
 
     def __init__(self) -> None:
         self.connection: Connection = Connection.SURE
+        self.covers_nothing: bool = True
         self.causes: int = 0
         self.all_requested: bool = False
         # The transport could not tell which topic lost its connection.
@@ -169,13 +172,13 @@ class DuplicateWindow:
         """True if recent acks may be lost, or a rewind may have overtaken them."""
         return self._periods > 0 or self.connection is not Connection.SURE
 
-    @property
-    def covers_nothing(self) -> bool:
-        """True if `covers` is False for every entry."""
-        return self.connection is Connection.SURE and not self._settled and not self._settled_before
+    def _set_covers_nothing(self) -> None:
+        sure = self.connection is Connection.SURE
+        self.covers_nothing = sure and not self._settled and not self._settled_before
 
     def settled(self, key: EntryKey) -> None:
         """Remember an entry that was acked while a copy of it may be in flight."""
+        self.covers_nothing = False
         if self.connection is Connection.SURE:
             self._settled[key] = None
         else:
@@ -198,6 +201,7 @@ class DuplicateWindow:
         self._settled_before, self._settled = self._settled, {}
         self._periods = max(0, self._periods - 1)
         self._set_causes()
+        self._set_covers_nothing()
         return bool(self._settled_before) or self._periods > 0
 
     # RECONNECT
@@ -227,7 +231,7 @@ class DuplicateWindow:
                 self._sent_parts.popleft()
 
     def forget(self, flush: Flush) -> None:
-        """Forget acks whose receipt failed: they wait to be sent again."""
+        """Forget a flush after its receipt failed: its acks wait to be sent again."""
         for sent in (self._sent, self._sent_parts):
             kept = [each for each in sent if each[0] is not flush]
             sent.clear()
@@ -237,6 +241,7 @@ class DuplicateWindow:
     def disconnected(self, now_ms: int) -> None:
         """Take recent and unconfirmed acks for lost."""
         self.connection = Connection.LOST
+        self.covers_nothing = False
         for flush, keys in self._sent:
             if flush.unconfirmed:
                 self._lost.update(dict.fromkeys(keys))  # unbounded: the application may await it
@@ -249,7 +254,7 @@ class DuplicateWindow:
         self._sent_count = 0
 
     def take_lost_parts(self) -> list[EntryKey]:
-        """Return batches of which a partial ack was sent shortly before the loss, or since."""
+        """Return batches with a partial ack that was sent shortly before the loss, or since."""
         keys = [*self._lost_parts, *(key for _, sent in self._sent_parts for key in sent)]
         self._lost_parts.clear()
         self._sent_parts.clear()
@@ -265,6 +270,7 @@ class DuplicateWindow:
             unsent: Acks of whole entries that are due. Acks that may be lost are added.
         """
         self.connection = Connection.BACK
+        self.covers_nothing = False
         # A copy that is queued on the way here may arrive beside the new one.
         self._expect(Cause.RECONNECT)
         for _, keys in self._sent:
@@ -288,6 +294,7 @@ class DuplicateWindow:
             self.connection = Connection.SURE
             self._unclear = False
             self._set_causes()
+            self._set_covers_nothing()
             self._lost.clear()
 
     # REWIND
@@ -302,6 +309,7 @@ class DuplicateWindow:
         self._settled.update(dict.fromkeys(unsent))
         for _, keys in self._sent:
             self._settled.update(dict.fromkeys(keys))
+        self._set_covers_nothing()
 
     # REDELIVERY
 
@@ -348,8 +356,8 @@ class DuplicateWindow:
     def attempts_in(self, key: EntryKey, redelivery_count: int) -> int:
         """Return the broker's redelivery count of an entry without the unattempted copies.
 
-        A count below the number of copies means that the broker began to count anew, after an
-        unload or when the last consumer left. Earlier copies are forgotten then.
+        A count below the number of copies means that the broker began again at 0, after an unload
+        or when the last consumer left. Earlier copies are forgotten then.
         """
         copies = self.unattempted.get(key, 0)
         if copies > redelivery_count:
@@ -377,6 +385,7 @@ class DuplicateWindow:
             self.connection = Connection.SURE
         self._unclear = self.all_requested = False
         self._set_causes()
+        self._set_covers_nothing()
         self._lost.clear()
         self._lost_parts.clear()
         self.requested.clear()

@@ -42,7 +42,7 @@ class Durable(Protocol):
         ...
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
-        """Return True if the records of an entry belong to the one that arrived; if not, drop them.
+        """Return True if the records are of the entry that arrived; if not, drop them.
 
         Ids begin again in another cluster, and in a topic that was created again.
 

@@ -65,9 +65,7 @@ class Observer:
 
     # Waiting
 
-    def waits(
-        self, entry: Entry, index: int, due_ms: int, bits: int, *, failed: bool = False
-    ) -> bool:
+    def waits(self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False) -> bool:
         """Note that a message waits until `due_ms`; `failed` if an attempt ends with that."""
         return False
 
@@ -151,9 +149,7 @@ class DurableObserver(Observer):
     def acked_through(self, key: EntryKey) -> None:
         self._durable.settled_through(key)
 
-    def waits(
-        self, entry: Entry, index: int, due_ms: int, bits: int, *, failed: bool = False
-    ) -> bool:
+    def waits(self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False) -> bool:
         attempts = self._attempts.ended(entry, index) if failed else 0
         key = entry.due_key(index)
         self._durable.waits(key, due_ms, bits, attempts, entry.size, entry.fingerprint())

@@ -1,8 +1,8 @@
 """The messages of one broker entry: the state of each, and the legal transitions.
 
 `Entry` is the only writer of a message's state. `TRANSITIONS` lists the legal steps: each row is a
-method of `Entry` and maps each state that the step changes to the next one. A step leaves any other
-state as it is, except `queue`, `queue_all` and `wait_on`, which trust their caller. Two steps are
+method of `Entry` and maps each state that the step changes to the next one. A step does not change
+any other state, except `queue`, `queue_all` and `wait_on`, which trust their caller. Two steps are
 made for each message, where a call would cost a twentieth of everything. `ReceiveQueue` and
 `SourceState.ack` make those in place.
 
@@ -430,7 +430,7 @@ def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]
     """Make the step `release_all` of the single-message records that are not LEAVING.
 
     Returns:
-        These records, and the keys of those that were QUEUED.
+        These records, and the keys of the QUEUED ones.
     """
     done: list[Entry] = []
     queued: list[EntryKey] = []

@@ -7,7 +7,7 @@ application may hold 45,000 messages, and a cumulative ack or a rewind of them i
 event loop.
 
 A record that is ended together with others keeps its message states. It is out of use, and a
-message that still refers to it is looked up by its key.
+message that still refers to it finds the entry by its key.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class EntryTable:
 
     Attributes:
         entries: Records by key. Never holds a key that is packed.
-        away: Records of which nothing is here, oldest first: their acked indexes and counts are
-            remembered. An `OrderedDict`, because a plain one would walk over all deleted keys to
-            find its first.
+        away: Records without a message here, oldest first: they remember acked indexes and counts.
+            An `OrderedDict`, because a plain dictionary would walk over all deleted keys to find
+            its first.
         packed: Batches that only wait.
         live_alone: `Entry.live` of single-message records; emptied, all of them are out of use.
-        highest: The highest key in `entries`; stale if there are none.
+        highest: The highest key in `entries`; stale if `entries` is empty.
         rising: The records are in the order of their keys.
         alone: Each record is a single message.
 
     Args:
         source: The topic state that the entries belong to.
         attempts: Attempts of the same topic.
-        dispose: Takes over a container whose records are out of use. To free 45,000 records takes
+        dispose: Takes over a container of records that are out of use. To free 45,000 records takes
             longer than the step that ends them, so the caller frees them little by little.
     """
 
@@ -80,10 +80,10 @@ class EntryTable:
     # One record
 
     def find(self, key: EntryKey) -> Entry | None:
-        """Return the record of an entry, None if there is none; unpacks a packed batch."""
+        """Return the record of an entry, or None; unpacks a packed batch."""
         entry = self.entries.get(key)
         if entry is None and len(self.packed):
-            entry = self.packed.take(key)
+            entry = self.packed.unpack(key)
             if entry is not None:
                 self.keep(entry)
         return entry
@@ -112,11 +112,11 @@ class EntryTable:
         """Pack a batch if it only waits and no ack of a part is due."""
         if entry.live and entry.size > 1 and entry.only_waits and not entry.unsent_part:
             del self.entries[entry.key]
-            self.packed.put(entry)
+            self.packed.pack(entry)
 
     def unpack_all(self) -> None:
         """Unpack every batch."""
-        for entry in self.packed.take_all():
+        for entry in self.packed.unpack_all():
             self.keep(entry)
 
     def remember_away(self, entry: Entry) -> Entry | None:
@@ -152,7 +152,7 @@ class EntryTable:
     def few_behind(self, through: EntryKey) -> list[Entry] | None:
         """Return the records after `through` if they are the minority of `many`, otherwise None.
 
-        If few records lie up to that entry, it is cheaper to look at each of those: None.
+        None too if few records lie up to that entry: to look at each of these is cheaper.
         """
         entries = self.entries
         if not self.many:
@@ -201,7 +201,7 @@ class EntryTable:
     def release_alone(
         self, *, at_once: bool, shared: bool
     ) -> tuple[list[EntryKey], list[EntryKey]]:
-        """End the single-message records whose message is given back to the broker.
+        """End single-message records and give their messages back to the broker.
 
         The next delivery of the message makes a new record.
 
@@ -210,7 +210,7 @@ class EntryTable:
             shared: Report the QUEUED ones too.
 
         Returns:
-            Keys of these entries in the order of `entries`, and keys of those that were QUEUED.
+            Keys of these entries in the order of `entries`, and keys of the QUEUED ones.
         """
         if at_once and self.many:
             queued = []
@@ -249,7 +249,7 @@ class EntryTable:
     # Sums
 
     def held(self) -> Iterator[Entry]:
-        """Entries of which the application holds a message. Walks all."""
+        """Entries with a HELD message. Walks all."""
         return (entry for entry in list(self.entries.values()) if HELD in entry.state)
 
     def count(self, state: int) -> int:

@@ -50,7 +50,7 @@ class Lane:
         self.rising: bool = True  # `blocks` is in order
         self.high: int = -1  # highest position ever added: any above is new
         self.count: int = 0
-        self.block: int = -1  # of the current run; -1 if there is none
+        self.block: int = -1  # of the current run; -1 without a run
         self.slot: int = -1
         self.first: int = -1  # place in the block where the current run begins; it ends at `high`
         self.edge: int = -1

@@ -1,7 +1,7 @@
 """Ordered leases: a message that failed stays here, and its key queue waits behind it.
 
 With ordered leases a consumer does not give a failed message back to the broker, which would send
-the next messages of its key to anybody meanwhile. The message is QUEUED here again, and
+the next messages of its key to any consumer meanwhile. The message is QUEUED here again, and
 `OrderedLeases` knows the time before which it must not be delivered.
 """
 

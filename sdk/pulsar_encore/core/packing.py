@@ -1,14 +1,13 @@
 """Packed batches: a dozen bytes in place of the `Entry` of a batch that only waits.
 
 On Shared and Key_Shared, a batch is packed when some of its messages are NACKED and all others are
-ACKED or AWAY. It is unpacked as soon as anything is asked of it. While the application still refers
+ACKED or AWAY. The first query unpacks it. While the application still refers
 to the `Entry` through a message, that same object is used again, so that a delivery from before is
 still recognised afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,7 +17,7 @@ from .entry import Entry, EntryKey
 from .packed import Packed, PackedEntries
 
 
-class PackedBatches:
+class PackedBatches(PackedEntries):
     """The packed batches of one topic.
 
     Args:
@@ -26,41 +25,35 @@ class PackedBatches:
         attempts: Attempts of the same topic.
     """
 
-    __slots__ = ("_attempts", "_packed", "_referred", "_source")
-
     def __init__(self, source: Any, attempts: Attempts) -> None:
         self._source: Any = source
         self._attempts = attempts
-        self._packed = PackedEntries()
+        super().__init__()
+
+    def clear(self) -> None:
+        """Forget every batch."""
+        super().clear()
         self._referred: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()
 
-    def __len__(self) -> int:
-        return len(self._packed)
-
-    def __contains__(self, key: EntryKey) -> bool:
-        return key in self._packed
-
-    def __iter__(self) -> Iterator[tuple[EntryKey, Packed]]:
-        return iter(self._packed)
-
-    def put(self, entry: Entry) -> None:
+    def pack(self, entry: Entry) -> None:
         """Pack a batch; its record is out of use until it is unpacked."""
         entry.live = False
-        self._packed.put(entry.key, entry.to_packed())
+        self.put(entry.key, entry.to_packed())
         self._referred[entry.key] = entry
 
-    def take(self, key: EntryKey) -> Entry | None:
+    def unpack(self, key: EntryKey) -> Entry | None:
         """Unpack a batch, None if it is not packed."""
-        packed = self._packed.take(key)
-        return None if packed is None else self._unpack(key, packed)
+        packed = self.take(key)
+        return None if packed is None else self._record(key, packed)
 
-    def take_all(self) -> list[Entry]:
+    def unpack_all(self) -> list[Entry]:
         """Unpack every batch."""
-        records = list(self._packed)
-        self._packed.clear()
-        return [self._unpack(key, packed) for key, packed in records]
+        records, referred = list(self), self._referred
+        self.clear()
+        self._referred = referred
+        return [self._record(key, packed) for key, packed in records]
 
-    def _unpack(self, key: EntryKey, packed: Packed) -> Entry:
+    def _record(self, key: EntryKey, packed: Packed) -> Entry:
         entry = self._referred.pop(key, None)
         if entry is None:
             entry = Entry.of_packed(self._source, key, packed, self._source.era)
@@ -72,22 +65,17 @@ class PackedBatches:
 
     def peek(self, key: EntryKey) -> Entry | None:
         """Return the record of a packed batch without unpacking it; for tests."""
-        packed = self._packed.get(key)
+        packed = self.get(key)
         if packed is None:
             return None
         entry = self._referred.get(key)
         return Entry.of_packed(self._source, key, packed) if entry is None else entry
 
-    def clear(self) -> None:
-        """Forget every batch."""
-        self._packed.clear()
-        self._referred.clear()
-
     def _check(self) -> None:
         """Walk the invariants; for tests."""
-        self._packed._check()
-        for key, packed in self._packed:
+        super()._check()
+        for key, packed in self:
             assert packed.nacked and not packed.nacked & packed.acked, key
             asleep = self._referred.get(key)
             assert asleep is None or (not asleep.live and asleep.to_packed() == packed), key
-        assert all(key in self._packed for key in self._referred)
+        assert all(key in self for key in self._referred)

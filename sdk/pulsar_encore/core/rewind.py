@@ -1,7 +1,7 @@
-"""Rewinds on Exclusive and Failover: no message is delivered past one that is still missing.
+"""Rewinds on Exclusive and Failover: no message is delivered past a missing one.
 
-`Rewind` follows one topic. A broker that is asked to rewind while a read is in progress lets that
-read move its position on, and skips a block (docs/notes, wire protocol 5.5). Messages that the
+`Rewind` follows one topic. If a broker gets a rewind request while a read is in progress, it lets
+that read move its position on, and skips a block (docs/notes, wire protocol 5.5). Messages that the
 client had queued before the rewind still arrive first. So all entries that were given back are
 remembered as owed, in order:
 
@@ -178,7 +178,7 @@ class Rewind:
         Args:
             given_back: Entries that are given back in part: key and lowest unacked batch index.
             whole: Entries that are given back as a whole.
-            in_order: `whole` is known to be sorted.
+            in_order: `whole` is sorted.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)

@@ -1,6 +1,6 @@
 """The bytes of a bucket that has stopped growing, with its slot in front.
 
-Two forms, the smaller one of which is used. The portable Roaring format takes four bytes for a run
+The smaller of two forms is used. The portable Roaring format takes four bytes for a run
 of ids of any length. Gaps take one byte for each id, against Roaring's two, if ids are scattered
 but near each other (measured: one id in ten at random, 1.0 against 2.0 bytes). A bucket that would
 take long to open stays a bitmap, which is about as small then. `unseal` returns the ids. This is no

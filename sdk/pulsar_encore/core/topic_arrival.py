@@ -65,7 +65,10 @@ class TopicArrival(TopicTracking):
             if not self._observer.is_of(key, came_as):
                 self._replaced(key)
                 known = False
-        entry = self.table.find(key)
+        table = self.table
+        entry = table.entries.get(key)
+        if entry is None and len(table.packed):
+            entry = table.find(key)
         if entry is None:
             # RACE: an ack and the broker's redelivery of its message cross. The broker does not
             # have the ack, or has forgotten it, so it is due again.
@@ -83,14 +86,10 @@ class TopicArrival(TopicTracking):
             if not self.shared:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
-            count = self._redelivered(key, batch_size or 1, redelivery_count)
-            entry = self._new_record(key, batch_size, count, first_chunk, redelivery_count > 0)
+            entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
         else:
             new = False
-            self.table.away.pop(key, None)
-            if entry.size == 1 and self.window.all_requested:
-                self.ignore_copy(key, 1)
-            entry.redelivered = self._redelivered(key, entry.size, redelivery_count, entry)
+            self._delivered_again(entry, redelivery_count)
         entry.came_as = entry.came_as or came_as
         if ack_set != -1:
             entry.learn_acked(ack_set)
@@ -113,9 +112,9 @@ class TopicArrival(TopicTracking):
     def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
         """Record plain messages that the broker has never delivered before, in order.
 
-        Does what `arrive` does for each if nothing is special, which is nearly always: nothing
-        waits, no ack is uncertain, no rewind runs. `arrive` for each message took as long as the
-        rest of its way to the application.
+        Has the same effect as `arrive` for each message, if nothing is special: nothing waits, no
+        ack is uncertain, no rewind runs. That is nearly always so. With a call of `arrive` for each
+        message, arrival took as long as the rest of its way to the application.
 
         Returns:
             Records of the first ones, all QUEUED. The message after the last is for `arrive`.
@@ -158,43 +157,48 @@ class TopicArrival(TopicTracking):
 
     # Records
 
-    def _redelivered(
-        self, key: EntryKey, size: int, redelivery_count: int, known: Entry | None = None
-    ) -> int:
-        """Return `Entry.redelivered` after a delivery, of a `known` record or a new one."""
-        attempts, window = self.attempts, self.window
-        before = 0 if known is None else known.redelivered
-        if size > 1:  # the broker counts the entry, not one message of it
-            if redelivery_count or attempts.batches:
-                return attempts.batch_delivered(key, redelivery_count)
-            return before
-        count = redelivery_count
-        if window.unattempted:
-            count = window.attempts_in(key, redelivery_count)
-        if known is None and attempts.failures:
-            before = attempts.remembered((*key, -1))
-        return max(count, before)
-
     def _new_record(
         self,
         key: EntryKey,
         batch_size: int,
-        redelivered: int,
+        redelivery_count: int,
         first_chunk: EntryKey | None,
-        is_redelivery: bool,
     ) -> Entry:
-        window, size = self.window, batch_size or 1
-        entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
+        window, attempts, size, table = self.window, self.attempts, batch_size or 1, self.table
+        count = redelivery_count
+        if size > 1:  # the broker counts the entry, not one message of it
+            if redelivery_count or attempts.batches:
+                count = attempts.batch_delivered(key, redelivery_count)
+        else:
+            if window.unattempted:
+                count = window.attempts_in(key, redelivery_count)
+            if attempts.failures:
+                count = max(count, attempts.remembered((*key, -1)))
+        entry = Entry(self, key, size, batch_size > 0, count, first_chunk, self.era)
         if size == 1:
-            entry.live = self.table.live_alone
+            entry.live = table.live_alone
+        entry.causes = window.causes
         # If a redelivery was requested, this copy may be a reconnect's, with the requested one to
         # come.
-        requested = bool(window.requested) and window.arrived((*key, -1))
-        entry.causes = window.causes
-        if is_redelivery or requested:
+        if window.requested and window.arrived((*key, -1)):
             entry.causes |= Cause.REDELIVERY
-        self.table.keep(entry)
+        if redelivery_count:
+            entry.causes |= Cause.REDELIVERY
+        table.keep(entry)
         return entry
+
+    def _delivered_again(self, entry: Entry, redelivery_count: int) -> None:
+        """Count a delivery of an entry that has a record."""
+        key, window = entry.key, self.window
+        self.table.away.pop(key, None)
+        if entry.size == 1:
+            if window.all_requested:
+                self.ignore_copy(key, 1)
+            if window.unattempted:
+                redelivery_count = window.attempts_in(key, redelivery_count)
+            entry.redelivered = max(entry.redelivered, redelivery_count)
+        elif redelivery_count or self.attempts.batches:
+            entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
 
     def ignore_copy(self, key: EntryKey, size: int) -> None:
         """Note a copy of an entry that no delivery attempt follows, though the broker will count
@@ -244,7 +248,7 @@ class TopicArrival(TopicTracking):
         return len(self.nacks) > 0 and due_key in self.nacks
 
     def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
-        """Return True for a copy that cannot be the requested one, and wait for that one.
+        """Return True for a copy that cannot be the requested one, which then goes on waiting.
 
         RACE: a redelivery is requested ahead of the due time, by the transport's lead. A copy that
         arrives sooner was sent for another reason (a reconnect, a sibling), and the requested one
@@ -290,7 +294,7 @@ class TopicArrival(TopicTracking):
     # Durable state
 
     def _replaced(self, key: EntryKey) -> None:
-        """Forget a message whose id another message has now: the topic was made again."""
+        """Forget a message after another one got its id: the topic was created again."""
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         self._done(key)
@@ -303,10 +307,10 @@ class TopicArrival(TopicTracking):
             self._drop(entry)
 
     def _recalled(self, entry: Entry, indexes: Sequence[int], wanted: Sequence[int]) -> Wanted:
-        """Apply what durable state knows of queued messages, perhaps from an earlier process.
+        """Apply the durable state of queued messages, perhaps from an earlier process.
 
         Messages that are not due go on waiting. The others are delivered with all their attempts.
-        Only messages in `wanted` count: of the others more is known here.
+        Only messages in `wanted` count: the others have newer records here.
         """
         self.special = True  # their acks have to be reported
         attempts, waiting = self._observer.recall(entry, {indexes[at] for at in wanted})
@@ -315,7 +319,7 @@ class TopicArrival(TopicTracking):
             for index, until_ms in waiting.items():
                 self.ordered.hold(entry.due_key(index), until_ms)
             return entry, wanted
-        # A message that waits has failed once more when it is released, and is counted then.
+        # The last attempt at a waiting message is counted when the message is released.
         before = {index: count - (index in waiting) for index, count in attempts.items()}
         self._count_recalled(entry, before)
         left = []

@@ -1,8 +1,8 @@
-"""Redelivery: which messages go back to the broker, and what a lost connection takes along.
+"""Redelivery: which messages go back to the broker, by request or with a lost connection.
 
 On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
-only rewinds: everything unacked is given back at once, and `Rewind` sees to it that all of it is
-delivered again. Each public method is one synchronous step. The caller does the I/O.
+only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
+it is delivered again. Each public method is one synchronous step. The caller does the I/O.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class TopicRedelivery(TopicArrival):
 
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
         window = self.window
-        again = 0  # requested once more: the application has not seen these since
+        again = 0  # requested again: the application has not seen these since
         if window.requested:
             for index in set_bits(mask):
                 requested = window.earliest(entry.due_key(index)) is not None
@@ -231,12 +231,12 @@ class TopicRedelivery(TopicArrival):
         self.acks.reconnected(parts)
 
     def sent(self, parts: Iterable[Entry]) -> None:
-        """Pack batches again whose partial acks were sent."""
+        """Pack batches again after their partial acks were sent."""
         for entry in parts:
             self._pack(entry)
 
     def not_confirmed(self, unsent: Unsent) -> None:
-        """Make acks due again whose receipt failed."""
+        """Make acks due again after their receipt failed."""
         self.acks.not_confirmed(unsent)
         for each in unsent.parts:
             entry = self.table.find(each.key)

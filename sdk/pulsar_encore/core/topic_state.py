@@ -44,7 +44,7 @@ class SourceState(TopicRedelivery):
 
         Returns:
             How many messages `acks` has more to send than before: all of an entry that is done, one
-            for an entry of which a part is acked, 0 if an ack of the entry waits already.
+            for a partly acked entry, 0 if an ack of the entry waits already.
         """
         # The fast path: the application acks a message that it holds, and nothing else waits for
         # the message. It makes the step `ack` of `TRANSITIONS` in place, because a call for each
@@ -88,7 +88,7 @@ class SourceState(TopicRedelivery):
         last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
         if last is None:
             return 0
-        # All held messages but one in place; the last decides once what becomes of the entry.
+        # All held messages but one in place; the last decides once about the entry.
         others = [index for index in indexes if index != last]
         settled = entry.ack_held(others)
         self.unacked -= settled
@@ -229,7 +229,7 @@ class SourceState(TopicRedelivery):
         if before not in (HELD, QUEUED):
             return False
         self.nacks.add(due_key, due_ms, bits)  # first: if it raises, the message stays held
-        self.special |= self._observer.waits(entry, index, due_ms, bits, failed=before == HELD)
+        self.special |= self._observer.waits(entry, index, due_ms, bits, before == HELD)
         if len(self.timeouts):
             self.timeouts.discard(due_key)
         entry.nack(index)
@@ -288,7 +288,7 @@ class SourceState(TopicRedelivery):
         if self.volatile or not entry.live or entry.state[index] not in (HELD, QUEUED):
             return False
         held = entry.state[index] == HELD
-        self._observer.waits(entry, index, due_ms, bits, failed=held)
+        self._observer.waits(entry, index, due_ms, bits, held)
         if held:
             entry.offer_again(index)
             if entry.size == 1:  # the broker does not count it
@@ -357,7 +357,7 @@ class SourceState(TopicRedelivery):
     def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
         """Another consumer of this process has delivered messages for the `attempt`th time.
 
-        Copies of them that are queued here are attempts after that one.
+        Copies of them that are queued here are later attempts.
         """
         entry = self.table.entries.get(key)
         if entry is None:

@@ -1,4 +1,4 @@
-"""What is tracked of one topic or partition, and the end of a record.
+"""The tracked messages of one topic or partition, and the end of a record.
 
 `TopicTracking` holds the collaborators that arrival, settling and redelivery share. A message is
 AWAY (with the broker), QUEUED here, HELD by the application, NACKED (waiting for its due time),
@@ -48,7 +48,7 @@ class TopicTracking:
         lead_ms: Time the transport takes from a request for redelivery to the broker.
         remembers: Keep every failed attempt, for a dead-letter policy.
         durable: Durable state of the topic; None without durable state.
-        letters: True for a retry letter topic, whose messages say how often they were attempted.
+        letters: True for a retry letter topic: its messages report earlier attempts.
         in_order: True with ordered leases.
         dispose: Frees a container of records little by little (see `EntryTable`).
     """
@@ -110,11 +110,11 @@ class TopicTracking:
         return self.table.live_alone
 
     def find(self, key: EntryKey) -> Entry | None:
-        """Return the record of an entry, None if there is none; unpacks a packed batch."""
+        """Return the record of an entry, or None; unpacks a packed batch."""
         return self.table.find(key)
 
     def held(self) -> Iterator[Entry]:
-        """Entries of which the application holds a message. Walks all."""
+        """Entries with a HELD message. Walks all."""
         return self.table.held()
 
     def count(self, state: int) -> int:
@@ -138,7 +138,7 @@ class TopicTracking:
         self.ordered.drop_entry(entry)
 
     def _waits_whole(self, entry: Entry) -> None:
-        """Reduce the record of an entry of which a message waits."""
+        """Reduce the record of an entry with a waiting message."""
         if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` says everything
         else:
