@@ -16,10 +16,9 @@ from .due import MessageKey
 from .due_index import DueIndex
 from .durable import Durable, Recall
 from .entry import HELD, LEAVING, Entry, EntryKey
-from .fingerprint import NO_FINGERPRINT
+from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
 
 _LAST: Final = (1 << 63) - 1
-_NOTHING: Final = Recall({}, {})
 
 
 class Observer:
@@ -40,13 +39,18 @@ class Observer:
         """Return True if anything is remembered of an entry."""
         return False
 
-    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
-        """Return True if the records are of the entry with this fingerprint."""
-        return True
+    def arrived(
+        self, key: EntryKey, came_as: Identified | int
+    ) -> tuple[Identified | int, Recall | None]:
+        """Compare an entry that arrived with its records.
 
-    def recall(self, entry: Entry, here: Collection[int]) -> Recall:
-        """Return attempts and due times of the messages `here`, and end due times in the past."""
-        return _NOTHING
+        Returns:
+            Its fingerprint and the records, None if the records were of another entry.
+        """
+        return came_as, None
+
+    def due_before(self, keys: Iterable[MessageKey]) -> None:
+        """Note that these messages arrived when they were due."""
 
     def recall_attempts(self, key: EntryKey) -> int:
         """Return the remembered attempts at an unbatched message."""
@@ -65,11 +69,13 @@ class Observer:
 
     # Waiting
 
-    def waits(self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False) -> bool:
+    def note_wait(
+        self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False
+    ) -> bool:
         """Note that a message waits until `due_ms`; `failed` if an attempt ends with that."""
         return False
 
-    def waits_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+    def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         """Note that an unbatched message without a record waits."""
         return False
 
@@ -123,15 +129,15 @@ class DurableObserver(Observer):
     def knows(self, key: EntryKey) -> bool:
         return self._durable.knows(key)
 
-    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
-        return self._durable.is_of(key, fingerprint)
+    def arrived(
+        self, key: EntryKey, came_as: Identified | int
+    ) -> tuple[Identified | int, Recall | None]:
+        fingerprint = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
+        same = self._durable.is_of(key, fingerprint)
+        return fingerprint, self._durable.recall(key) if same else None
 
-    def recall(self, entry: Entry, here: Collection[int]) -> Recall:
-        known = self._durable.recall(entry.key)
-        attempts = {index: count for index, count in known.attempts.items() if index in here}
-        dues = {index: due_ms for index, due_ms in known.dues.items() if index in here}
-        self._durable.passed(entry.due_key(index) for index in here if index not in dues)
-        return Recall(attempts, dues)
+    def due_before(self, keys: Iterable[MessageKey]) -> None:
+        self._durable.passed(keys)
 
     def recall_attempts(self, key: EntryKey) -> int:
         return self._durable.recall(key).attempts.get(0, 0)
@@ -149,13 +155,15 @@ class DurableObserver(Observer):
     def acked_through(self, key: EntryKey) -> None:
         self._durable.settled_through(key)
 
-    def waits(self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False) -> bool:
+    def note_wait(
+        self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False
+    ) -> bool:
         attempts = self._attempts.ended(entry, index) if failed else 0
         key = entry.due_key(index)
         self._durable.waits(key, due_ms, bits, attempts, entry.size, entry.fingerprint())
         return True
 
-    def waits_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+    def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         self._durable.waits(key, due_ms, bits, 0, 1, NO_FINGERPRINT)
         return True
 

@@ -13,8 +13,9 @@ from typing import Final
 
 from .due import MessageKey
 from .duplicate_window import Cause
+from .durable import Recall
 from .entry import ACKED, AWAY, NACKED, Entry, EntryKey
-from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
+from .fingerprint import NO_FINGERPRINT, Identified
 from .topic_tracking import TopicTracking
 
 _LAST: Final = (1 << 63) - 1
@@ -59,37 +60,25 @@ class TopicArrival(TopicTracking):
             passing = Entry(self, key, batch_size or 1, batch_size > 0)
             passing.queue_all()
             return passing, range(len(indexes))
-        known = self.durable is not None and self._observer.knows(key)
-        if known:
-            came_as = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
-            if not self._observer.is_of(key, came_as):
+        recall: Recall | None = None
+        if self.durable is not None and self._observer.knows(key):
+            came_as, recall = self._observer.arrived(key, came_as)
+            if recall is None:
                 self._replaced(key)
-                known = False
         table = self.table
         entry = table.entries.get(key)
         if entry is None and len(table.packed):
             entry = table.find(key)
-        if entry is None:
-            # RACE: an ack and the broker's redelivery of its message cross. The broker does not
-            # have the ack, or has forgotten it, so it is due again.
-            if self.acks.covers(key):
-                self.acks.add_whole(key)
-                self._done(key)
-                return None, ()
-            # A nacked message may be delivered early: with a sibling, after a reconnect, or because
-            # the broker's delay is coarse. It goes on waiting.
-            if batch_size <= 1 and self._still_waits((*key, -1), now_ms):
-                if self.window.all_requested:
-                    self.ignore_copy(key, 1)
-                return None, ()
-            new = True
+        new = entry is None
+        if entry is not None:
+            self._delivered_again(entry, redelivery_count)
+        elif self._is_unwanted(key, batch_size, now_ms):
+            return None, ()
+        else:
             if not self.shared:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
             entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
-        else:
-            new = False
-            self._delivered_again(entry, redelivery_count)
         entry.came_as = entry.came_as or came_as
         if ack_set != -1:
             entry.learn_acked(ack_set)
@@ -105,9 +94,25 @@ class TopicArrival(TopicTracking):
                 self._rest(entry)
             elif not wanted:
                 self._pack(entry)
-        if known and wanted:
-            return self._recalled(entry, indexes, wanted)
+        if recall is not None and wanted:
+            return self._recalled(recall, entry, indexes, wanted)
         return entry, wanted
+
+    def _is_unwanted(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
+        """Return True if nothing of an entry without a record is to be queued."""
+        # RACE: an ack and the broker's redelivery of its message cross. The broker does not have
+        # the ack, or has forgotten it, so it is due again.
+        if self.acks.covers(key):
+            self.acks.add_whole(key)
+            self._done(key)
+            return True
+        # A nacked message may be delivered early: with a sibling, after a reconnect, or because the
+        # broker's delay is coarse. It goes on waiting.
+        if batch_size > 1 or not self._still_waits((*key, -1), now_ms):
+            return False
+        if self.window.all_requested:
+            self.ignore_copy(key, 1)
+        return True
 
     def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
         """Record plain messages that the broker has never delivered before, in order.
@@ -306,14 +311,19 @@ class TopicArrival(TopicTracking):
             self.acks.drop_part(entry)
             self._drop(entry)
 
-    def _recalled(self, entry: Entry, indexes: Sequence[int], wanted: Sequence[int]) -> Wanted:
+    def _recalled(
+        self, recall: Recall, entry: Entry, indexes: Sequence[int], wanted: Sequence[int]
+    ) -> Wanted:
         """Apply the durable state of queued messages, perhaps from an earlier process.
 
         Messages that are not due go on waiting. The others are delivered with all their attempts.
         Only messages in `wanted` count: the others have newer records here.
         """
         self.special = True  # their acks have to be reported
-        attempts, waiting = self._observer.recall(entry, {indexes[at] for at in wanted})
+        here = {indexes[position] for position in wanted}
+        attempts = {index: count for index, count in recall.attempts.items() if index in here}
+        waiting = {index: due_ms for index, due_ms in recall.dues.items() if index in here}
+        self._observer.due_before(entry.due_key(index) for index in here if index not in waiting)
         if self.in_order:
             self._count_recalled(entry, attempts)
             for index, until_ms in waiting.items():

@@ -223,13 +223,13 @@ class SourceState(TopicRedelivery):
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.move(due_key, due_ms, bits)
-            self.special |= self._observer.waits(entry, index, due_ms, bits)
+            self.special |= self._observer.note_wait(entry, index, due_ms, bits)
             self._pack(entry)
             return True
         if before not in (HELD, QUEUED):
             return False
         self.nacks.add(due_key, due_ms, bits)  # first: if it raises, the message stays held
-        self.special |= self._observer.waits(entry, index, due_ms, bits, before == HELD)
+        self.special |= self._observer.note_wait(entry, index, due_ms, bits, before == HELD)
         if len(self.timeouts):
             self.timeouts.discard(due_key)
         entry.nack(index)
@@ -240,7 +240,7 @@ class SourceState(TopicRedelivery):
         """Let an unbatched message wait that has no record here: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
             self.unacked += 1
-        self.special |= self._observer.waits_unseen((*key, -1), due_ms, bits)
+        self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """Move the due time of a message, if it waits here."""
@@ -288,7 +288,7 @@ class SourceState(TopicRedelivery):
         if self.volatile or not entry.live or entry.state[index] not in (HELD, QUEUED):
             return False
         held = entry.state[index] == HELD
-        self._observer.waits(entry, index, due_ms, bits, held)
+        self._observer.note_wait(entry, index, due_ms, bits, held)
         if held:
             entry.offer_again(index)
             if entry.size == 1:  # the broker does not count it
