@@ -70,10 +70,10 @@ class TopicArrival(TopicTracking):
         if entry is None and len(table.packed):
             entry = table.find(key)
         new = entry is None
+        if entry is None and self._is_unwanted(key, batch_size, now_ms):
+            return None, ()
         if entry is not None:
             self._delivered_again(entry, redelivery_count)
-        elif self._is_unwanted(key, batch_size, now_ms):
-            return None, ()
         else:
             if not self.shared:
                 self.acks.cumulative.retract(key)
@@ -323,15 +323,15 @@ class TopicArrival(TopicTracking):
         here = {indexes[position] for position in wanted}
         attempts = {index: count for index, count in recall.attempts.items() if index in here}
         waiting = {index: due_ms for index, due_ms in recall.dues.items() if index in here}
+        if not self.in_order:
+            # The last attempt at a waiting message is counted when the message is released.
+            attempts = {index: count - (index in waiting) for index, count in attempts.items()}
+        self._count_recalled(entry, attempts)
         self._observer.due_before(entry.due_key(index) for index in here if index not in waiting)
         if self.in_order:
-            self._count_recalled(entry, attempts)
             for index, until_ms in waiting.items():
                 self.ordered.hold(entry.due_key(index), until_ms)
             return entry, wanted
-        # The last attempt at a waiting message is counted when the message is released.
-        before = {index: count - (index in waiting) for index, count in attempts.items()}
-        self._count_recalled(entry, before)
         left = []
         for position in wanted:
             index = indexes[position]
