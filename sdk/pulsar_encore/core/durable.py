@@ -31,7 +31,13 @@ class Recall(NamedTuple):
 
 
 class Durable(Protocol):
-    """The durable state of one topic or partition of one subscription."""
+    """The durable state of one topic or partition of one subscription.
+
+    Arguments with the same name mean the same in all methods. `key` is a message or an entry; a new
+    due time replaces an earlier one. `bits`: see `DueIndex.add`. `size`: messages in the entry.
+    `fingerprint`: of the entry (`core.fingerprint`), 0 if only the id is known. `attempt` counts
+    from 1.
+    """
 
     def __bool__(self) -> bool:
         """Return True if anything is remembered."""
@@ -45,10 +51,6 @@ class Durable(Protocol):
         """Return True if the records are of the entry that arrived; if not, drop them.
 
         Ids begin again in another cluster, and in a topic that was created again.
-
-        Args:
-            key: An entry with records.
-            fingerprint: Fingerprint of the entry that arrived (`core.fingerprint`).
         """
         ...
 
@@ -72,13 +74,7 @@ class Durable(Protocol):
     ) -> None:
         """Remember that a message waits until `due_ms` after `attempts` attempts.
 
-        Args:
-            key: The message; replaces its earlier due time.
-            due_ms: The due time.
-            bits: See `DueIndex.add`.
-            attempts: Attempts so far; a higher count that is remembered stays.
-            size: Messages in the entry.
-            fingerprint: Fingerprint of the entry; 0 if only the id is known.
+        A higher count that is remembered stays.
         """
         ...
 
@@ -94,14 +90,6 @@ class Durable(Protocol):
         """Remember that a message is leased until `due_ms`.
 
         If this process ends sooner, the message waits until then, and its attempt has failed.
-
-        Args:
-            key: The message; replaces its earlier due time.
-            due_ms: The end of the lease.
-            bits: See `DueIndex.add`.
-            attempt: Number of the attempt, counted from 1.
-            size: Messages in the entry.
-            fingerprint: Fingerprint of the entry; 0 if only the id is known.
         """
         ...
 
@@ -130,12 +118,7 @@ class Durable(Protocol):
     ) -> None:
         """Let a message that was delivered in another process wait, at whichever consumer it waits.
 
-        Args:
-            key: The message.
-            due_ms: The due time.
-            bits: See `DueIndex.add`.
-            size: Messages in the entry.
-            leased: Its lease goes on. If False, its attempt has failed and is over.
+        With `leased` its lease goes on; otherwise its attempt has failed.
         """
         ...
 
@@ -146,9 +129,7 @@ class Durable(Protocol):
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         """Remember that messages went back to the broker although no attempt at them failed.
 
-        Args:
-            key: The entry.
-            attempts: Attempts that failed before the present one, by index.
+        `attempts` are the failed ones before the present one, by index.
         """
         ...
 
@@ -165,15 +146,11 @@ class Durable(Protocol):
         ...
 
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
-        """Remember that letters of messages are stored, which acks the messages.
+        """Remember that letters of messages are stored, which acks the messages; `whole` if the
+        entry is acked completely with them.
 
         If the ack is lost with the process, the messages are redelivered and must not be attempted
         again.
-
-        Args:
-            key: The entry.
-            mask: The messages.
-            whole: The entry is acked completely with them.
         """
         ...
 

@@ -162,10 +162,9 @@ class Entry:
 
     @classmethod
     def alone(cls, source: Any, key: EntryKey, era: int, live: list[bool], causes: int) -> Entry:
-        """Create the record of an unbatched message that was delivered for the first time: QUEUED.
+        """Create the QUEUED record of an unbatched message that was never delivered before.
 
-        Does the same as `__init__` and `queue_all` in one step, because every such message needs
-        it.
+        `__init__` and `queue_all` in one step, because every such message needs it.
         """
         entry: Entry = object.__new__(cls)
         entry.source = source

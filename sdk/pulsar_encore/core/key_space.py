@@ -190,11 +190,7 @@ class KeySpace:
         return found
 
     def of_entry(self, ledger: int, entry: int) -> list[tuple[Lane, int, int]]:
-        """Return lanes that may hold keys of the entry, with its first position and its end.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Return lanes that may hold keys of the entry, with its first position and its end."""
         self.resolve((ledger, entry, WHOLE))
         found = []
         for lane in self._lanes.get(ledger, _NONE).values():
@@ -204,11 +200,7 @@ class KeySpace:
         return found
 
     def through(self, ledger: int, entry: int) -> list[tuple[Lane, int]]:
-        """Return lanes that may hold keys up to the entry, and the end of their positions.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Return lanes that may hold keys up to the entry, and the end of their positions."""
         self.resolve((ledger, entry, WHOLE))
         found = []
         for other, lanes in self._lanes.items():

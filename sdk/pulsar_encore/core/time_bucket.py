@@ -69,11 +69,7 @@ class TimeBucketIndex:
         return lane is not None and self._find(lane, position)[1] >= 0
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; return True if it is new. A tracked key keeps its due time.
-
-        Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
-        """
+        """Track a key; return True if it is new."""
         edge = bucket_edge(due_ms, bits)
         lane, page, position = self._keys.resolve(key)
         if lane is None:
@@ -84,11 +80,7 @@ class TimeBucketIndex:
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Set the due time of a key, tracking it if it is new; return True if it was tracked.
-
-        Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
-        """
+        """Set the due time of a key, tracking it if it is new; return True if it was tracked."""
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
         number, was = (-1, -1) if lane is None else self._find(lane, position)
@@ -102,11 +94,7 @@ class TimeBucketIndex:
         return True
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; return True if it was tracked.
-
-        Raises:
-            ConfigurationError: The key is out of range.
-        """
+        """Forget a key; return True if it was tracked."""
         lane, _, position = self._keys.resolve(key)
         if lane is None:
             return False
@@ -122,30 +110,18 @@ class TimeBucketIndex:
         return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget the entry's whole key and all its batch indexes; return their number.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Forget all keys of an entry; return their number."""
         return sum(
             self._strip(lane, start, stop)
             for lane, start, stop in self._keys.of_entry(ledger, entry)
         )
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key up to this entry; return their number.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Forget every key up to this entry; return their number."""
         return sum(self._strip(lane, 0, stop) for lane, stop in self._keys.through(ledger, entry))
 
     def keys_through(self, ledger: int, entry: int) -> list[tuple[int, MessageKey]]:
-        """Return (edge, key) of all keys that `discard_through` would forget, in no order.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Return (edge, key) of all keys that `discard_through` would forget, in no order."""
         return [
             found
             for lane, stop in self._keys.through(ledger, entry)
@@ -184,10 +160,6 @@ class TimeBucketIndex:
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
         """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first.
 
-        Args:
-            now_ms: The time in milliseconds, on the clock of the due times.
-            limit: The most keys to take. Keys that are left stay due.
-
         Raises:
             ConfigurationError: `limit` is negative.
         """
@@ -202,7 +174,7 @@ class TimeBucketIndex:
     def in_order(self, edge: int) -> Iterator[MessageKey]:
         """Iterate over the keys that are due at exactly `edge`, lowest keys first.
 
-        The index must not change during the iteration.
+        The index must not change meanwhile.
         """
         held = self._buckets.get(edge)
         if not held:

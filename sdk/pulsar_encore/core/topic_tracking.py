@@ -41,16 +41,15 @@ class TopicTracking:
         number: The transport's number of the topic.
         topic: Full name; of the partition, if any.
         partition: Partition number or -1.
-        shared: True on Shared and Key_Shared, where single entries are redelivered.
-        nacks: Due times of nacked messages.
-        timeouts: Ack timeouts.
-        contiguous: Entry ids follow each other (see `Rewind`).
-        lead_ms: Time the transport takes from a request for redelivery to the broker.
+        shared: Shared or Key_Shared, where single entries are redelivered.
+        nacks, timeouts: Due times of nacked messages; ack timeouts.
+        contiguous: Entry ids are consecutive (see `Rewind`).
+        lead_ms: Time from a request for redelivery until the transport sends it.
         remembers: Keep every failed attempt, for a dead-letter policy.
-        durable: Durable state of the topic; None without durable state.
-        letters: True for a retry letter topic: its messages report earlier attempts.
-        in_order: True with ordered leases.
-        dispose: Frees a container of records little by little (see `EntryTable`).
+        durable: Durable state of the topic, if any.
+        letters: A retry letter topic: its messages report earlier attempts.
+        in_order: Ordered leases.
+        dispose: See `EntryTable`.
     """
 
     def __init__(
