@@ -34,7 +34,7 @@ import psutil
 from pyroaring import BitMap
 
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 
 ENTRIES = 10_000_000
 PER_LEDGER = 50_000
@@ -216,7 +216,7 @@ def waiting(size: int) -> float:
     """Bytes of the core for a nacked message: alone, or in a batch of which the rest is acked."""
     gc.collect()
     tracemalloc.start()
-    source = TopicState(
+    source = SourceState(
         None,
         0,
         "persistent://public/default/t",

@@ -13,7 +13,7 @@ from consumer_kit import TOPIC
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.leases.key_queues import KeyQueues
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 
 LONG = 1 << 40
 
@@ -22,7 +22,7 @@ class Keyed:
     """A queue of one topic, and its lanes; all messages are of one key."""
 
     def __init__(self) -> None:
-        self.source = TopicState(
+        self.source = SourceState(
             object(),
             0,
             TOPIC,

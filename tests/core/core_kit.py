@@ -11,14 +11,14 @@ from pulsar_encore.consumer.settlement.ownership import Ownership
 from pulsar_encore.consumer.settlement.settlement import Settlement
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import Entry, EntryKey
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.core.verdicts import Verdicts
 
 TOPIC = "persistent://public/default/t"
 
 
-def source_state(*, shared: bool = True, number: int = 0, lead_ms: int = 0) -> TopicState:
-    return TopicState(
+def source_state(*, shared: bool = True, number: int = 0, lead_ms: int = 0) -> SourceState:
+    return SourceState(
         object(),
         number,
         f"{TOPIC}{number or ''}",
@@ -37,7 +37,7 @@ class Settling:
         now: The time in ms.
     """
 
-    def __init__(self, source: TopicState, now: Callable[[], int]) -> None:
+    def __init__(self, source: SourceState, now: Callable[[], int]) -> None:
         sources: Any = SimpleNamespace(by_number={0: source})
         source.owner = sources
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
@@ -55,7 +55,7 @@ class Settling:
             ownership, Verdicts(lambda failed: 0), redelivery, sources, loop
         ).nack
 
-    def _add(self, _: TopicState, messages: int) -> None:
+    def _add(self, _: SourceState, messages: int) -> None:
         self.added += messages
 
 
@@ -68,5 +68,5 @@ class Waiting:
     def wait(self, entry: Entry, index: int, delay_ms: int) -> None:
         entry.source.nack(entry, index, self._now() + delay_ms, 0)
 
-    def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
+    def wait_unseen(self, state: SourceState, key: EntryKey, delay_ms: int) -> None:
         state.nack_unseen(key, self._now() + delay_ms, 0)

@@ -9,7 +9,7 @@ from core_kit import Settling, source_state
 
 from pulsar_encore.consumer.settlement import settlement
 from pulsar_encore.core.entry import QUEUED, Entry
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
 
@@ -21,7 +21,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         dice = Random(seed)
-        self.state: TopicState = source_state(shared=dice.random() < 0.7)
+        self.state: SourceState = source_state(shared=dice.random() < 0.7)
         self.settling = Settling(self.state, lambda: 0)
         self.entries: list[Entry] = []
         for number in range(dice.randint(1, 12)):

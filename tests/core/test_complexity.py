@@ -18,7 +18,7 @@ from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.options import ConsumerOptions
 
 FEW, MANY = 10_000, 40_000
@@ -66,7 +66,7 @@ class Walked(dict[Any, Any]):
         return ((key, self[key]) for key in self)
 
 
-def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState, list[Entry]]:
+def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[SourceState, list[Entry]]:
     """A source, of which so many entries are held."""
     source = source_state(shared=shared)
     entries = []
@@ -81,7 +81,7 @@ def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[TopicState,
     return source, entries
 
 
-async def sender_that_cannot_send(source: TopicState) -> AckSender:
+async def sender_that_cannot_send(source: SourceState) -> AckSender:
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     link: Any = SimpleNamespace(can_ack=lambda source: False)
     queue: Any = []
@@ -213,8 +213,8 @@ def test_acking_each_message_cumulatively_is_linear_in_what_it_settles() -> None
     def acked(count: int) -> int:
         source, entries = source_with(count, shared=False)
         steps = Steps()
-        source._entries, before = Walked(steps), source._entries
-        source._entries.update(before)
+        source.table.entries, before = Walked(steps), source.table.entries
+        source.table.entries.update(before)
         with steps:
             for entry in entries[:100]:
                 source.ack_cumulative(entry.key, 0, 1)

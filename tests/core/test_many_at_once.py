@@ -14,7 +14,7 @@ from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.core import source_state as module
+from pulsar_encore.core import entry_table as module
 from pulsar_encore.core.entry import (
     ACKED,
     AWAY,
@@ -28,7 +28,7 @@ from pulsar_encore.core.entry import (
     drop_queued_alone,
     release_alone,
 )
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 
 STATES = (AWAY, QUEUED, HELD, NACKED, LEAVING)
 COUNT = 80
@@ -90,14 +90,14 @@ def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[A
     return seen
 
 
-def observed(source: TopicState) -> Any:
+def observed(source: SourceState) -> Any:
     rewind = source.rewind
     return (
         source.unacked,
-        {key: (bytes(entry.state), entry.active) for key, entry in source._entries.items()},
+        source.snapshot()["entries"],
         len(source.nacks),
         len(source.acks),
-        dict(source.attempts.copies),
+        dict(source.window.unattempted),
         None if rewind is None else rewind._owed.items(),
     )
 
@@ -191,7 +191,7 @@ def test_no_step_of_many_makes_a_call_for_each(end: str, state: int) -> None:
 
 def test_unused_containers_are_passed_to_the_disposal() -> None:
     freed: list[Any] = []
-    source = TopicState(
+    source = SourceState(
         object(),
         0,
         "persistent://public/default/t",

@@ -19,7 +19,7 @@ from small_world import PlainIndex
 
 from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import ACKED, HELD, NACKED, QUEUED, Entry
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 Event: TypeAlias = tuple[Any, ...]
@@ -74,7 +74,7 @@ class Attempt:
 class Consumer:
     """One consumer and its application."""
 
-    state: TopicState
+    state: SourceState
     queue: list[int] = field(default_factory=list)
     held: dict[int, Attempt] = field(default_factory=dict)
 
@@ -104,10 +104,10 @@ class FleetWorld:
         self.redeliveries = 0  # of the entry, without the resets of the broker
         self.crashes = 0
 
-    def _new_state(self) -> TopicState:
+    def _new_state(self) -> SourceState:
         nacks: Any = PlainIndex()
         timeouts: Any = PlainIndex()
-        return TopicState(
+        return SourceState(
             object(), 0, TOPIC, -1, shared=True, nacks=nacks, timeouts=timeouts, remembers=True
         )
 

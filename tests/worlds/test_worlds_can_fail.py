@@ -10,10 +10,10 @@ from search import Found, reached, search
 from small_world import Event, Plan
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
-from pulsar_encore.core import duplicates
+from pulsar_encore.core import duplicate_window
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import SourceState
 from pulsar_encore.message import Message
 
 M0 = ((1, 0), 0)
@@ -72,10 +72,10 @@ def by_counts(patch: pytest.MonkeyPatch) -> None:
         Message, "_hand_over", property(lambda self: self._count, lambda self, turn: None)
     )
 
-    def holds(self: TopicState, entry: Entry, index: int, turn: int) -> bool:
+    def holds(self: SourceState, entry: Entry, index: int, turn: int) -> bool:
         return bool(entry.live) and self.attempts.count(entry, index) == turn
 
-    patch.setattr(TopicState, "holds", holds)
+    patch.setattr(SourceState, "holds", holds)
 
 
 def test_the_swallowed_nack_is_one_of_the_orders() -> None:
@@ -96,7 +96,7 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
 ) -> None:
     """What is filtered because it is held must not end its hand-over."""
 
-    def admit(self: TopicState, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
+    def admit(self: SourceState, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
         for index in indexes:
             if entry.state[index] == HELD:
                 entry.hand_overs = {
@@ -105,8 +105,8 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
                 }
         return real(self, entry, indexes, now_ms)
 
-    real: Any = TopicState._admit
-    monkeypatch.setattr(TopicState, "_admit", admit)
+    real: Any = SourceState._admit
+    monkeypatch.setattr(SourceState, "_admit", admit)
     fault = found(BATCH_HELD_BY_A)
     assert "m0.1 is nowhere" in str(fault)
     assert fault.events[len(BATCH_HELD_BY_A.start) :] == (
@@ -146,17 +146,17 @@ def test_an_ack_that_covers_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ack_lost_with_its_connection_and_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(duplicates, "_add", lambda suspects, keys: None)
+    monkeypatch.setattr(duplicate_window, "_add", lambda suspects, keys: None)
     assert "who acked it" in str(found(ACKING))
 
 
 def test_acks_that_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TopicState, "ack", silent(TopicState.ack))
+    monkeypatch.setattr(SourceState, "ack", silent(SourceState.ack))
     assert "nothing will send them" in str(found(ACKING))
 
 
 def silent(ack: Any) -> Any:
-    def wrapped(self: TopicState, entry: Entry, index: int) -> int:
+    def wrapped(self: SourceState, entry: Entry, index: int) -> int:
         ack(self, entry, index)
         return 0
 
@@ -164,10 +164,10 @@ def silent(ack: Any) -> Any:
 
 
 def test_a_held_message_that_is_handed_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def disconnected(self: TopicState) -> None:
+    def disconnected(self: SourceState) -> None:
         self.reset()
 
-    monkeypatch.setattr(TopicState, "disconnected", disconnected)
+    monkeypatch.setattr(SourceState, "disconnected", disconnected)
     assert "is handed to a, who" in str(found(ACKING))
 
 

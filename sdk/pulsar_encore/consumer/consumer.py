@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..core.source_state import TopicState
+from ..core.topic_state import SourceState
 from ..errors import (
     ClosedError,
     ConfigurationError,
@@ -354,7 +354,7 @@ class Consumer:
             return self._calls.ack_list(message)
         return self._calls.act(self._acknowledge, message)
 
-    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> set[TopicState]:
+    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> set[SourceState]:
         if isinstance(message, (list, tuple)):
             return self._calls.ack_now(message)
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
@@ -372,7 +372,7 @@ class Consumer:
             return self._calls.elsewhere(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
-    def _acknowledge_cumulative(self, message: Settleable) -> set[TopicState]:
+    def _acknowledge_cumulative(self, message: Settleable) -> set[SourceState]:
         self._check_cumulative("acknowledge_cumulative")
         return {self._settlement.ack_cumulative(message)}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..core.source_state import TopicState
+from ..core.topic_state import SourceState
 from ..errors import EncoreError
 from ..eventloop.affinity import LoopAffinity, running_loop
 from ..eventloop.awaitables import (
@@ -45,7 +45,7 @@ class _Listed:
     """A list that is being acked, and the sources it was of so far."""
 
     def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
-        self.acked: set[TopicState] = set()
+        self.acked: set[SourceState] = set()
         self._messages = tuple(messages)  # the caller's own list may change
         self._at = 0
         self._settlement = settlement
@@ -94,7 +94,7 @@ class SettlementCalls:
         self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
         self._settles = 0  # calls of `settle` that run
 
-    def act(self, step: Callable[..., Iterable[TopicState] | None], *args: Any) -> Call:
+    def act(self, step: Callable[..., Iterable[SourceState] | None], *args: Any) -> Call:
         """Take a step now.
 
         What it raises is raised where it is awaited; in a listener's callback here, for that has
@@ -146,7 +146,7 @@ class SettlementCalls:
         task.add_done_callback(self._lists.pop)
         return InProgress(task)
 
-    def ack_now(self, messages: Sequence[Settleable]) -> set[TopicState]:
+    def ack_now(self, messages: Sequence[Settleable]) -> set[SourceState]:
         """Ack a short list in one step; returns the sources it was of."""
         listed = _Listed(messages, self._settlement)
         while listed.is_left:

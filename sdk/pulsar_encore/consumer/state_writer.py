@@ -20,7 +20,7 @@ from ..core.due_time import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
-from ..core.source_state import TopicState
+from ..core.topic_state import SourceState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..eventloop.alarm import now_ms, wall_now_ms
 from ..options import ConsumerOptions
@@ -76,14 +76,14 @@ class StateWriter:
         self.before: bool = before
         self._stay_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._sources: dict[str, TopicStateWriter] = {}
-        self._states: Iterable[TopicState] = ()
+        self._states: Iterable[SourceState] = ()
         self._held = _HeldForLong()
         self._sweeping = False
         self._swept_at = loop.time()
         self._failed_looks = 0
         self._catching_up = False
         #: Called with a source of which something is due at another time than before.
-        self.rearm: Callable[[TopicState], None] = _no_hook
+        self.rearm: Callable[[SourceState], None] = _no_hook
         #: Acks a message of this consumer, or one that is on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
         #: Delay in ms of an expired lease, by the attempts that failed before.
@@ -122,7 +122,7 @@ class StateWriter:
             raise
         return cls(store, state, options, loop)
 
-    def start(self, states: Iterable[TopicState]) -> None:
+    def start(self, states: Iterable[SourceState]) -> None:
         """Look at what is in memory from now on."""
         self._states = states
         self.watch()
@@ -177,7 +177,7 @@ class StateWriter:
                 )
             )
 
-    def state_of(self, durable: TopicStateWriter) -> TopicState | None:
+    def state_of(self, durable: TopicStateWriter) -> SourceState | None:
         """Return the topic state that a `TopicStateWriter` belongs to; None before it is made."""
         return next((state for state in self._states if state.durable is durable), None)
 
@@ -185,7 +185,7 @@ class StateWriter:
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
         """The application is about to get messages of an entry."""
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             state.special = True
@@ -193,7 +193,7 @@ class StateWriter:
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
         """The same with "lazy": only other consumers of this process are told."""
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             durable.tell_attempts(entry, state, indexes)
@@ -241,7 +241,7 @@ class StateWriter:
             return _LOOK_S
         return _LOOK_S if not self.before and any(each.unacked for each in self._states) else None
 
-    def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
+    def _write_held(self, held: Iterator[tuple[SourceState, Entry, int]]) -> None:
         """What the application has had for long: a burst now, the rest in the next turn."""
         if self._store is None:
             return
@@ -301,7 +301,7 @@ class StateWriter:
             return topic in self._sources or topic in read or base_name(topic) in read
 
         for state in self._states:
-            state.durable = None  # or what is under way would be written again
+            state.end_durability()  # or what is under way would be written again
         self._store.forget(options.subscription_name, ours)
 
     async def close(self) -> None:
@@ -361,7 +361,7 @@ class StateWriter:
             for durable in self._sources.values():
                 durable.forget_buried(math.inf)
         for state in self._states:
-            state.durable = None
+            state.end_durability()
         for durable in self._sources.values():
             durable.close()
         self._sources.clear()
@@ -389,7 +389,7 @@ class TopicStateWriter:
     ) -> None:
         self._changed = changed
         self._home = home
-        self._state: TopicState | None = None  # whose it is
+        self._state: SourceState | None = None  # whose it is
         source.sharers.add(self)
         self._source = source
         self._records = source.records
@@ -439,7 +439,7 @@ class TopicStateWriter:
         record = self._records.recall_entry(*key)
         return None if record is None else record.first_ms
 
-    def started(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
+    def started(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
         """Messages of an entry are handed over, or were."""
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
@@ -451,7 +451,7 @@ class TopicStateWriter:
                 pass  # it is counted in memory, written when that goes, and said in the statistics
         self.tell_attempts(entry, state, indexes)
 
-    def tell_attempts(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
+    def tell_attempts(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
         """Tell the other consumers of the process: copies that they have queued are later attempts.
 
         A copy is queued there when the broker redelivered a sibling of its batch, or when a
@@ -463,7 +463,7 @@ class TopicStateWriter:
                 for each in others:
                     each.attempted(entry.key, mask, attempt)
 
-    def _masks(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> dict[int, int]:
+    def _masks(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> dict[int, int]:
         """Masks of messages by the number of the attempt that begins."""
         masks: dict[int, int] = {}
         if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
@@ -578,7 +578,7 @@ class TopicStateWriter:
         state = self._whose()
         return {} if state is None else state.attempts_in_hands(key)
 
-    def _whose(self) -> TopicState | None:
+    def _whose(self) -> SourceState | None:
         if self._state is None:
             self._state = self._home.state_of(self)
         return self._state
@@ -695,7 +695,7 @@ class _HeldForLong:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, EntryKey], int] = {}
 
-    def since_last(self, states: Iterable[TopicState]) -> Iterator[tuple[TopicState, Entry, int]]:
+    def since_last(self, states: Iterable[SourceState]) -> Iterator[tuple[SourceState, Entry, int]]:
         """Entries, and masks of what of them was held at the last look too, 0 for nothing.
 
         Looks as it is asked, so that there may be pauses; one at a time.

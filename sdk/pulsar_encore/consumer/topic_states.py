@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
-from ..core.source_state import TopicState
+from ..core.topic_state import SourceState
 from ..eventloop.alarm import now_ms
 from ..options import ConsumerOptions
 from ..transport.interface import TransportConsumer
@@ -27,14 +27,14 @@ OVERTAKEN_S: Final = 2.0  # a redelivery that an ack did not overtake arrives so
 _MOST_NEWS: Final = 32  # of connections: several comings and goings of each part
 
 
-class _OnFirstSight(dict[int, TopicState]):
+class _OnFirstSight(dict[int, SourceState]):
     """A dict, because every delivery looks into it, that makes what is not there."""
 
-    def __init__(self, new: Callable[[int], TopicState]) -> None:
+    def __init__(self, new: Callable[[int], SourceState]) -> None:
         super().__init__()
         self._new = new
 
-    def __missing__(self, number: int) -> TopicState:
+    def __missing__(self, number: int) -> SourceState:
         state = self[number] = self._new(number)
         return state
 
@@ -74,7 +74,7 @@ class TopicStates:
         self._new_index = new_index
         self._durable_of = durable_of
         self._dispose = dispose
-        self.by_number: dict[int, TopicState] = _OnFirstSight(self._new)
+        self.by_number: dict[int, SourceState] = _OnFirstSight(self._new)
         # What was last heard of connections: when, what, and of which sources (None: of all).
         self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
         self._asked_all_at = -math.inf
@@ -85,11 +85,11 @@ class TopicStates:
         if number is not None:
             _ = self.by_number[number]
 
-    def _new(self, number: int) -> TopicState:
+    def _new(self, number: int) -> SourceState:
         topic, partition = self._link.topic_of(number)
         options, able = self._options, self._link.capabilities
         shared = options.is_shared(topic)
-        state = TopicState(
+        state = SourceState(
             self,
             number,
             topic,
@@ -107,11 +107,11 @@ class TopicStates:
         )
         if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
             state.acks.rewound()
-            state.duplicates.asked_all = shared
+            state.window.all_requested = shared
         self._catch_up(state)
         return state
 
-    def _catch_up(self, state: TopicState) -> None:
+    def _catch_up(self, state: SourceState) -> None:
         """Its messages may have waited in the transport since before a connection was lost."""
         heard = [(at, what) for at, what, of in self._news if of is None or state.number in of]
         match heard[-2:]:
@@ -121,17 +121,17 @@ class TopicStates:
                 state.acks.doubtful(now_ms(self._loop))
                 state.reconnected()
 
-    def __iter__(self) -> Iterator[TopicState]:
+    def __iter__(self) -> Iterator[SourceState]:
         return iter(list(self.by_number.values()))
 
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def of(self, only: Container[int] | None) -> list[TopicState]:
+    def of(self, only: Container[int] | None) -> list[SourceState]:
         """Those of some numbers, or all."""
         return [state for state in self if only is None or state.number in only]
 
-    def beside(self, state: TopicState | None) -> list[TopicState]:
+    def beside(self, state: SourceState | None) -> list[SourceState]:
         """What a rewind of one source rewinds, or of all: on Exclusive and Failover a transport may
         not be able to rewind one alone."""
         one = self._link.capabilities.rewind_one_source
@@ -139,7 +139,7 @@ class TopicStates:
 
     # What happened to all, or to some
 
-    def heard(self, what: str, only: Container[int] | None) -> list[TopicState]:
+    def heard(self, what: str, only: Container[int] | None) -> list[SourceState]:
         """Note what happened to connections; returns the sources concerned."""
         self._news.append((self._loop.time(), what, only))
         return self.of(only)

@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from ...core.attempts import Failures
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
@@ -348,13 +348,13 @@ class Forwarder:
 
 def _leave(held: Held) -> bool:
     """Whether the message is here to be copied; if so nobody else settles it meanwhile."""
-    state: TopicState = held.entry.source
+    state: SourceState = held.entry.source
     return state.leave(held.entry, held.batch_index)
 
 
 def _failures(held: Held) -> Failures | None:
     """What is remembered here of earlier attempts at a message."""
-    state: TopicState = held.entry.source
+    state: SourceState = held.entry.source
     return state.attempts.of(held.entry.due_key(held.batch_index))
 
 

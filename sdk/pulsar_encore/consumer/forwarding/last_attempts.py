@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from ...core.entry import HELD, QUEUED, Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...core.verdicts import Verdicts
 from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
@@ -82,7 +82,7 @@ class LastAttempts:
         raw = self._kept.get((entry, index))
         if raw is None or not entry.live or entry.state[index] != HELD:
             return False
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         failed = state.attempts.count(entry, index)
         if not self._verdicts.is_last(failed):
             return False
@@ -93,7 +93,7 @@ class LastAttempts:
         self._forwarder.dead_letter(message, held, evidence_of(None, reason), reason)
         return True
 
-    def all_failed(self, state: TopicState, reason: str) -> None:
+    def all_failed(self, state: SourceState, reason: str) -> None:
         """All messages of a source that the application holds failed.
 
         Args:

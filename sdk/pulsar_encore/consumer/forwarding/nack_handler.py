@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ...core.entry import HELD, NACKED
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...core.verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...eventloop.alarm import wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
@@ -96,7 +96,7 @@ class NackHandler:
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
         self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
-    def expire(self, state: TopicState, held: Sequence[Held]) -> bool:
+    def expire(self, state: SourceState, held: Sequence[Held]) -> bool:
         """Messages of a source that are held failed and come again at once, all in one step.
 
         Returns:
@@ -142,7 +142,7 @@ class NackHandler:
                 self._redelivery.wait(held.entry, held.batch_index, delay)
 
     def _remember(self, held: Held, evidence: Evidence | None) -> None:
-        state: TopicState = held.entry.source
+        state: SourceState = held.entry.source
         key = held.entry.due_key(held.batch_index)
         state.attempts.remember(key, wall_now_ms(self._loop), evidence)
 
@@ -151,7 +151,7 @@ class NackHandler:
             delay_ms = self._verdicts.delay_of(failed)
         self._redelivery.wait(held.entry, held.batch_index, delay_ms)
 
-    def _nack_again(self, state: TopicState, held: Held, delay_ms: int | None) -> None:
+    def _nack_again(self, state: SourceState, held: Held, delay_ms: int | None) -> None:
         """A plain message nacked before: move it, unless it was released in the meantime."""
         if (*held.entry.key, -1) in state.nacks:
             if delay_ms is None:

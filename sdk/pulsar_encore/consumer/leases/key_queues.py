@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Final
 
 from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms
 from ...message import Message, RawMessage
@@ -165,7 +165,7 @@ class KeyQueues:
             return []
         for key_queue in key_queues:
             entry, index, _ = key_queue.items[0]
-            state: TopicState = entry.source
+            state: SourceState = entry.source
             state.comes_due(entry, index)
             self._go_out(key_queue)
         if per_key != 1:
@@ -187,7 +187,7 @@ class KeyQueues:
             for key_queue in key_queues:
                 if room > 0 and key_queue.out < per_key and self._may_follow(key_queue, now):
                     entry, index, _ = key_queue.items[key_queue.out]
-                    state: TopicState = entry.source
+                    state: SourceState = entry.source
                     state.comes_due(entry, index)
                     self._go_out(key_queue)
                     room -= 1
@@ -202,7 +202,7 @@ class KeyQueues:
             entry, index, _ = item
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
-                state: TopicState = entry.source
+                state: SourceState = entry.source
                 if state.not_before(entry, index) > now:
                     return False
                 return self._spent is None or not self._spent(entry, index)
@@ -232,7 +232,7 @@ class KeyQueues:
             for each in islice(key_queue.items, at + 1, key_queue.out):
                 self._bytes += _size(each)
                 other, place, _ = each
-                state: TopicState = other.source
+                state: SourceState = other.source
                 if state.returns(other, place):
                     given.append((other, place))
             key_queue.out = at + 1
@@ -261,7 +261,7 @@ class KeyQueues:
         before = islice(key_queue.items, at)
         if not any(each.live and each.state[place] == HELD for each, place, _ in before):
             return False
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         return state.returns(entry, index)
 
     def decided(self, entry: Entry, index: int) -> None:
@@ -342,7 +342,7 @@ class KeyQueues:
             entry, index, raw = items[0]
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
-                state: TopicState = entry.source
+                state: SourceState = entry.source
                 due_ms = state.not_before(entry, index)
                 if due_ms > now:
                     self._look_later(key_queue, min(due_ms, now + _WAITING_MS))

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from ...core.entry import HELD
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
 from ...message import Held, Message
 from ...values.backoff import seconds_of
@@ -77,7 +77,7 @@ class LeaseRecord:
     def holds(self) -> bool:
         """Whether the message is still held by this hand-over."""
         entry, index, _, hand_over = self.held
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         return entry.state[index] == HELD and state.holds(entry, index, hand_over)
 
     @property

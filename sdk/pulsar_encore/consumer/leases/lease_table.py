@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ...core.due_time import bucket_edge
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
 from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms
@@ -132,7 +132,7 @@ class LeaseTable:
         """
         held = held_of(message)
         assert held is not None  # a reader grants no leases
-        state: TopicState = held.entry.source
+        state: SourceState = held.entry.source
         state.untime(held.entry, held.batch_index)
         self._granted = number = self._granted + 1
         record = LeaseRecord(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
@@ -374,7 +374,7 @@ class LeaseTable:
 
     def _ring(self, now: int) -> int | None:
         left = _STEP if self._writer is None else _WRITTEN
-        expired: dict[TopicState, list[LeaseRecord]] = {}
+        expired: dict[SourceState, list[LeaseRecord]] = {}
         next_ms: int | None = 0  # at once, but not in this turn
         while left > 0:
             for record in islice(self._ending, left):
@@ -398,7 +398,7 @@ class LeaseTable:
         return next_ms
 
     def _look(
-        self, record: LeaseRecord, now: int, expired: dict[TopicState, list[LeaseRecord]]
+        self, record: LeaseRecord, now: int, expired: dict[SourceState, list[LeaseRecord]]
     ) -> None:
         if not record.holds:
             self._lose(record, _BESIDE)
@@ -407,7 +407,7 @@ class LeaseTable:
         else:
             expired.setdefault(record.held.entry.source, []).append(record)
 
-    def _expire(self, state: TopicState, grants: list[LeaseRecord]) -> None:
+    def _expire(self, state: SourceState, grants: list[LeaseRecord]) -> None:
         """The messages of these leases failed: they wait for the backoff of their attempt, if the
         consumer has one."""
         if not self._router.expire(state, [record.held for record in grants]):

@@ -16,7 +16,7 @@ from typing import Final
 from ...core.due_time import MessageKey, precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
 from ...eventloop.affinity import LoopAffinity
@@ -57,7 +57,7 @@ class RestoredLease:
         handle: str,
         attempt: int,
         message_id: MessageId,
-        source: TopicState,
+        source: SourceState,
         durable: Durable,
         key: MessageKey,
         first_ms: int,
@@ -65,7 +65,7 @@ class RestoredLease:
         self.handle: str = handle
         self.attempt: int = attempt
         self.message_id: MessageId = message_id
-        self.source: TopicState = source
+        self.source: SourceState = source
         self.durable: Durable = durable
         self.key: MessageKey = key
         self.first_ms: int = first_ms
@@ -149,7 +149,7 @@ class RestoredLeases:
         return found
 
     async def _trusted(
-        self, state: TopicState, durable: Durable, key: EntryKey, named: handles.LeaseHandle
+        self, state: SourceState, durable: Durable, key: EntryKey, named: handles.LeaseHandle
     ) -> None:
         """Wait for a message that shows whether the state is of this cluster.
 

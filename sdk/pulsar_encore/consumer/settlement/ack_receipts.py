@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from ...core.acks import Unsent
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...eventloop.alarm import now_ms
 
 
@@ -48,13 +48,13 @@ class AckReceipts:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        not_confirmed: Callable[[TopicState, Unsent], None],
+        not_confirmed: Callable[[SourceState, Unsent], None],
     ) -> None:
         self._loop = loop
         self._not_confirmed = not_confirmed
-        self._lines: dict[TopicState, _Line] = {}
+        self._lines: dict[SourceState, _Line] = {}
 
-    def of(self, states: Iterable[TopicState]) -> list[asyncio.Future[None]]:
+    def of(self, states: Iterable[SourceState]) -> list[asyncio.Future[None]]:
         """What is done once all that is acked of these sources now is confirmed.
 
         Shared: wait for it behind a shield. A source of which all is confirmed has none.
@@ -62,7 +62,7 @@ class AckReceipts:
         found = (self._of(state) for state in states)
         return [future for future in found if future is not None]
 
-    def _of(self, state: TopicState) -> asyncio.Future[None] | None:
+    def _of(self, state: SourceState) -> asyncio.Future[None] | None:
         line = self._lines.setdefault(state, _Line())
         if not _all_left(state):
             if not line.open:
@@ -74,7 +74,7 @@ class AckReceipts:
             line.left.append((line.last, self._loop.create_future()))
         return line.left[-1][1]
 
-    def sent(self, state: TopicState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
+    def sent(self, state: SourceState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
         """Acks left; None where nobody is going to confirm them, and they count as confirmed."""
         line = self._lines.setdefault(state, _Line())
         if receipt is not None:
@@ -85,7 +85,7 @@ class AckReceipts:
             answer.add_done_callback(partial(self._answered, state, line, line.last, unsent))
         self._close(state, line)
 
-    def _close(self, state: TopicState, line: _Line) -> None:
+    def _close(self, state: SourceState, line: _Line) -> None:
         """When all has left, those who wait know for which flush."""
         if line.open and _all_left(state):
             opened, line.open = line.open, []
@@ -94,7 +94,7 @@ class AckReceipts:
 
     def _answered(
         self,
-        state: TopicState,
+        state: SourceState,
         line: _Line,
         number: int,
         unsent: Unsent,
@@ -112,7 +112,7 @@ class AckReceipts:
             unsent.flush.confirmed(now_ms(self._loop))
             _tell(line)
 
-    def disconnected(self, states: Iterable[TopicState]) -> None:
+    def disconnected(self, states: Iterable[SourceState]) -> None:
         """What was not confirmed is sent again."""
         for state in states:
             line = self._lines.get(state)
@@ -121,13 +121,13 @@ class AckReceipts:
                 line.open += [future for _, future in line.left]
                 line.left.clear()
 
-    def connected(self, states: Iterable[TopicState]) -> None:
+    def connected(self, states: Iterable[SourceState]) -> None:
         """What had to be sent again was."""
         for state in states:
             if state in self._lines:
                 self._close(state, self._lines[state])
 
-    def sought(self, states: Iterable[TopicState]) -> None:
+    def sought(self, states: Iterable[SourceState]) -> None:
         """All that was acked may rightly come again: nobody has to wait for it."""
         for state in states:
             line = self._lines.pop(state, None)
@@ -152,7 +152,7 @@ class AckReceipts:
             future.exception()  # who does not await it need not be told
 
 
-def _all_left(state: TopicState) -> bool:
+def _all_left(state: SourceState) -> bool:
     return not (len(state.acks) or state.acks.lost)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from ...core.acks import Unsent
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import TransportError
 from ...eventloop.alarm import now_ms
 from ...options import ConsumerOptions
@@ -75,7 +75,7 @@ class AckSender:
         self._trust_timer: asyncio.TimerHandle | None = None
         self._overtaken_timer: asyncio.TimerHandle | None = None
 
-    def added(self, state: TopicState, messages: int) -> None:
+    def added(self, state: SourceState, messages: int) -> None:
         """An ack of `messages` more waits in `state`."""
         if not messages:
             return
@@ -152,7 +152,7 @@ class AckSender:
         if self._overtaken_timer is None:
             self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
 
-    def _flush(self, state: TopicState, most: int) -> bool:
+    def _flush(self, state: SourceState, most: int) -> bool:
         if not self._link.can_ack(state.number):
             return False
         unsent = state.acks.take(now_ms(self._loop), most)
@@ -168,24 +168,24 @@ class AckSender:
         state.sent(unsent.parts)
         return True
 
-    def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
+    def _not_confirmed(self, state: SourceState, unsent: Unsent) -> None:
         """Its receipt failed, and the connection did not: it is tried again in a while."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
 
-    def disconnected(self, states: Collection[TopicState]) -> None:
+    def disconnected(self, states: Collection[SourceState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.disconnected(now)
         self.receipts.disconnected(states)
 
-    def doubtful(self, states: Iterable[TopicState]) -> None:
+    def doubtful(self, states: Iterable[SourceState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.doubtful(now)
 
-    def connected(self, states: Collection[TopicState]) -> None:
+    def connected(self, states: Collection[SourceState]) -> None:
         """Send again whatever may have been lost with the old connection."""
         for state in states:
             state.reconnected()
@@ -203,13 +203,13 @@ class AckSender:
             self.watch_duplicates()  # what comes again may wait behind what the application is at
             return
         self._taken = self._queue.taken
-        left = [state.duplicates.forget_overtaken() for state in self._sources]
+        left = [state.window.advance() for state in self._sources]
         if any(left):
             self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
 
     def _trust(self) -> None:
         for state in self._sources:
-            state.duplicates.trust()
+            state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
         """Wait until what somebody waits for is confirmed, or for so long."""

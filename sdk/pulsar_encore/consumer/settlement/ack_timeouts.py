@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...core.due_time import precision_bits
 from ...core.entry import Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...eventloop.alarm import Alarm, due_in_ms
 
 
@@ -31,7 +31,7 @@ class AckTimeouts:
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
         """Messages were handed over."""
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         if state.volatile:
             return  # nothing there can be redelivered, and acks never untrack (issue 26548)
         due_ms = due_in_ms(self._loop, self._timeout_ms)

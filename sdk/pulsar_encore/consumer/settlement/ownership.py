@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import ConfigurationError, MessageNotHeldError, OperationNotSupported
 from ...message import Held, Message, held
 from ...transport.interface import TransportConsumer
@@ -35,7 +35,7 @@ class ForeignTopicError(MessageNotHeldError, OperationNotSupported):
 class NamedMessage(NamedTuple):
     """What an id names: its source, its entry there, the record of that if there is one."""
 
-    state: TopicState
+    state: SourceState
     key: EntryKey
     entry: Entry | None
     message_id: MessageId

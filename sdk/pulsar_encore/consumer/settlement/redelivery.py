@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from ...core.due_index import DueIndex
 from ...core.due_time import DueBatch, MessageKey, precision_bits
 from ...core.entry import Entry, EntryKey, set_bits
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import NotConnected, TransportError
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms, wall_now_ms
 from ...letters.evidence import evidence_of
@@ -49,7 +49,7 @@ class LastAttempts(Protocol):
         """A message failed; return False if it has to be redelivered."""
         ...
 
-    def all_failed(self, state: TopicState, reason: str) -> None:
+    def all_failed(self, state: SourceState, reason: str) -> None:
         """All messages of a source that the application holds failed."""
         ...
 
@@ -110,14 +110,14 @@ class Redelivery:
             delay_ms: From now.
             narrow: In as narrow a bucket as the delay allows, whatever the precision of nacks is.
         """
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         due_ms, bits = self._due(delay_ms)
         if state.in_order and state.stays(entry, index, due_ms, bits):
             return
         if state.nack(entry, index, due_ms, precision_bits(delay_ms) if narrow else bits):
             self._alarm.at(state.next_due())
 
-    def give_back(self, state: TopicState, keys: Iterable[MessageKey]) -> None:
+    def give_back(self, state: SourceState, keys: Iterable[MessageKey]) -> None:
         """Messages that are held come again at once (Shared and Key_Shared)."""
         whole: dict[int, list[int]] = {}
         parts: dict[tuple[int, int], int] = {}
@@ -133,12 +133,12 @@ class Redelivery:
         self._ask(state, state.timeouts, due)
         self._alarm.at(state.next_due())  # of what could not be asked for
 
-    def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
+    def wait_unseen(self, state: SourceState, key: EntryKey, delay_ms: int) -> None:
         """The same of an entry that there is no record of here."""
         state.nack_unseen(key, *self._due(delay_ms))
         self._alarm.at(state.next_due())
 
-    def waits(self, state: TopicState) -> None:
+    def waits(self, state: SourceState) -> None:
         """Something of a source may be due earlier than before."""
         self._alarm.at(state.next_due())
 
@@ -147,7 +147,7 @@ class Redelivery:
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
 
-    def connected(self, states: Iterable[TopicState]) -> None:
+    def connected(self, states: Iterable[SourceState]) -> None:
         """What could not be asked for while these were away is asked for now, without a pause."""
         for state in states:
             if self._refused.pop(state.number, None) is not None:
@@ -171,7 +171,7 @@ class Redelivery:
                 heads.append(max(head, until))
         return min(heads, default=None)
 
-    def _time_out(self, state: TopicState, due: DueBatch, now: int) -> None:
+    def _time_out(self, state: SourceState, due: DueBatch, now: int) -> None:
         if due.indexes and self.last is not None:
             due = _without_dead(self.last, state, due)
         if not due:
@@ -193,7 +193,7 @@ class Redelivery:
                 state.nack(entry, at, now + state.lead_ms + delay, precision_bits(delay))
         state.timeouts.done(due)
 
-    def _ask(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
+    def _ask(self, state: SourceState, index: DueIndex, due: DueBatch) -> None:
         """What is due comes again: by name, or with all that is unacked of its source."""
         if not due:
             return
@@ -218,7 +218,7 @@ class Redelivery:
         index.done(due)
 
     def _put_back(
-        self, state: TopicState, index: DueIndex, due: DueBatch, now: int, error: TransportError
+        self, state: SourceState, index: DueIndex, due: DueBatch, now: int, error: TransportError
     ) -> None:
         """The transport asked for nothing: all of it is due still, and is tried in a while."""
         state.not_asked(due, now)
@@ -231,7 +231,7 @@ class Redelivery:
 
     # Rewinds
 
-    def redeliver_all(self, state: TopicState | None = None) -> None:
+    def redeliver_all(self, state: SourceState | None = None) -> None:
         """Everything unacked comes again, pending nacks included: of one source, or of all.
 
         A transport that cannot rewind one source alone rewinds those beside it as well. With
@@ -252,7 +252,7 @@ class Redelivery:
         # Last: the room that this gives back must not bring more before the rewind.
         self._queue.drop(rewound)
 
-    def _offer_all(self, states: Iterable[TopicState]) -> None:
+    def _offer_all(self, states: Iterable[SourceState]) -> None:
         """The same where a key keeps its order: what is here stays here. Given back, it would come
         again behind what is on its way."""
         for state in states:
@@ -262,13 +262,13 @@ class Redelivery:
             state.stay_all()
         self.offered()
 
-    def rewind_again(self, state: TopicState) -> None:
+    def rewind_again(self, state: SourceState) -> None:
         """Something that was given back is missing: what is here stays here, the rest comes."""
         for each in self._sources.beside(state):
             each.rewound_beside()
         self._rewind(state)
 
-    def _rewind(self, state: TopicState | None) -> None:
+    def _rewind(self, state: SourceState | None) -> None:
         self._acks.flush()  # what leaves after the rewind would come again with it
         self._acks.watch_duplicates()
         self._sources.asked_all()
@@ -320,7 +320,7 @@ class Redelivery:
             self._watch.cancel()
 
 
-def _without_dead(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
+def _without_dead(last: LastAttempts, state: SourceState, due: DueBatch) -> DueBatch:
     """Dead-letter messages at their last attempt; return the other timeouts."""
     left = []
     for ledger, number, mask in due.indexes:

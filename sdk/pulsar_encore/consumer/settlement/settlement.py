@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import TopicState
+from ...core.topic_state import SourceState
 from ...errors import MessageNotHeldError
 from ...message import Held, Message, of_one_entry
 from ...message import held as held_of
@@ -48,7 +48,7 @@ class Settlement:
 
     # Acks
 
-    def ack(self, item: Settleable) -> TopicState:
+    def ack(self, item: Settleable) -> SourceState:
         """One message is done.
 
         Returns:
@@ -59,7 +59,7 @@ class Settlement:
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.held(item)
-            state: TopicState = entry.source
+            state: SourceState = entry.source
             if entry.live:
                 self._acks.added(state, state.ack(entry, index))
             else:
@@ -78,7 +78,7 @@ class Settlement:
             self._ack_part(state, Entry(state, key, message_id.batch_size, True), index)
         return state
 
-    def ack_row(self, items: Sequence[Settleable], start: int) -> tuple[TopicState, int]:
+    def ack_row(self, items: Sequence[Settleable], start: int) -> tuple[SourceState, int]:
         """Of a list, from `start` on: messages of one source, up to `ROW`, are done; else one item.
 
         Returns:
@@ -93,7 +93,7 @@ class Settlement:
         begun_with = self._ownership.held(first).entry
         if not begun_with.live:
             return self.ack(first), start + 1
-        source: TopicState = begun_with.source
+        source: SourceState = begun_with.source
         at, end, added = start, min(start + ROW, len(items)), 0
         while at < end:
             entry, indexes = of_one_entry(items, at, end)
@@ -107,7 +107,7 @@ class Settlement:
         self._acks.added(source, added)
         return source, at
 
-    def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
+    def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
         """Ack a message without a live record.
 
         It was acked before, waits for its nack, is on its way back here, or is from before a seek.
@@ -124,7 +124,7 @@ class Settlement:
             state.adopt(entry)  # it comes again: known to be acked, and the broker is told then
             self._acks.added(state, state.ack(entry, index))
 
-    def _ack_chunked(self, state: TopicState, key: EntryKey, message_id: MessageId) -> None:
+    def _ack_chunked(self, state: SourceState, key: EntryKey, message_id: MessageId) -> None:
         """A chunked message without a record: nacked, acked a moment ago, or not here.
 
         An ack of its last chunk, all that its id tells, would leave the others with nobody.
@@ -134,7 +134,7 @@ class Settlement:
         elif not state.acks.covers(key):
             raise chunks_unknown(repr(message_id), "ack")
 
-    def _ack_part(self, state: TopicState, entry: Entry, index: int) -> None:
+    def _ack_part(self, state: SourceState, entry: Entry, index: int) -> None:
         """One index of a batch that no record is kept of."""
         if not self._link.capabilities.ack_unseen_index:
             raise MessageNotHeldError(
@@ -149,7 +149,7 @@ class Settlement:
         state.adopt(entry)
         self._acks.added(state, state.ack(entry, index))
 
-    def ack_cumulative(self, item: Settleable) -> TopicState:
+    def ack_cumulative(self, item: Settleable) -> SourceState:
         """A message and all before it, of its topic or partition, are done.
 
         Returns:
@@ -161,7 +161,7 @@ class Settlement:
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
-            state: TopicState = entry.source
+            state: SourceState = entry.source
             key, size = entry.key, entry.size
         else:
             state, key, entry_here, message_id = self._ownership.named(item)
@@ -188,7 +188,7 @@ class Settlement:
         """
         own = self._ownership
         entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
-        state: TopicState = entry.source
+        state: SourceState = entry.source
         if not (state.holds(entry, index, hand_over) and state.leave(entry, index)):
             raise MessageNotHeldError(
                 f"{message.message_id()!r} was settled, is being forwarded, or came back since; "
