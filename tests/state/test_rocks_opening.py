@@ -59,14 +59,14 @@ def thread(does: Callable[[], object]) -> Iterator[None]:
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """The directory "slow" takes long to be opened."""
-    gate, begin = Gate(), stores._begin
+    gate, begin = Gate(), stores._open_database
 
     def begins(path: Path, *rest: Any) -> object:
         if path.name == "slow":
             gate()
         return begin(path, *rest)
 
-    monkeypatch.setattr(stores, "_begin", begins)
+    monkeypatch.setattr(stores, "_open_database", begins)
     yield gate
     gate.open()
 
@@ -108,7 +108,7 @@ def test_a_directory_that_could_not_be_opened_can_be_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "_begin", lambda *_: (_ for _ in ()).throw(StoreError("no")))
+        patch.setattr(stores, "_open_database", lambda *_: (_ for _ in ()).throw(StoreError("no")))
         with pytest.raises(StoreError):
             opened(tmp_path / "state")
     assert not stores._slots

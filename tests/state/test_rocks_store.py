@@ -235,7 +235,7 @@ def test_what_came_after_a_wait_of_months_keeps_its_count(path: Path) -> None:
 def test_what_waited_for_topics_that_are_gone_is_let_go(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.store_loader.MOST_REMOVED", 1_000)
+    monkeypatch.setattr("pulsar_encore.state.rocks.store_loader.MAX_REMOVED", 1_000)
     store = opened(path)
     gone = source_of(store)
     for entry in range(1_500):
@@ -707,7 +707,7 @@ def test_what_cannot_be_written_stays_in_memory(
 def test_what_is_too_much_to_keep_is_told_also_when_the_disk_takes_more(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.write_journal._MOST_UNWRITTEN", 10)
+    monkeypatch.setattr("pulsar_encore.state.rocks.write_journal._MAX_UNWRITTEN", 10)
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -784,7 +784,7 @@ def test_a_write_that_fails_costs_no_more_when_much_has_failed(path: Path) -> No
 FULL = """
 import resource, sys
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
 source = store.source(sys.argv[2], "s")
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -797,7 +797,7 @@ for _ in range(100):
     source.records.waits((1, entry, -1), 100 + entry, 0, 0)
     entry += 1
 try:
-    source.records.started([HandedOver(2, 1)], 0)
+    source.records.started([DeliveredRecord(2, 1)], 0)
 except StoreError:
     entry += 1_000_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -868,18 +868,18 @@ def test_what_was_not_mended_is_told_at_the_end(
 NO_ROOM = """
 import resource, sys
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
 source = store.source(sys.argv[2], "s")
 for entry in range(1000):
-    source.records.started([HandedOver(1, entry, 10, 0b11, 5)], 0)
+    source.records.started([DeliveredRecord(1, entry, 10, 0b11, 5)], 0)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
 failed = 0
 for call in (
-    lambda: source.records.started([HandedOver(1, 8, 10, 1, 6)], 0),
+    lambda: source.records.started([DeliveredRecord(1, 8, 10, 1, 6)], 0),
     store.mend,
-    lambda: source.records.started([HandedOver(1, 7, 10, 1, 6)], 0),
+    lambda: source.records.started([DeliveredRecord(1, 7, 10, 1, 6)], 0),
 ):
     try:
         call()

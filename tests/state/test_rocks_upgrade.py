@@ -125,7 +125,7 @@ class KilledError(BaseException):
 def test_killed_between_two_writes_it_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(loading_module, "_CHUNK", 1)
+    monkeypatch.setattr(loading_module, "_CHUNK_ROWS", 1)
     write, writes = Database.write, 0
     left: list[Path] = []
 

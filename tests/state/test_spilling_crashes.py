@@ -28,7 +28,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that calls come between the steps of what is done at once where it is small."""
-    monkeypatch.setattr(heads, "_AT_ONCE", 2)
+    monkeypatch.setattr(heads, "_KEYS_PER_STEP", 2)
 
 
 class World:

@@ -322,7 +322,7 @@ def test_flush_and_close_say_that_the_journal_could_not_be_written(call: str, fu
 def test_what_the_journal_had_no_room_for_is_not_flushed_before_it_is_in_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journals, "_MOST_BACKLOG", 2000)
+    monkeypatch.setattr(journals, "_MAX_BACKLOG_BYTES", 2000)
     blobs, clock = FaultyBlobs(), Clock()
     index = filled(blobs, 50, min_index_count_per_bucket=1000, clock=clock)
     blobs.judge = ALWAYS_FULL

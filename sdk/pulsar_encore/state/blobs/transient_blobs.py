@@ -24,7 +24,8 @@ from .directory_blobs import DirectoryBlobs
 
 _PREFIX: Final = "spilled-"
 _OWNER: Final = "owner"
-_TRIES: Final = 10  # each fails only if another process removes the new directory at that moment
+# Each fails only if another process removes the new directory at that moment.
+_MAX_TRIES: Final = 10
 
 
 class TransientDirectory:
@@ -59,15 +60,15 @@ class TransientDirectory:
             shared.mkdir(parents=True, exist_ok=True)
             for each in shared.glob(_PREFIX + "*"):
                 _remove_dead(each)
-            for _ in range(_TRIES):
+            for _ in range(_MAX_TRIES):
                 path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=shared))
-                lock = _owned(path)
+                lock = _lock_new(path)
                 if lock is not None:
                     break
             else:
                 raise StoreError(
                     f"could not make a directory in {shared}: other processes removed it "
-                    f"{_TRIES} times; name a directory of its own for `nack_index`"
+                    f"{_MAX_TRIES} times; name a directory of its own for `nack_index`"
                 )
         except OSError as error:
             raise StoreError(
@@ -89,7 +90,7 @@ class TransientDirectory:
         self._lock.release()
 
 
-def _owned(path: Path) -> DirectoryLock | None:
+def _lock_new(path: Path) -> DirectoryLock | None:
     """Lock a new sub-directory; return None if another process took it for a dead one's.
 
     Until it is locked, a new sub-directory looks like one whose owner has died.
@@ -127,14 +128,14 @@ class TransientBlobs:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._opening = Lock()
+        self._open_lock = Lock()
         self._store: DirectoryBlobs | None = None
 
     def open(self) -> None:
         """Do nothing: most indexes never spill."""
 
-    def _opened(self) -> DirectoryBlobs:
-        with self._opening:
+    def _open_store(self) -> DirectoryBlobs:
+        with self._open_lock:
             if self._store is None:
                 store = DirectoryBlobs(self._path)
                 store.open()
@@ -143,19 +144,19 @@ class TransientBlobs:
 
     def create(self, generation: int) -> BlobWriter:
         """Begin a blob; raises StoreError if the system refuses."""
-        return self._opened().create(generation)
+        return self._open_store().create(generation)
 
     def meta(self, generation: int) -> bytes:
         """Return the meta of a blob; raises as `BlobStore.meta` does."""
-        return self._opened().meta(generation)
+        return self._open_store().meta(generation)
 
     def segment(self, generation: int, number: int) -> bytes:
         """Return one segment of a blob; raises as `BlobStore.segment` does."""
-        return self._opened().segment(generation, number)
+        return self._open_store().segment(generation, number)
 
     def size(self, generation: int) -> int:
         """Return the bytes that a blob takes; raises as `BlobStore.size` does."""
-        return self._opened().size(generation)
+        return self._open_store().size(generation)
 
     def delete(self, generation: int) -> None:
         """Remove a blob; one that is not there is nothing.

@@ -53,10 +53,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 CountAttempts: TypeAlias = Literal["before", "lazy"]
 
-_RECENT: Final = 256
-_LAST_MS: Final = (1 << MAX_ID_BITS) - 1
+_MAX_RECENT: Final = 256
+_MAX_DUE_MS: Final = (1 << MAX_ID_BITS) - 1
 MOST_DIFFERENT: Final = 100  # entries that all differ from their records: it is another cluster
-_LONG_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
+_REFRESH_AFTER_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
 
@@ -147,9 +147,9 @@ class AttemptRecords:
         self._epoch = epoch
         self._stored = stored
         self._waiting = waiting
-        self._before = count_attempts == "before"
-        self._stay_ms = stay_buffer_ms
-        self._most = most_buffered
+        self._writes_before = count_attempts == "before"
+        self._stay_buffer_ms = stay_buffer_ms
+        self._max_buffered = most_buffered
         # By entry, the longest there first: since when, in ms, and what is to be written.
         self._buffer: dict[EntryKey, tuple[int, EntryRecord]] = {}
         self._buffered = EntrySet()  # the same entries, in order
@@ -161,11 +161,11 @@ class AttemptRecords:
         self._suspects: dict[EntryKey, int] = {}
         # Records of this epoch, and of later ones, are of this cluster: a message matched.
         self._proven = epoch
-        self._apart: dict[EntryKey, EntryRecord] = {}
+        self._unmerged: dict[EntryKey, EntryRecord] = {}
         # Entries that waited until their due times passed: since when they are not in `_waiting`.
         # The disk still has those due times until the record is written again.
         self._passed: dict[EntryKey, int] = {}
-        self._same = EntrySet()  # entries that came and were those of their records
+        self._matched_entries = EntrySet()  # entries that came and were those of their records
         self._now_ms = 0  # as last told
         self.matched: int = 0
         self.mismatched: int = 0
@@ -192,21 +192,21 @@ class AttemptRecords:
                     since_ms, record = buffer[key]
                 else:
                     since_ms = wall_now_ms
-                    record = self._of(key) if key in stored else None
+                    record = self._record_of(key) if key in stored else None
                 if record is None:
                     record = entry_record.fresh(size, wall_now_ms, epoch, fingerprint)
                 elif record.size < size or record.fingerprint != fingerprint:
-                    record = _named(record, size, fingerprint)
+                    record = _updated(record, size, fingerprint)
                 record = entry_record.handed_over(record, mask, attempt, epoch)
-                if self._before:
+                if self._writes_before:
                     self._write(key, record)
                 else:
-                    self._keep(key, record, since_ms)
-            while len(buffer) > self._most:
+                    self._buffer_record(key, record, since_ms)
+            while len(buffer) > self._max_buffered:
                 key, (_, record) = next(iter(buffer.items()))
                 self._write(key, record)
-        if self._before:
-            self._require()
+        if self._writes_before:
+            self._require_written()
 
     def waits(
         self,
@@ -236,7 +236,7 @@ class AttemptRecords:
         """
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
-        record, mask = self._to_change(key, size, fingerprint)
+        record, mask = self._record_and_mask(key, size, fingerprint)
         self._write(entry, entry_record.given_back(record, mask, attempts, edge))
 
     def leased(
@@ -255,32 +255,34 @@ class AttemptRecords:
         """
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
-        record, mask = self._to_change(key, size, fingerprint)
+        record, mask = self._record_and_mask(key, size, fingerprint)
         self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch, edge))
 
     def moved(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
         """A message that has a record waits until another time, and nothing else changes."""
         entry, edge = _checked(key, due_wall_ms, bits)
-        record = self._of(entry)
+        record = self._record_of(entry)
         if record is not None:
             self._write(entry, entry_record.waits(record, _mask_of(key, record), edge))
 
-    def _to_change(self, key: MessageKey, size: int, fingerprint: int) -> tuple[EntryRecord, int]:
+    def _record_and_mask(
+        self, key: MessageKey, size: int, fingerprint: int
+    ) -> tuple[EntryRecord, int]:
         """The record of a message's entry, and the message's mask in it."""
         index = key[2]
         if size <= index:
             size = index + 1
-        record = self._of(key[:2])
+        record = self._record_of(key[:2])
         if record is None:
             record = entry_record.fresh(size, self._now_ms, self._epoch, fingerprint)
         elif record.size < size or record.fingerprint != fingerprint:
-            record = _named(record, size, fingerprint)
+            record = _updated(record, size, fingerprint)
         return record, _mask_of(key, record)
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         """When a lease ends that was granted with that attempt, in ms since the epoch; None when it
         was settled, or failed, or the message was handed over again."""
-        record = self._of(key[:2]) if key[:2] in self._waiting else None
+        record = self._record_of(key[:2]) if key[:2] in self._waiting else None
         if record is None or not record.held >> max(key[2], 0) & 1:
             return None
         return record.due_of(key[2]) if record.attempts_of(key[2]) == attempt else None
@@ -296,11 +298,11 @@ class AttemptRecords:
             if entry not in waiting:
                 continue
             record = self._buffer[entry][1] if entry in self._buffer else None
-            if record is None and (key[2] >= 0 or entry in self._apart):
-                record = self._of(entry)
+            if record is None and (key[2] >= 0 or entry in self._unmerged):
+                record = self._record_of(entry)
             if record is not None:
-                record = entry_record.waits_no_more(record, _mask_of(key, record))
-                self._keep(entry, record, self._now_ms)
+                record = entry_record.clear_due(record, _mask_of(key, record))
+                self._buffer_record(entry, record, self._now_ms)
             else:
                 self._recent.pop(entry, None)
                 waiting.discard(entry)
@@ -312,10 +314,10 @@ class AttemptRecords:
         with self._journal:
             for key in keys:
                 entry = key[:2]
-                record = self._of(entry) if entry in self._waiting else None
+                record = self._record_of(entry) if entry in self._waiting else None
                 if record is None:
                     continue
-                rest = entry_record.waits_no_more(record, _mask_of(key, record))
+                rest = entry_record.clear_due(record, _mask_of(key, record))
                 if rest is not record:
                     self._write(entry, rest)
 
@@ -327,7 +329,7 @@ class AttemptRecords:
     def entries_waiting(self) -> list[tuple[EntryKey, EntryRecord]]:
         """Entries of which a message waits, with their records, in order; those whose record
         cannot be read are left out."""
-        found = ((key, self._of(key)) for key in sorted(self._waiting))
+        found = ((key, self._record_of(key)) for key in sorted(self._waiting))
         return [(key, record) for key, record in found if record is not None and record.dues]
 
     def returned(
@@ -336,14 +338,14 @@ class AttemptRecords:
         """Messages went back and nobody failed at them: that they were handed over counts no more,
         and so many attempts are left, by index."""
         self._now_ms = wall_now_ms
-        record = self._of((ledger, entry))
+        record = self._record_of((ledger, entry))
         if record is None:
             return
         before = record
         for index, count in attempts.items():
             record = entry_record.lowered(record, 1 << index, count)
         if record != before:
-            self._keep((ledger, entry), record, wall_now_ms)
+            self._buffer_record((ledger, entry), record, wall_now_ms)
 
     def given_back(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
         """Attempts ended without an ack, and nothing waits: another owner, or a close in order.
@@ -351,9 +353,11 @@ class AttemptRecords:
         Their counts stay; they are not `unfinished` for who comes next. Written by `flush`.
         """
         self._now_ms = wall_now_ms
-        record = self._of((ledger, entry))
+        record = self._record_of((ledger, entry))
         if record is not None and record.held & mask:
-            self._keep((ledger, entry), entry_record.given_back(record, mask, 0), wall_now_ms)
+            self._buffer_record(
+                (ledger, entry), entry_record.given_back(record, mask, 0), wall_now_ms
+            )
 
     # What is known
 
@@ -384,13 +388,13 @@ class AttemptRecords:
         key = (ledger, entry)
         if key not in self._buffer and key not in self._stored:
             return None
-        record = self._of(key)
+        record = self._record_of(key)
         if (
             record is not None
             and record.epoch < self._epoch
             and not record.held
             and not (record.dues and record.dues[-1][0] > self._now_ms)
-            and record.first_ms < self._now_ms - _LONG_MS
+            and record.first_ms < self._now_ms - _REFRESH_AFTER_MS
         ):  # it came after a long wait: it is not stale, should it not be handed over now
             record = record._replace(epoch=self._epoch, dues=())
             self._write(key, record)
@@ -403,12 +407,12 @@ class AttemptRecords:
         record without a fingerprint gets that of the message.
         """
         key = (ledger, entry)
-        record = self._of(key)
+        record = self._record_of(key)
         if record is None:
             return True
         if not differ(record.fingerprint, fingerprint):
             if record.fingerprint and fingerprint:
-                self._same.add(key)
+                self._matched_entries.add(key)
                 if record.epoch < self._epoch:
                     self.matched += 1
                 if record.epoch < self._proven:
@@ -420,7 +424,7 @@ class AttemptRecords:
         if self._is_suspect(record):
             if key in self._buffer:  # newer than on disk, where it stays
                 self._write(key, record)
-            self._forget_copies(key)
+            self._drop_cached(key)
             self._unread.add(key)
             self._suspects[key] = record.epoch
         else:
@@ -445,7 +449,7 @@ class AttemptRecords:
         with self._journal:
             for key in proven:
                 del self._suspects[key]
-                newer = self._read_again(key)
+                newer = self._forget_unread(key)
                 if key in self._buffer:
                     newer = self._buffer[key][1]
                 if newer is None:
@@ -457,9 +461,9 @@ class AttemptRecords:
     def restore_suspects(self) -> None:
         """Forget the messages that have the ids of suspect records: this owner ends."""
         for key in self._suspects:
-            self._read_again(key)
+            self._forget_unread(key)
             self._waiting.add(key)
-            record = self._of(key)
+            record = self._record_of(key)
             if record is not None and not record.dues:
                 self._waiting.discard(key)
         self._suspects.clear()
@@ -467,8 +471,8 @@ class AttemptRecords:
     def trusts(self, key: EntryKey) -> bool | None:
         """True if what is known of an entry may be used though the entry has not come: it came
         before, or others came and none differed from its record. None before any came."""
-        record = self._of(key)
-        if record is None or not record.fingerprint or key in self._same:
+        record = self._record_of(key)
+        if record is None or not record.fingerprint or key in self._matched_entries:
             return True
         if record.epoch == self._epoch or (record.epoch >= self._proven and not self.mismatched):
             return True
@@ -490,30 +494,30 @@ class AttemptRecords:
         if held is None and key not in self._stored:
             return
         if mask is not None:
-            record = self._of(key)
+            record = self._record_of(key)
             if record is not None:
                 record = entry_record.settled(record, mask)
                 if not record.done:
-                    self._keep(key, record, self._now_ms)
+                    self._buffer_record(key, record, self._now_ms)
                     return
         if held is not None:
             del self._buffer[key]
             self._buffered.discard(key)
-        self._forget_copies(key)
+        self._drop_cached(key)
         if key in self._suspects:  # the record on disk is not of this message
-            self._apart.pop(key, None)
+            self._unmerged.pop(key, None)
             return
         if self._unread:
-            self._read_again(key)
+            self._forget_unread(key)
         if self._stored.discard(key):
             self._journal.delete_later(STATE, entry_packed(self._source, ledger, entry))
             self._journal.commit()
 
-    def _forget_copies(self, key: EntryKey) -> None:
+    def _drop_cached(self, key: EntryKey) -> None:
         """Forget what memory says of the record on disk of an entry."""
         self._recent.pop(key, None)
         self._waiting.discard(key)
-        self._same.discard(key)
+        self._matched_entries.discard(key)
         self._passed.pop(key, None)
 
     def settled_through(self, ledger: int, entry: int) -> None:
@@ -521,7 +525,7 @@ class AttemptRecords:
         if self._suspects:
             # The range may be full of records of another cluster. Those of messages that were acked
             # here are deleted by a later ack, once a message matched.
-            known = [*self._buffered, *self._apart]
+            known = [*self._buffered, *self._unmerged]
             for key in [key for key in known if key <= (ledger, entry)]:
                 self.settled(*key)
             return
@@ -529,11 +533,11 @@ class AttemptRecords:
             del self._buffer[key]
         self._recent.clear()
         self._waiting.take_through(ledger, entry)
-        self._same.take_through(ledger, entry)
+        self._matched_entries.take_through(ledger, entry)
         for key in [key for key in self._passed if key <= (ledger, entry)]:
             del self._passed[key]
         for key in [key for key in self._unread if key <= (ledger, entry)]:
-            self._read_again(key)
+            self._forget_unread(key)
         if self._stored.take_through(ledger, entry):
             span = entries_through(self._source, ledger, entry)
             self._journal.delete_range_later(STATE, span)
@@ -545,11 +549,11 @@ class AttemptRecords:
         self._buffered.clear()
         self._recent.clear()
         self._waiting.clear()
-        self._same.clear()
+        self._matched_entries.clear()
         self._passed.clear()
         self._suspects.clear()
         for key in list(self._unread):
-            self._read_again(key)
+            self._forget_unread(key)
         if self._stored:
             self._stored.clear()
             self._journal.delete_range(STATE, *source_range(self._source))
@@ -566,19 +570,19 @@ class AttemptRecords:
             How many were written; `limit`, which takes 3 ms or so, says that there may be more.
         """
         self._now_ms = wall_now_ms
-        self._join(limit)
+        self._merge_unread(limit)
         count = 0
         with self._journal:
             for key, (since_ms, record) in list(islice(self._buffer.items(), limit)):
-                if since_ms + self._stay_ms > wall_now_ms >= since_ms:
+                if since_ms + self._stay_buffer_ms > wall_now_ms >= since_ms:
                     break
                 self._write(key, record)
                 count += 1
             for key, since_ms in list(islice(self._passed.items(), limit - count)):
-                if since_ms + self._stay_ms > wall_now_ms >= since_ms:
+                if since_ms + self._stay_buffer_ms > wall_now_ms >= since_ms:
                     break
                 del self._passed[key]
-                old = self._of(key)
+                old = self._record_of(key)
                 if old is not None and key not in self._buffer:
                     self._write(key, old)
                 count += 1
@@ -590,11 +594,11 @@ class AttemptRecords:
             for key, (_, record) in list(self._buffer.items()):
                 self._write(key, record)
             for key in list(self._passed):
-                old = self._of(key)
+                old = self._record_of(key)
                 if old is not None:
                     self._write(key, old)
             self._passed.clear()
-        self._join(len(self._unread))
+        self._merge_unread(len(self._unread))
 
     @property
     def buffered(self) -> int:
@@ -604,7 +608,7 @@ class AttemptRecords:
     @property
     def apart(self) -> int:
         """Entries that were counted and cannot be joined with what is on disk, for now."""
-        return len(self._apart) - sum(key in self._apart for key in self._suspects)
+        return len(self._unmerged) - sum(key in self._unmerged for key in self._suspects)
 
     @property
     def only_buffered(self) -> int:
@@ -617,12 +621,12 @@ class AttemptRecords:
 
     # Reading and writing
 
-    def _of(self, key: EntryKey) -> EntryRecord | None:
+    def _record_of(self, key: EntryKey) -> EntryRecord | None:
         held = self._buffer.get(key)
         if held is not None:
             return held[1]
         if key in self._unread:
-            return self._apart.get(key)
+            return self._unmerged.get(key)
         if key not in self._stored:
             return None
         record = self._recent.get(key)
@@ -633,7 +637,7 @@ class AttemptRecords:
         except StoreError as error:
             # It is not known, which is not to be unknown: a message may have had all its attempts.
             self._unread.add(key)
-            self._fails(error)
+            self._read_failed(error)
             return None
 
     def _read(self, key: EntryKey) -> EntryRecord | None:
@@ -654,30 +658,30 @@ class AttemptRecords:
             record = record._replace(dues=())
         return record
 
-    def _fails(self, error: StoreError) -> None:
+    def _read_failed(self, error: StoreError) -> None:
         if self.trouble is None:
             logger.error("attempts that are on disk cannot be read for now: %s", error)
         self.trouble = error
 
-    def _join(self, limit: int) -> None:
+    def _merge_unread(self, limit: int) -> None:
         """What could not be read is read, if the disk lets it, and written with what is newer."""
         unread = (key for key in self._unread if key not in self._suspects)
         for key in list(islice(unread, limit)):
             try:
                 record = self._read(key)
             except StoreError as error:
-                self._fails(error)
+                self._read_failed(error)
                 return
             held = self._buffer.get(key)
-            newer = self._apart.get(key) if held is None else held[1]
+            newer = self._unmerged.get(key) if held is None else held[1]
             if record is not None and newer is not None:
                 if not differ(record.fingerprint, newer.fingerprint):
                     newer = entry_record.merged(record, newer)
                 elif self._is_suspect(record):
                     self._suspects[key] = record.epoch
-                    self._forget_trouble()
+                    self._clear_trouble()
                     continue
-            self._read_again(key)
+            self._forget_unread(key)
             if newer is None:
                 continue
             if newer.done:
@@ -687,40 +691,40 @@ class AttemptRecords:
             else:
                 self._write(key, newer)
 
-    def _read_again(self, key: EntryKey) -> EntryRecord | None:
+    def _forget_unread(self, key: EntryKey) -> EntryRecord | None:
         """What is on disk of an entry is known, or counts no more; what was counted meanwhile."""
         self._unread.discard(key)
-        self._forget_trouble()
-        return self._apart.pop(key, None)
+        self._clear_trouble()
+        return self._unmerged.pop(key, None)
 
-    def _forget_trouble(self) -> None:
+    def _clear_trouble(self) -> None:
         """No record is left that the disk does not let read; suspect records could be read."""
         if len(self._unread) <= len(self._suspects):
             self.trouble = None
 
-    def _keep(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
+    def _buffer_record(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
         held = self._buffer.get(key)
         self._buffer[key] = (since_ms if held is None else held[0], record)
         if held is None:
             self._buffered.add(key)
-        self._note(key, record)
+        self._update_waiting(key, record)
 
     def _write(self, key: EntryKey, record: EntryRecord) -> None:
         if self._buffer and self._buffer.pop(key, None) is not None:
             self._buffered.discard(key)
-        self._note(key, record)
+        self._update_waiting(key, record)
         if self._unread and key in self._unread:
-            self._apart[key] = record
+            self._unmerged[key] = record
             return
         self._stored.add(key)
         recent = self._recent
         recent[key] = record
-        if len(recent) > _RECENT:
+        if len(recent) > _MAX_RECENT:
             recent.popitem(last=False)
         packed = entry_packed(self._source, *key)
         self._journal.write(STATE, packed, entry_record.to_bytes(record))
 
-    def _note(self, key: EntryKey, record: EntryRecord) -> None:
+    def _update_waiting(self, key: EntryKey, record: EntryRecord) -> None:
         """Keep `_waiting` and `_passed` true for a record that has changed."""
         if record.dues:
             self._waiting.add(key)
@@ -729,7 +733,7 @@ class AttemptRecords:
         if self._passed:
             self._passed.pop(key, None)
 
-    def _require(self) -> None:
+    def _require_written(self) -> None:
         trouble = self._journal.trouble or self.trouble
         if trouble is not None:
             raise StoreError(f"attempts are counted in memory only: {trouble}") from trouble
@@ -738,7 +742,7 @@ class AttemptRecords:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""
         assert set(self._buffered) == self._buffer.keys()
         for key in self._waiting:
-            known = self._of(key)
+            known = self._record_of(key)
             assert known is not None and known.dues, key
         assert not any(key in self._waiting for key in self._passed)
         for key in self._stored:
@@ -760,14 +764,14 @@ def _checked(key: MessageKey, due_wall_ms: int, bits: int) -> tuple[EntryKey, in
             f"an id must be 0 to 2**63 - 1 and a batch index -1 to {MAX_BATCH_INDEX}, got {key}"
         )
     # By the loop's clock it may be possible and by the wall's be out of range.
-    return (ledger, entry), bucket_edge(min(due_wall_ms, _LAST_MS), bits)
+    return (ledger, entry), bucket_edge(min(due_wall_ms, _MAX_DUE_MS), bits)
 
 
 def _mask_of(key: MessageKey, record: EntryRecord) -> int:
     return 1 << key[2] if key[2] >= 0 else (1 << record.size) - 1
 
 
-def _named(record: EntryRecord, size: int, fingerprint: int) -> EntryRecord:
+def _updated(record: EntryRecord, size: int, fingerprint: int) -> EntryRecord:
     return record._replace(
         size=max(record.size, size), fingerprint=fuller(record.fingerprint, fingerprint)
     )

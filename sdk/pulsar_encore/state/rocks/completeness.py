@@ -44,12 +44,12 @@ def check_complete(
         )
     if (folder / "CURRENT").exists():
         try:
-            looking = Database(folder, read_only=True)
+            database = Database(folder, read_only=True)
             try:
-                sequence = looking.sequence
-                check_format(looking)
+                sequence = database.sequence
+                check_format(database)
             finally:
-                looking.close()
+                database.close()
         except UnknownContentError as error:
             if before is None:
                 raise
@@ -75,9 +75,9 @@ def _check_logs(folder: Path, before: Owner | None) -> None:
         raise StateDamagedError(
             f"files of the state in {folder.parent} are lost: there is no log. {NOTHING_DELETED}"
         )
-    starts = map(_start, logs)
-    start = next((each for each in starts if len(each) == _LOG_START.size), None)
-    if start is None:
+    first_records = map(_first_record, logs)
+    first_record = next((each for each in first_records if len(each) == _LOG_START.size), None)
+    if first_record is None:
         return
     try:
         tables = Database(folder, read_only=True, logs=False)
@@ -85,7 +85,7 @@ def _check_logs(folder: Path, before: Owner | None) -> None:
         # The MANIFEST names a log, which is there, or the database had not opened with all logs.
         # Logs are removed in order, so those behind it are there as well.
         return
-    first, last = _LOG_START.unpack(start)[3], tables.sequence
+    first, last = _LOG_START.unpack(first_record)[3], tables.sequence
     tables.close()
     if first > last + 1:
         raise StateDamagedError(
@@ -94,6 +94,6 @@ def _check_logs(folder: Path, before: Owner | None) -> None:
         )
 
 
-def _start(log: Path) -> bytes:
+def _first_record(log: Path) -> bytes:
     with log.open("rb") as file:
         return file.read(_LOG_START.size)

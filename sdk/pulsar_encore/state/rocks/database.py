@@ -30,27 +30,27 @@ from pulsar_encore.errors import (
 )
 
 from ..directory_advice import advised
-from .read_only_copy import CONFIG, MEMORY, beside
+from .read_only_copy import CONFIG, MEMORY, linked_copy
 from .write_batch import FAMILIES, STATE, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_MEMTABLE: Final = 8 * 2**20
-_MEMTABLES: Final = 4
-_CACHE: Final = 8 * 2**20
-_READ_AHEAD: Final = 2**20
+_MEMTABLE_BYTES: Final = 8 * 2**20
+_MAX_MEMTABLES: Final = 4
+_CACHE_BYTES: Final = 8 * 2**20
+_READ_AHEAD_BYTES: Final = 2**20
 # Enough memory tables a log that it is replayed in less than a second after a kill.
-_LOG: Final = 32 * 2**20
+_MAX_LOG_BYTES: Final = 32 * 2**20
 # Writers are slowed down and stopped so late that a compaction on one busy core is done before.
-_SLOW_AT: Final = 40
-_STOP_AT: Final = 80
+_SLOWDOWN_TRIGGER: Final = 40
+_STOP_TRIGGER: Final = 80
 NOTHING_DELETED: Final = (
     "Nothing was deleted. Whatever is not acked comes again from the broker, with lower counts: "
     "RocksState(path, salvage=True) goes on with what can be read, and an empty directory begins "
     "anew"
 )
-_RAW: Final = '{"raw_mode":true,"prefix_extractors":{}}'
-_TRACKING: Final = """[Version]
+_RAW_MODE_CONFIG: Final = '{"raw_mode":true,"prefix_extractors":{}}'
+_TRACKING_OPTIONS: Final = """[Version]
   rocksdb_version=9.8.4
   options_file_version=1.1
 [DBOptions]
@@ -62,7 +62,7 @@ _TRACKING: Final = """[Version]
 
 #: The process whose database was the first: RocksDB's threads are there, and none in its children,
 #: where a flush would wait for them for ever.
-_users: Final[list[int]] = []
+_first_pid: Final[list[int]] = []
 
 
 def library() -> Any:
@@ -78,12 +78,12 @@ def library() -> Any:
         raise ConfigurationError(
             "state on disk needs the package rocksdict: pip install 'pulsar-encore[state]'"
         ) from error
-    if not _users:
-        _users.append(os.getpid())
-    elif _users[0] != os.getpid():
+    if not _first_pid:
+        _first_pid.append(os.getpid())
+    elif _first_pid[0] != os.getpid():
         raise ForkedError(
-            f"the process that this one was forked from ({_users[0]}) has used a state on disk, "
-            "and RocksDB's threads stayed there: start processes that use one with "
+            f"the process that this one was forked from ({_first_pid[0]}) has used a state on "
+            "disk, and RocksDB's threads stayed there: start processes that use one with "
             'multiprocessing.get_context("spawn") or "forkserver", or before the first is used'
         )
     return found
@@ -105,7 +105,7 @@ def repair(path: Path) -> None:
     try:
         rocks.Rdict.repair(str(path), options)
     except Exception as error:
-        raise _named(error, path) from error
+        raise _to_store_error(error, path) from error
 
 
 class Database:
@@ -136,7 +136,7 @@ class Database:
         recovery = rocks.DBRecoveryMode
         kind = recovery.point_in_time if salvage else recovery.tolerate_corrupted_tail_records
         families = {name: self._options(name) for name in FAMILIES}
-        options = self._options("", tracks=read_only or not salvage)
+        options = self._options("", tracks_logs=read_only or not salvage)
         options.set_wal_recovery_mode(kind())
         access = rocks.AccessType.read_only(False) if read_only else rocks.AccessType.read_write()
         try:
@@ -144,24 +144,26 @@ class Database:
                 raise StateFormatError(f"there is no state in {path}")
         except OSError as error:
             raise StoreError(f"the state in {path} cannot be read: {error}") from error
-        with beside(path, logs=logs) if read_only else nullcontext(path) as self._opened_at:
+        with linked_copy(path, logs=logs) if read_only else nullcontext(path) as self._opened_at:
             try:
                 self._db: Any = rocks.Rdict(str(self._opened_at), options, families, access)
             except Exception as error:
-                raise self._error(error) from error
+                raise self._store_error(error) from error
         self._families: list[Any] = [self._db.get_column_family(name) for name in FAMILIES]
         self._handles: list[Any] = [self._db.get_column_family_handle(name) for name in FAMILIES]
 
-    def _options(self, family: str, *, tracks: bool = False) -> Any:
+    def _options(self, family: str, *, tracks_logs: bool = False) -> Any:
         rocks = self._rocks
-        options = _tracking(rocks, self.path) if tracks else rocks.Options(raw_mode=True)
+        options = (
+            _tracking_options(rocks, self.path) if tracks_logs else rocks.Options(raw_mode=True)
+        )
         options.create_if_missing(True)
         options.create_missing_column_families(True)
-        options.set_write_buffer_size(_MEMTABLE)
-        options.set_max_write_buffer_number(_MEMTABLES)
-        options.set_max_total_wal_size(_LOG)
-        options.set_level_zero_slowdown_writes_trigger(_SLOW_AT)
-        options.set_level_zero_stop_writes_trigger(_STOP_AT)
+        options.set_write_buffer_size(_MEMTABLE_BYTES)
+        options.set_max_write_buffer_number(_MAX_MEMTABLES)
+        options.set_max_total_wal_size(_MAX_LOG_BYTES)
+        options.set_level_zero_slowdown_writes_trigger(_SLOWDOWN_TRIGGER)
+        options.set_level_zero_stop_writes_trigger(_STOP_TRIGGER)
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(2**20)
@@ -169,7 +171,7 @@ class Database:
         options.set_allow_concurrent_memtable_write(False)
         options.set_compression_type(rocks.DBCompressionType.lz4())
         blocks = rocks.BlockBasedOptions()
-        blocks.set_block_cache(rocks.Cache(_CACHE))
+        blocks.set_block_cache(rocks.Cache(_CACHE_BYTES))
         if family == FAMILIES[STATE]:
             blocks.set_bloom_filter(10, False)
         options.set_block_based_table_factory(blocks)
@@ -192,7 +194,7 @@ class Database:
                     return
             self._db.write(self._batch(writes))
         except Exception as error:
-            raise self._error(error) from error
+            raise self._store_error(error) from error
 
     def _batch(self, writes: WriteBatch) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
@@ -217,7 +219,7 @@ class Database:
         try:
             value: bytes | None = self._families[family].get(key)
         except Exception as error:
-            raise self._error(error) from error
+            raise self._store_error(error) from error
         return value
 
     def scan(
@@ -231,7 +233,7 @@ class Database:
             StoreError: It cannot be read.
         """
         options = self._rocks.ReadOptions()
-        options.set_readahead_size(_READ_AHEAD)
+        options.set_readahead_size(_READ_AHEAD_BYTES)
         if stop:  # rocksdict 0.3.29 takes a lower bound for an upper one
             options.set_iterate_upper_bound(stop)
         rows: Any = None
@@ -252,7 +254,7 @@ class Database:
                     rows.next()
             rows.status()  # it ends for damage as it does at the end
         except Exception as error:
-            raise self._error(error) from error
+            raise self._store_error(error) from error
         finally:
             rows = None  # an error keeps this frame, and with it the lock
 
@@ -276,7 +278,7 @@ class Database:
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise self._error(error) from error
+            raise self._store_error(error) from error
 
     def flush(self) -> None:
         """Have all in tables, so that no log is replayed next time. Takes a while, for which other
@@ -289,15 +291,15 @@ class Database:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
-            raise self._error(error) from error
+            raise self._store_error(error) from error
 
     @property
     def writable(self) -> bool:
         """It is open, and not for reading only."""
         return self._db is not None and not self.read_only
 
-    def _error(self, error: Exception) -> Exception:
-        return _named(error, self.path, self._opened_at)
+    def _store_error(self, error: Exception) -> Exception:
+        return _to_store_error(error, self.path, self._opened_at)
 
     def close(self, *, failed: bool = False) -> None:
         """Give the lock back. What was written is in the log.
@@ -321,7 +323,7 @@ class Database:
         self._db = None
 
 
-def _tracking(rocks: Any, path: Path) -> Any:
+def _tracking_options(rocks: Any, path: Path) -> Any:
     """Options with which RocksDB notices that a log other than the last is missing or cut.
 
     rocksdict 0.3.29 has no setter for that option, but reads it from a file of options. RocksDB
@@ -331,8 +333,8 @@ def _tracking(rocks: Any, path: Path) -> Any:
     for where in (None, MEMORY, path.parent):  # the disk of temporary files may be full
         try:
             with tempfile.TemporaryDirectory(dir=where) as made:
-                (Path(made) / "OPTIONS-000001").write_text(_TRACKING, encoding="ascii")
-                (Path(made) / CONFIG).write_text(_RAW, encoding="ascii")
+                (Path(made) / "OPTIONS-000001").write_text(_TRACKING_OPTIONS, encoding="ascii")
+                (Path(made) / CONFIG).write_text(_RAW_MODE_CONFIG, encoding="ascii")
                 options, _ = rocks.Options.load_latest(made)
                 return options
         except OSError as error:
@@ -340,7 +342,7 @@ def _tracking(rocks: Any, path: Path) -> Any:
     raise StoreError(f"the state in {path} needs a temporary directory to be opened: {failure}")
 
 
-def _named(error: Exception, path: Path, opened_at: Path | None = None) -> Exception:
+def _to_store_error(error: Exception, path: Path, opened_at: Path | None = None) -> Exception:
     text = str(error)
     if opened_at is not None:
         text = text.replace(str(opened_at), str(path))

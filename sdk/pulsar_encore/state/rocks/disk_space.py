@@ -1,6 +1,6 @@
 """Whether a disk takes what opening a database writes, asked before anything is closed for it.
 
-Owns `check_room`. Refuses to make room.
+Owns `check_free_space`. Refuses to make room.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 from pulsar_encore.errors import StoreError
 
-_LEAST: Final = 2**20  # names, options, an empty log
-_CHUNK: Final = 2**18
+_MIN_BYTES: Final = 2**20  # names, options, an empty log
+_CHUNK_BYTES: Final = 2**18
 
 
-def check_room(path: Path) -> None:
+def check_free_space(path: Path) -> None:
     """The disk takes what comes of opening a database: its logs become tables.
 
     Args:
@@ -27,11 +27,11 @@ def check_room(path: Path) -> None:
     """
     needed = 0
     try:
-        needed = _LEAST + sum(log.stat().st_size for log in path.glob("*.log"))
-        data = os.urandom(_CHUNK)  # which no disk makes smaller
+        needed = _MIN_BYTES + sum(log.stat().st_size for log in path.glob("*.log"))
+        data = os.urandom(_CHUNK_BYTES)  # which no disk makes smaller
         with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
-            for _ in range(-(-needed // _CHUNK)):
-                if file.write(data) != _CHUNK:
+            for _ in range(-(-needed // _CHUNK_BYTES)):
+                if file.write(data) != _CHUNK_BYTES:
                     raise OSError("the disk is full")
     except OSError as error:
         raise StoreError(

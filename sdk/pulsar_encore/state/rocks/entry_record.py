@@ -19,8 +19,8 @@ from pulsar_encore.core.due_time import MAX_BATCH_INDEX
 from pulsar_encore.core.entry import set_bits
 from pulsar_encore.core.fingerprint import fuller
 
-MOST_ATTEMPTS: Final = 2**16 - 1
-MOST_MESSAGES: Final = MAX_BATCH_INDEX + 1
+MAX_ATTEMPTS: Final = 2**16 - 1
+MAX_MESSAGES: Final = MAX_BATCH_INDEX + 1
 
 Groups = tuple[tuple[int, int], ...]
 """(attempts, mask), by attempts."""
@@ -91,13 +91,13 @@ def handed_over(
     as they are: a message that is leased may be told of once more, as it is held for long.
     """
     size, before, held, settled, first_ms, _, dues, fingerprint = record
-    groups = _raised(before, mask, attempt)
+    groups = _with_attempts(before, mask, attempt)
     # What an owner before held, and this one has not handed over again, may be leased still.
     held |= mask
     # What was settled comes again when its ack was lost with a process, or the cursor set back.
     settled &= ~mask
     if due_ms is not None:
-        dues = _dues(dues, mask, due_ms)
+        dues = _with_due_times(dues, mask, due_ms)
     return EntryRecord(size, groups, held, settled, first_ms, epoch, dues, fingerprint)
 
 
@@ -108,20 +108,20 @@ def given_back(
     until `due_ms`; None leaves due times as they are."""
     size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
     if due_ms is not None:
-        dues = _dues(dues, mask, due_ms)
+        dues = _with_due_times(dues, mask, due_ms)
     mask &= ~settled
-    groups = _raised(groups, mask, attempts)
+    groups = _with_attempts(groups, mask, attempts)
     return EntryRecord(size, groups, held & ~mask, settled, first_ms, epoch, dues, fingerprint)
 
 
 def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
     """These messages wait until `due_ms`; an earlier due time of them is void."""
-    return record._replace(dues=_dues(record.dues, mask, due_ms))
+    return record._replace(dues=_with_due_times(record.dues, mask, due_ms))
 
 
-def waits_no_more(record: EntryRecord, mask: int = -1) -> EntryRecord:
+def clear_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
     """These messages no longer wait; all with -1."""
-    return record._replace(dues=_dues(record.dues, mask)) if record.dues else record
+    return record._replace(dues=_with_due_times(record.dues, mask)) if record.dues else record
 
 
 def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
@@ -147,7 +147,7 @@ def settled(record: EntryRecord, mask: int) -> EntryRecord:
         groups=groups,
         held=record.held & ~mask,
         settled=record.settled | mask,
-        dues=_dues(record.dues, mask),
+        dues=_with_due_times(record.dues, mask),
     )
 
 
@@ -155,19 +155,19 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
     """What was counted without knowing what is on disk, with that: of each message the higher count
     and the later fate."""
     groups = record.groups
-    told = newer.held | newer.settled
+    counted = newer.held | newer.settled
     for attempts, mask in newer.groups:
-        groups = _raised(groups, mask, attempts)
-        told |= mask
+        groups = _with_attempts(groups, mask, attempts)
+        counted |= mask
     both = record._replace(
         size=max(record.size, newer.size),
         groups=groups,
-        held=newer.held | record.held & ~told,
-        settled=record.settled & ~told,
+        held=newer.held | record.held & ~counted,
+        settled=record.settled & ~counted,
         first_ms=min(record.first_ms, newer.first_ms),
         epoch=newer.epoch,
         fingerprint=fuller(record.fingerprint, newer.fingerprint),
-        dues=_dues(record.dues, told),
+        dues=_with_due_times(record.dues, counted),
     )
     for due_ms, mask in newer.dues:
         both = waits(both, mask, due_ms)
@@ -179,7 +179,7 @@ def unfinished(record: EntryRecord, epoch: int) -> int:
     return 0 if record.epoch == epoch else record.held
 
 
-def _dues(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
+def _with_due_times(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
     """Due times without those of some messages, and with a new one for all of these."""
     rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
     if due_ms is None:
@@ -191,10 +191,10 @@ def _dues(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
     return tuple(sorted(found.items()))
 
 
-def _raised(groups: Groups, mask: int, attempts: int) -> Groups:
+def _with_attempts(groups: Groups, mask: int, attempts: int) -> Groups:
     if not mask or attempts < 1:
         return groups
-    attempts = min(attempts, MOST_ATTEMPTS)
+    attempts = min(attempts, MAX_ATTEMPTS)
     if not groups:
         return ((attempts, mask),)
     if len(groups) == 1 and groups[0][1] == mask:  # always, of an entry that is one message
@@ -215,21 +215,21 @@ def _raised(groups: Groups, mask: int, attempts: int) -> Groups:
 # Bytes. The first byte has the kind in its low half. Kind 1 is what format 1 of a directory wrote;
 # it has neither due times nor a fingerprint, and is still read.
 
-_OLD: Final = 1
-_GENERAL: Final = 2
-_SINGLE: Final = 3  # one message, of which at most one thing of each kind is known
+_KIND_FORMAT_1: Final = 1
+_KIND_GENERAL: Final = 2
+_KIND_SINGLE: Final = 3  # one message, of which at most one thing of each kind is known
 
-_HELD_IS_REST: Final = 0x10  # all that was handed over; of a single message: it is held
+_HELD_IS_ALL: Final = 0x10  # all that was handed over; of a single message: it is held
 _HAS_HELD: Final = 0x20
 _HAS_SETTLED: Final = 0x40
 _HAS_DUES: Final = 0x80
 WITH_DUES: Final = bytes((_HAS_DUES,))
 """A record whose bytes are not less than this has due times."""
 
-_WORD: Final = 7  # bytes: eight as a number of seven bits a byte
+_WORD_BYTES: Final = 7  # bytes: eight as a number of seven bits a byte
 # Head, attempts, epoch, `first_ms`, fingerprint; and the due time where there is one.
-_ONE: Final = Struct(">BHIQQ")
-_ONE_WITH_DUE: Final = Struct(">BHIQQQ")
+_SINGLE_STRUCT: Final = Struct(">BHIQQ")
+_SINGLE_WITH_DUE_STRUCT: Final = Struct(">BHIQQQ")
 _U64: Final = Struct(">Q")
 
 
@@ -238,33 +238,35 @@ def to_bytes(record: EntryRecord) -> bytes:
     size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
     if size == 1 and not settled and not epoch >> 32:
         attempts = groups[0][0] if groups else 0
-        head = _SINGLE | held << 4
+        head = _KIND_SINGLE | held << 4
         if dues:
             head |= _HAS_DUES
-            return _ONE_WITH_DUE.pack(head, attempts, epoch, first_ms, fingerprint, dues[0][0])
-        return _ONE.pack(head, attempts, epoch, first_ms, fingerprint)
-    head = _GENERAL
+            return _SINGLE_WITH_DUE_STRUCT.pack(
+                head, attempts, epoch, first_ms, fingerprint, dues[0][0]
+            )
+        return _SINGLE_STRUCT.pack(head, attempts, epoch, first_ms, fingerprint)
+    head = _KIND_GENERAL
     handed = 0
     for _, mask in groups:
         handed |= mask
     numbers = [size, first_ms, epoch, len(groups)]
     for attempts, mask in groups:
         numbers.append(attempts)
-        numbers += _runs(mask)
+        numbers += _encode_mask(mask)
     if held and held == handed:
-        head |= _HELD_IS_REST
+        head |= _HELD_IS_ALL
     elif held:
         head |= _HAS_HELD
-        numbers += _runs(held)
+        numbers += _encode_mask(held)
     if settled:
         head |= _HAS_SETTLED
-        numbers += _runs(settled)
+        numbers += _encode_mask(settled)
     if dues:
         head |= _HAS_DUES
         numbers.append(len(dues))
         for due_ms, mask in dues:
             numbers.append(due_ms)
-            numbers += _runs(mask)
+            numbers += _encode_mask(mask)
     packed = bytearray((head,))
     packed += _U64.pack(fingerprint)
     for each in numbers:
@@ -283,30 +285,30 @@ def from_bytes(data: bytes) -> EntryRecord:
     """
     head = data[0] if data else 0
     kind = head & 0x0F
-    if kind == _SINGLE:
-        return _single(data, head)
-    if kind not in (_OLD, _GENERAL):
+    if kind == _KIND_SINGLE:
+        return _decode_single(data, head)
+    if kind not in (_KIND_FORMAT_1, _KIND_GENERAL):
         raise ValueError(f"not a record that this version knows: {data[:8].hex()}")
     try:
-        fingerprint = 0 if kind == _OLD else _U64.unpack_from(data, 1)[0]
-        numbers = iter(_numbers(data[1 if kind == _OLD else 9 :]))
+        fingerprint = 0 if kind == _KIND_FORMAT_1 else _U64.unpack_from(data, 1)[0]
+        numbers = iter(_decode_numbers(data[1 if kind == _KIND_FORMAT_1 else 9 :]))
         size, first_ms, epoch, count = (next(numbers) for _ in range(4))
-        if not 1 <= size <= MOST_MESSAGES or count > size:
+        if not 1 <= size <= MAX_MESSAGES or count > size:
             raise ValueError(f"not a record: {size} messages in {count} groups")
-        groups = tuple([(next(numbers), _mask(numbers, size)) for _ in range(count)])
+        groups = tuple([(next(numbers), _decode_mask(numbers, size)) for _ in range(count)])
         held = 0
-        if head & _HELD_IS_REST:
+        if head & _HELD_IS_ALL:
             for _, mask in groups:
                 held |= mask
         elif head & _HAS_HELD:
-            held = _mask(numbers, size)
-        done = _mask(numbers, size) if head & _HAS_SETTLED else 0
+            held = _decode_mask(numbers, size)
+        done = _decode_mask(numbers, size) if head & _HAS_SETTLED else 0
         dues: Dues = ()
-        if head & _HAS_DUES and kind != _OLD:
+        if head & _HAS_DUES and kind != _KIND_FORMAT_1:
             count = next(numbers)
             if not 1 <= count <= size:
                 raise ValueError(f"not a record: {size} messages with {count} due times")
-            dues = tuple([(next(numbers), _mask(numbers, size)) for _ in range(count)])
+            dues = tuple([(next(numbers), _decode_mask(numbers, size)) for _ in range(count)])
     except (StopIteration, RuntimeError, StructError) as error:  # a generator makes it the second
         raise ValueError(f"a record is cut short: {data.hex()}") from error
     if next(numbers, None) is not None:
@@ -314,18 +316,18 @@ def from_bytes(data: bytes) -> EntryRecord:
     return EntryRecord(size, groups, held, done, first_ms, epoch, dues, fingerprint)
 
 
-def _single(data: bytes, head: int) -> EntryRecord:
+def _decode_single(data: bytes, head: int) -> EntryRecord:
     dues: Dues = ()
     try:
         if head & _HAS_DUES:
-            _, attempts, epoch, first_ms, fingerprint, due_ms = _ONE_WITH_DUE.unpack(data)
+            _, attempts, epoch, first_ms, fingerprint, due_ms = _SINGLE_WITH_DUE_STRUCT.unpack(data)
             dues = ((due_ms, 1),)
         else:
-            _, attempts, epoch, first_ms, fingerprint = _ONE.unpack(data)
+            _, attempts, epoch, first_ms, fingerprint = _SINGLE_STRUCT.unpack(data)
     except StructError as error:
         raise ValueError(f"a record of another length: {data.hex()}") from error
     groups = ((attempts, 1),) if attempts else ()
-    held = 1 if head & _HELD_IS_REST else 0
+    held = 1 if head & _HELD_IS_ALL else 0
     return EntryRecord(1, groups, held, 0, first_ms, epoch, dues, fingerprint)
 
 
@@ -337,10 +339,10 @@ def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
     that the message came long ago alone says little, as poison may be at work for months.
     """
     try:
-        if data[0] & 0x0F == _SINGLE:  # nearly always
+        if data[0] & 0x0F == _KIND_SINGLE:  # nearly always
             if data[0] & _HAS_DUES:
-                return bool(_U64.unpack_from(data, _ONE.size)[0] < before_ms)
-            _, _, epoch, first_ms, _ = _ONE.unpack_from(data)
+                return bool(_U64.unpack_from(data, _SINGLE_STRUCT.size)[0] < before_ms)
+            _, _, epoch, first_ms, _ = _SINGLE_STRUCT.unpack_from(data)
             return bool(first_ms < before_ms and epoch < old_epoch)
         record = from_bytes(data)
     except (ValueError, IndexError, StructError):
@@ -350,13 +352,13 @@ def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
     return record.first_ms < before_ms and record.epoch < old_epoch
 
 
-def _runs(mask: int) -> list[int]:
+def _encode_mask(mask: int) -> list[int]:
     """A mask as numbers: how many runs, and of each what is left out before it and its length;
     or, where that is shorter, its words. A bit of the first number says which."""
     count = (mask & ~(mask << 1)).bit_count()
     if count * 16 > mask.bit_length():
         data = mask.to_bytes((mask.bit_length() + 7) // 8, "little")
-        words = [data[at : at + _WORD] for at in range(0, len(data), _WORD)]
+        words = [data[at : at + _WORD_BYTES] for at in range(0, len(data), _WORD_BYTES)]
         return [len(words) << 1 | 1, *(int.from_bytes(word, "little") for word in words)]
     runs = [count << 1]
     while mask:
@@ -368,16 +370,18 @@ def _runs(mask: int) -> list[int]:
     return runs
 
 
-def _mask(numbers: Iterator[int], size: int) -> int:
+def _decode_mask(numbers: Iterator[int], size: int) -> int:
     head = next(numbers)
     count, at = head >> 1, 0
     if count > size:
         raise ValueError(f"a mask of {count} parts for {size} messages")
     if head & 1:
         words = [next(numbers) for _ in range(count)]
-        if max(words, default=0) >> 8 * _WORD:
+        if max(words, default=0) >> 8 * _WORD_BYTES:
             raise ValueError("a word of a mask is too long")
-        mask = int.from_bytes(b"".join(word.to_bytes(_WORD, "little") for word in words), "little")
+        mask = int.from_bytes(
+            b"".join(word.to_bytes(_WORD_BYTES, "little") for word in words), "little"
+        )
     else:
         mask = 0
         for _ in range(count):
@@ -391,7 +395,7 @@ def _mask(numbers: Iterator[int], size: int) -> int:
     return mask
 
 
-def _numbers(data: bytes) -> list[int]:
+def _decode_numbers(data: bytes) -> list[int]:
     numbers: list[int] = []
     number = shift = 0
     for byte in data:

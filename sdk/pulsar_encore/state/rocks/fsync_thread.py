@@ -27,9 +27,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 # What an fsync costs is shared by all writes of this time, or of this many.
 _GATHER_S: Final = 0.005
-_ENOUGH: Final = 500
+_GATHER_WRITES: Final = 500
 _PAUSE_S: Final = 1.0  # after an fsync that failed, twice as long after each further one, up to:
-_LONGEST_PAUSE_S: Final = 30.0
+_MAX_PAUSE_S: Final = 30.0
 
 
 class FsyncThread:
@@ -48,12 +48,12 @@ class FsyncThread:
     def __init__(self, failed: Callable[[], None]) -> None:
         self._failed = failed
         self.syncing: threading.Lock = threading.Lock()
-        self._mended = False
-        self._changed = threading.Condition()
+        self._reopened = False
+        self._condition = threading.Condition()
         self._written = 0
         self._synced = 0
-        self._ends = False
-        self._over = False
+        self._stopping = False
+        self._ended = False
         self._waiters: list[tuple[int, Future[None]]] = []
         self._journal: WriteJournal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
@@ -67,19 +67,19 @@ class FsyncThread:
 
     def written(self) -> None:
         """One more write was made."""
-        with self._changed:
+        with self._condition:
             self._written += 1
-            if self._written - self._synced in (1, _ENOUGH):
-                self._changed.notify_all()
+            if self._written - self._synced in (1, _GATHER_WRITES):
+                self._condition.notify_all()
 
     def point(self) -> Future[None]:
         """Done when all that is written by now is on the platters; StoreError when it is not."""
         future: Future[None] = Future()
-        with self._changed:
+        with self._condition:
             if self._synced >= self._written:
                 future.set_result(None)
-            elif self._over:
-                future.set_exception(self._closed())
+            elif self._ended:
+                future.set_exception(self._closed_error())
             else:
                 self._waiters.append((self._written, future))
         return future
@@ -94,50 +94,51 @@ class FsyncThread:
 
     def mended(self) -> None:
         """The database was opened anew: sync now."""
-        with self._changed:
-            self._mended = True
-            self._changed.notify_all()
+        with self._condition:
+            self._reopened = True
+            self._condition.notify_all()
 
     def stop(self) -> None:
         """End, after a last fsync."""
-        with self._changed:
-            self._ends = True
-            self._changed.notify_all()
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
         self._thread.join()
 
-    def _tell(self, failure: StoreError | None) -> None:
+    def _report(self, failure: StoreError | None) -> None:
         if failure is not None and self.trouble is None:
             logger.error("what is written may not survive the loss of power: %s", failure)
         elif failure is None and self.trouble is not None:
             logger.warning("what is written survives the loss of power again")
         self.trouble = failure
 
-    def _closed(self) -> StoreError:
+    def _closed_error(self) -> StoreError:
         return self.trouble or StoreError("the state was closed before that was synced")
 
     def _run(self) -> None:
-        self._sync_until_the_end()
-        with self._changed:
-            self._over = True
-            left, self._waiters = self._waiters, []
-        for _, future in left:
+        self._sync_until_stopped()
+        with self._condition:
+            self._ended = True
+            unserved, self._waiters = self._waiters, []
+        for _, future in unserved:
             if future.set_running_or_notify_cancel():
-                future.set_exception(self._closed())
+                future.set_exception(self._closed_error())
 
-    def _sync_until_the_end(self) -> None:
+    def _sync_until_stopped(self) -> None:
         assert self._journal is not None
-        changed = self._changed
+        condition = self._condition
         pause_s = _PAUSE_S
         while True:
-            with changed:
-                self._mended = False
-                changed.wait_for(lambda: self._ends or self._written > self._synced)
-                if not self._ends:
-                    changed.wait_for(
-                        lambda: self._ends or self._written - self._synced >= _ENOUGH, _GATHER_S
+            with condition:
+                self._reopened = False
+                condition.wait_for(lambda: self._stopping or self._written > self._synced)
+                if not self._stopping:
+                    condition.wait_for(
+                        lambda: self._stopping or self._written - self._synced >= _GATHER_WRITES,
+                        _GATHER_S,
                     )
-                ends, upto = self._ends, self._written
-                if ends and upto == self._synced:
+                stopping, target = self._stopping, self._written
+                if stopping and target == self._synced:
                     return
             failure: StoreError | None = None
             try:
@@ -145,13 +146,13 @@ class FsyncThread:
                     self._journal.database.sync()
             except StoreError as error:
                 failure = error
-            self._tell(failure)
-            with changed:
+            self._report(failure)
+            with condition:
                 self.syncs += 1
                 if failure is None:
-                    self._synced = upto
-                ready = [future for point, future in self._waiters if point <= upto]
-                self._waiters = [each for each in self._waiters if each[0] > upto]
+                    self._synced = target
+                ready = [future for point, future in self._waiters if point <= target]
+                self._waiters = [each for each in self._waiters if each[0] > target]
             for future in ready:
                 if not future.set_running_or_notify_cancel():
                     continue
@@ -162,9 +163,9 @@ class FsyncThread:
             if failure is None:
                 pause_s = _PAUSE_S
                 continue
-            if ends:
+            if stopping:
                 return
             self._failed()
-            with changed:
-                changed.wait_for(lambda: self._ends or self._mended, pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            with condition:
+                condition.wait_for(lambda: self._stopping or self._reopened, pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)

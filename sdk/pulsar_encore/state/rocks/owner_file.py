@@ -77,8 +77,8 @@ def locked(database: Path) -> Iterator[None]:
             file = os.open(database / "LOCK", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         if sys.platform == "win32" and isinstance(error, PermissionError):
-            raise _in_use(database) from error  # how Windows says that it is open elsewhere
-        raise _not_writable(database, error) from error
+            raise _in_use_error(database) from error  # how Windows says that it is open elsewhere
+        raise _not_writable_error(database, error) from error
     if file is None:
         yield
         return
@@ -89,19 +89,19 @@ def locked(database: Path) -> Iterator[None]:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError) as error:  # POSIX allows for either
-                raise _in_use(database) from error
+                raise _in_use_error(database) from error
             except OSError as error:
-                raise _not_writable(database, error) from error
+                raise _not_writable_error(database, error) from error
         yield
     finally:
         os.close(file)
 
 
-def _in_use(database: Path) -> StateInUseError:
+def _in_use_error(database: Path) -> StateInUseError:
     return StateInUseError(f"the state in {database} is open already")
 
 
-def _not_writable(database: Path, error: OSError) -> StoreError:
+def _not_writable_error(database: Path, error: OSError) -> StoreError:
     return StoreError(f"the state in {database} cannot be opened: {advised(error)}")
 
 

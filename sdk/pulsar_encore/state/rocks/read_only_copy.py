@@ -1,7 +1,7 @@
 """A place to read a database from without changing anything where it is.
 
-Owns `beside`. Opening writes `rocksdict-config.json` (rocksdict 0.3.29), also to read: whoever may
-only read was refused, and on a full disk it could not even be read. So it is opened in a directory
+Owns `linked_copy`. Opening writes `rocksdict-config.json` (rocksdict 0.3.29), also to read: whoever
+may only read was refused, and on a full disk it could not even be read. So it is opened in a directory
 that only points to its files, and whose own file of that name is nowhere. Refuses to open anything.
 """
 
@@ -21,7 +21,7 @@ MEMORY: Final = "/dev/shm"
 
 
 @contextmanager
-def beside(path: Path, *, logs: bool = True) -> Iterator[Path]:
+def linked_copy(path: Path, *, logs: bool = True) -> Iterator[Path]:
     """A directory with everything that is in another; that other one where there can be none.
 
     What is opened there stays open when it is gone, as RocksDB opens all files at once.
@@ -30,15 +30,15 @@ def beside(path: Path, *, logs: bool = True) -> Iterator[Path]:
         path: The directory of a database.
         logs: If False, the other directory has no logs, only the tables.
     """
-    made = _made(path, logs)
+    links = _make_links(path, logs)
     try:
-        yield path if made is None else made
+        yield path if links is None else links
     finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
+        if links is not None:
+            shutil.rmtree(links, ignore_errors=True)
 
 
-def _made(path: Path, logs: bool) -> Path | None:
+def _make_links(path: Path, logs: bool) -> Path | None:
     if sys.platform == "win32":  # which lets few make links
         return None
     for where in (None, MEMORY):  # the latter when what is full is the disk of the former

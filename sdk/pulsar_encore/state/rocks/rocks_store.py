@@ -41,7 +41,7 @@ from ..directory_lock import LOCK_FILE, DirectoryLock
 from .attempt_records import MOST_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
 from .completeness import check_complete
 from .database import Database
-from .disk_space import check_room
+from .disk_space import check_free_space
 from .fsync_thread import FsyncThread
 from .owner_file import Owner, locked, read_owner, write_owner
 from .salvage import salvage, salvaged
@@ -49,7 +49,7 @@ from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
-    MOST_SOURCES,
+    MAX_SOURCES,
     OPENINGS_KEY,
     number,
     openings,
@@ -133,10 +133,10 @@ class RocksStore:
         if durability not in ("kill", "power"):
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
         where = Path(path).resolve()
-        with _changing(where) as slot:
+        with _exclusive_slot(where) as slot:
             core = slot.core
             if core is None:
-                lock = _lock(where)
+                lock = _lock_directory(where)
                 try:
                     core = _Core(where, wall_now_ms, durability, salvage, tidies, lock)
                 except BaseException:
@@ -178,7 +178,7 @@ class RocksStore:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
+            opening.add_done_callback(_close_abandoned)
             raise
 
     def source(
@@ -303,7 +303,7 @@ class RocksStore:
         core, self._core = self._core, None
         if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
             return
-        with _changing(core.path) as slot:
+        with _exclusive_slot(core.path) as slot:
             core.users -= 1
             with core.claiming:
                 core.claims -= self._claims
@@ -407,7 +407,7 @@ class _Core:
         lock: DirectoryLock,
     ) -> None:
         self.path: Path = path
-        self._lock: DirectoryLock = lock
+        self._dir_lock: DirectoryLock = lock
         self.pid: int = os.getpid()
         self.durability: FlushMode = durability
         self.users: int = 0
@@ -416,19 +416,19 @@ class _Core:
         self._thread: int | None = None  # of the event loop that works with it
         self._loop: asyncio.AbstractEventLoop | None = None
         self.syncer: FsyncThread | None = None
-        self._used: dict[StoredTopic, TopicStore] = {}
+        self._topics: dict[StoredTopic, TopicStore] = {}
         try:
-            database, loaded = _begin(path, wall_now_ms, tidies)
+            database, loaded = _open_database(path, wall_now_ms, tidies)
         except StateDamagedError:
             if not salvages:
                 raise
             before = read_owner(path)
-            with _named_owner(path), locked(path / _DATABASE):
+            with _owner_in_error(path), locked(path / _DATABASE):
                 salvage(path / _DATABASE, before)
                 (path / "owner.json").unlink(missing_ok=True)
-            database, loaded = _begin(path, wall_now_ms, tidies)
+            database, loaded = _open_database(path, wall_now_ms, tidies)
         self._numbers = loaded.numbers
-        self._found = loaded.sources
+        self._rows = loaded.sources
         self._unreadable = loaded.unreadable
         self._mismatched = 0  # of sources that were closed
         self._epoch = loaded.epoch + 1
@@ -438,8 +438,8 @@ class _Core:
                 self.journal.delete(STATE, key)
             for name in loaded.empty:  # in one write with what was in it: its number is free then
                 self.journal.delete(META, source_key(*name))
-            opened = loaded.opened(self._epoch, wall_now_ms)
-            self.journal.put(META, OPENINGS_KEY, openings(opened))
+            new_openings = loaded.opened(self._epoch, wall_now_ms)
+            self.journal.put(META, OPENINGS_KEY, openings(new_openings))
             if loaded.is_new:
                 self.journal.put(META, FORMAT_KEY, number(FORMAT))
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
@@ -456,21 +456,21 @@ class _Core:
         except StoreError:
             database.close()
             raise
-        self._sync()
+        self._start_fsync_thread()
 
-    def _sync(self) -> None:
+    def _start_fsync_thread(self) -> None:
         if self.durability == "power":
-            self.syncer = FsyncThread(self._mend_soon)
+            self.syncer = FsyncThread(self._schedule_reopen)
             self.journal.written = self.syncer.written
             self.syncer.start(self.journal)
 
-    def _mend_soon(self) -> None:
+    def _schedule_reopen(self) -> None:
         """Have the loop, whose thread works with the database, open it anew."""
         if self._loop is not None:
             with suppress(RuntimeError):  # it was closed
-                self._loop.call_soon_threadsafe(self._mend)
+                self._loop.call_soon_threadsafe(self._reopen_or_log)
 
-    def _mend(self) -> None:
+    def _reopen_or_log(self) -> None:
         if self.users:
             try:
                 self.mend()
@@ -481,15 +481,15 @@ class _Core:
         self, name: StoredTopic, count_attempts: CountAttempts, stay_ms: int, most: int
     ) -> TopicStore:
         self.claim()
-        if (there := self._used.get(name)) is not None:
-            return there.shared()
-        named = source_key(*name)
+        if (existing := self._topics.get(name)) is not None:
+            return existing.shared()
+        name_key = source_key(*name)
         at = self._numbers.get(name)
         if at is None:
-            at = max(self._found, default=-1) + 1
-            if at > MOST_SOURCES:
-                raise ConfigurationError(f"a store has no more than {MOST_SOURCES} sources")
-        found = self._found.get(at) or FoundRows()
+            at = max(self._rows, default=-1) + 1
+            if at > MAX_SOURCES:
+                raise ConfigurationError(f"a store has no more than {MAX_SOURCES} sources")
+        found = self._rows.get(at) or FoundRows()
         records = AttemptRecords(
             self.journal,
             at,
@@ -502,17 +502,17 @@ class _Core:
         )
         if name not in self._numbers:
             self._numbers[name] = at
-            self._found[at] = found
-            self.journal.put(META, named, number(at))
+            self._rows[at] = found
+            self.journal.put(META, name_key, number(at))
             add_name(self.path, at, name)
         self._epoch += 1  # the next one, of this source or another
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
-        source = self._used[name] = TopicStore(self, at, name, records)
+        source = self._topics[name] = TopicStore(self, at, name, records)
         return source
 
     def claim(self) -> None:
-        if (self._used or self.claims) and self._thread != threading.get_ident():
+        if (self._topics or self.claims) and self._thread != threading.get_ident():
             raise StateInUseError(
                 f"an event loop on another thread of this process works with the state in "
                 f"{self.path}: give each thread a directory of its own"
@@ -525,14 +525,14 @@ class _Core:
         return [topic for topic, each, _ in self._numbers if each == subscription]
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
-        meant = [name for name in self._numbers if name[1] == subscription and of(name[0])]
-        for name in meant:
+        matching = [name for name in self._numbers if name[1] == subscription and of(name[0])]
+        for name in matching:
             source = self.take(name, "before", STAY_BUFFER_MS, MOST_BUFFERED)
             source.records.clear()
             source.close()
 
     def leave(self, source: TopicStore) -> None:
-        if self._used.pop(source.name, None) is None:
+        if self._topics.pop(source.name, None) is None:
             return
         source.records.flush_all()
         source.records.restore_suspects()
@@ -545,7 +545,7 @@ class _Core:
             return self.journal.trouble
         if self.syncer is not None and self.syncer.trouble is not None:
             return self.syncer.trouble
-        troubles = (source.records.trouble for source in self._used.values())
+        troubles = (source.records.trouble for source in self._topics.values())
         trouble = next(filter(None, troubles), None)
         if trouble is None and self.journal.lost:
             return StoreError(
@@ -559,7 +559,7 @@ class _Core:
         unsynced = syncer is not None and syncer.trouble is not None
         if (self.journal.trouble is None or self.journal.flush_all()) and not unsynced:
             return True
-        check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
+        check_free_space(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
         if syncer is not None and not syncer.syncing.acquire(blocking=waits):
             return False
         try:
@@ -567,7 +567,7 @@ class _Core:
             self.journal.database = Database(self.path / _DATABASE)
         except StoreError as error:
             self.journal.trouble = error
-            self._read_only()
+            self._open_read_only()
             raise
         finally:
             if syncer is not None:
@@ -576,7 +576,7 @@ class _Core:
             syncer.mended()
         return self.journal.flush_all()
 
-    def _read_only(self) -> None:
+    def _open_read_only(self) -> None:
         """It can be read while it cannot be written. The lock keeps other processes out."""
         try:
             self.journal.database = Database(self.path / _DATABASE, read_only=True)
@@ -585,11 +585,11 @@ class _Core:
 
     def statistics(self) -> StoreStatistics:
         journal = self.journal
-        used = [source.records for source in self._used.values()]
+        used = [source.records for source in self._topics.values()]
         return StoreStatistics(
-            sources=len(self._found),
-            waiting=sum(len(found.waiting) for found in self._found.values()),
-            entries=sum(len(found.entries) for found in self._found.values())
+            sources=len(self._rows),
+            waiting=sum(len(found.waiting) for found in self._rows.values()),
+            entries=sum(len(found.entries) for found in self._rows.values())
             + sum(records.only_buffered for records in used),
             writes=journal.writes,
             operations=journal.operations,
@@ -602,7 +602,7 @@ class _Core:
         )
 
     def close(self) -> None:
-        for source in list(self._used.values()):
+        for source in list(self._topics.values()):
             self.leave(source)
         written = self.journal.flush_all()
         if self.syncer is not None:
@@ -618,7 +618,7 @@ class _Core:
             raise StoreError(f"the state in {self.path} was closed, but: {error}") from error
         finally:
             database.close()
-            self._lock.release()
+            self._dir_lock.release()
         if self.journal.trouble is not None:
             raise StoreError(
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
@@ -626,7 +626,7 @@ class _Core:
             ) from self.journal.trouble
 
 
-def _close_unwanted(opening: asyncio.Future[RocksStore]) -> None:
+def _close_abandoned(opening: asyncio.Future[RocksStore]) -> None:
     """Nobody waited for it any more."""
     if not opening.cancelled() and opening.exception() is None:
         threading.Thread(target=opening.result().close, name="pulsar-encore-state").start()
@@ -658,13 +658,14 @@ class _Slot:
 
 
 _slots: Final[dict[Path, _Slot]] = {}
-_table: Final = threading.Lock()  # of `_slots`; never held while a directory is opened or closed
+# Protects `_slots`. Never held while a directory is opened or closed.
+_slots_lock: Final = threading.Lock()
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[_Slot]:
+def _exclusive_slot(path: Path) -> Iterator[_Slot]:
     """Have a directory alone, to open or to close it."""
-    with _table:
+    with _slots_lock:
         slot = _slots.get(path) or next((s for s in _slots.values() if s.is_in(path)), None)
         if slot is None or slot.pid != os.getpid():  # the lock of the parent refuses its child
             slot = _slots[path] = _Slot(path)
@@ -673,21 +674,21 @@ def _changing(path: Path) -> Iterator[_Slot]:
         with slot.changing:
             yield slot
     finally:
-        with _table:
+        with _slots_lock:
             slot.waiting -= 1
             if slot.core is None and not slot.waiting and _slots.get(slot.path) is slot:
                 del _slots[slot.path]
 
 
-def _prepare(path: Path) -> None:
+def _prepare_directory(path: Path) -> None:
     """The directory is there and it is one of ours, or empty."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {advised_to_make(error)}") from error
-    ours = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
-    if names and not names & ours:
+    known = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
+    if names and not names & known:
         nacks = any(each.startswith("spilled-") for each in names)
         raise StateFormatError(
             f"{path} holds something else ({', '.join(sorted(names)[:3])}"
@@ -696,16 +697,16 @@ def _prepare(path: Path) -> None:
         )
 
 
-def _lock(path: Path) -> DirectoryLock:
-    _prepare(path)
-    with _named_owner(path):
+def _lock_directory(path: Path) -> DirectoryLock:
+    _prepare_directory(path)
+    with _owner_in_error(path):
         return DirectoryLock(path / LOCK_FILE)
 
 
-def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, LoadedStore]:
+def _open_database(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, LoadedStore]:
     before = read_owner(path)
     folder = path / _DATABASE
-    with _named_owner(path):
+    with _owner_in_error(path):
         # RocksDB deletes what it does not know when it opens a directory to write: look first. Not
         # beside an owner, whose files come and go meanwhile.
         with locked(folder):
@@ -720,7 +721,7 @@ def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded
 
 
 @contextmanager
-def _named_owner(path: Path) -> Iterator[None]:
+def _owner_in_error(path: Path) -> Iterator[None]:
     try:
         yield
     except StateInUseError as error:

@@ -58,10 +58,10 @@ def salvage(path: Path, before: Owner | None) -> None:
         new.rename(path)
         return
     try:
-        kept = _keep(path, new, before)
-        aside = _aside(path)
+        kept = _build_new(path, new, before)
+        aside_path = _aside_path(path)
         if path.exists():
-            path.rename(aside)
+            path.rename(aside_path)
         new.rename(path)
     except OSError as error:
         raise StoreError(f"what is damaged in {path} cannot be salvaged: {error}") from error
@@ -70,7 +70,7 @@ def salvage(path: Path, before: Owner | None) -> None:
         "the damaged files are in %s",
         path,
         kept,
-        aside,
+        aside_path,
     )
 
 
@@ -79,26 +79,26 @@ def salvaged(path: Path) -> Path:
     return path.with_name(f"{path.name}.salvaged")
 
 
-def _aside(path: Path) -> Path:
+def _aside_path(path: Path) -> Path:
     number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while (aside_path := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    return aside
+    return aside_path
 
 
-def _keep(path: Path, new: Path, before: Owner | None) -> int:
+def _build_new(path: Path, new: Path, before: Owner | None) -> int:
     """Make the new one; returns how many records and due times there are in it."""
     shutil.rmtree(new, ignore_errors=True)
     database = Database(new)
     try:
-        damages = _copy_as_is(path, database, 0 if before is None else before.sequence)
-        left_out: set[str] = set()
-        while damages:
-            tables = {table for damage in damages for table in _TABLE.findall(str(damage))}
-            if left_out and tables <= left_out:
+        failures = _copy_original(path, database, 0 if before is None else before.sequence)
+        excluded: set[str] = set()
+        while failures:
+            tables = {table for damage in failures for table in _TABLE.findall(str(damage))}
+            if excluded and tables <= excluded:
                 break
-            left_out |= tables or {""}
-            damages = _copy_repaired(path, database, left_out)
+            excluded |= tables or {""}
+            failures = _copy_repaired(path, database, excluded)
         _name_sources(database, read_names(path.parent), 0 if before is None else before.epoch)
         database.flush()
         return sum(1 for family in (DUE, STATE) for _ in database.scan(family))
@@ -106,7 +106,7 @@ def _keep(path: Path, new: Path, before: Owner | None) -> int:
         database.close()
 
 
-def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreError]:
+def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreError]:
     """Copy from the damaged database, if all its writes are known to it; returns the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
@@ -121,14 +121,14 @@ def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreErro
         damaged.close()
 
 
-def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> list[StoreError]:
+def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> list[StoreError]:
     """Copy further rows from a repaired copy without some tables; returns the failures."""
     if not path.exists():
         logger.error("nothing can be read of the damaged state in %s: it is gone", path)
         return []
     copy = path.with_name(f"{path.name}.repaired")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(path, copy, ignore=shutil.ignore_patterns(*left_out))
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns(*excluded))
     try:
         repair(copy)
         repaired = Database(copy, salvage=True)  # makes a family of which nothing is left
@@ -146,19 +146,19 @@ def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> l
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
     """Copy rows that are not there yet, before the first damage of each family and after the last;
     returns the damages."""
-    damages: list[StoreError] = []
+    failures: list[StoreError] = []
 
     def readable(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         try:
             yield from rows
         except StoreError as error:
             logger.error("%s", error)
-            damages.append(error)
+            failures.append(error)
 
     for family in range(len(FAMILIES)):
         last = b""
         for backwards in (False, True):
-            before = len(damages)
+            before = len(failures)
             start = last + b"\0" if last else b""
             writes = WriteBatch()
             for key, value in readable(damaged.scan(family, start, backwards=backwards)):
@@ -169,9 +169,9 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
                     database.write(writes)
                     writes = WriteBatch()
             database.write(writes)
-            if len(damages) == before:
+            if len(failures) == before:
                 break
-    return damages
+    return failures
 
 
 def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: int) -> None:

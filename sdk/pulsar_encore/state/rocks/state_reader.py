@@ -24,7 +24,7 @@ from .store_keys import due_key, entry_key, read_due_key, read_entry_key, source
 from .store_loader import check_format, read_sources
 from .write_batch import DUE, STATE
 
-_TRIES: Final = 5
+_MAX_TRIES: Final = 5
 
 
 class FoundTopic(NamedTuple):
@@ -70,7 +70,7 @@ class StateReader:
                 raise StateFormatError(
                     f"there is no state in {where}: name the directory that RocksState was given"
                 )
-        self._database = _opened(where / "db")
+        self._database = _open_with_retries(where / "db")
         try:
             if not check_format(self._database):
                 raise StateFormatError(f"there is no state in {where}")
@@ -152,9 +152,9 @@ class StateReader:
         self.close()
 
 
-def _opened(path: Path) -> Database:
+def _open_with_retries(path: Path) -> Database:
     """Beside an owner files come and go: what is gone once may have been replaced."""
-    for _ in range(_TRIES - 1):
+    for _ in range(_MAX_TRIES - 1):
         try:
             return Database(path, read_only=True)
         except StateDamagedError:

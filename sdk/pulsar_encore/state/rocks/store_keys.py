@@ -18,7 +18,7 @@ FORMAT: Final = 2
 #: Formats that are read; a directory of an older one is brought to `FORMAT` when it is opened.
 FORMATS: Final = (1, FORMAT)
 
-MOST_SOURCES: Final = 2**32 - 1
+MAX_SOURCES: Final = 2**32 - 1
 
 _DUE: Final = Struct(">QIQQI")
 _ENTRY: Final = Struct(">IQQ")

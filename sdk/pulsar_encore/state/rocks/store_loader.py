@@ -44,12 +44,12 @@ logger: logging.Logger = logging.getLogger(__name__)
 # What nothing was heard of for so long was acked elsewhere, or its topic is gone.
 STALE_MS: Final = 30 * 24 * 3600 * 1000
 # How far apart the owners are that are remembered, to tell how old an epoch is.
-_APART_MS: Final = 24 * 3600 * 1000
+_OPENING_INTERVAL_MS: Final = 24 * 3600 * 1000
 # At most so many keys are removed in one opening: 0.3 s or so.
-MOST_REMOVED: Final = 100_000
-_CHUNK: Final = 4096  # rows at a time
-_ID: Final = 20  # bytes of the key of a record
-_LEDGER: Final = 12  # of them, those that name the source and the ledger
+MAX_REMOVED: Final = 100_000
+_CHUNK_ROWS: Final = 4096  # rows at a time
+_KEY_BYTES: Final = 20  # bytes of the key of a record
+_PREFIX_BYTES: Final = 12  # of them, those that name the source and the ledger
 
 Row = tuple[bytes, bytes]
 
@@ -95,13 +95,15 @@ class LoadedStore:
         A clock that is ahead at one opening therefore makes nothing stale: the next opening at
         which the clock is right removes that time from `openings`.
         """
-        before = (at_ms for _, at_ms in self.openings if at_ms <= wall_now_ms - _APART_MS)
+        before = (
+            at_ms for _, at_ms in self.openings if at_ms <= wall_now_ms - _OPENING_INTERVAL_MS
+        )
         return max(before, default=0)
 
     def opened(self, epoch: int, wall_now_ms: int) -> list[tuple[int, int]]:
         """`openings` with one more, and without those that say nothing more of what is stale."""
         kept = [each for each in self.openings if each[1] <= wall_now_ms]  # or the clock was wrong
-        if not kept or kept[-1][1] <= wall_now_ms - _APART_MS:
+        if not kept or kept[-1][1] <= wall_now_ms - _OPENING_INTERVAL_MS:
             kept.append((epoch, wall_now_ms))
         old_ms = self.sure_ms(wall_now_ms) - STALE_MS
         old = sum(opened_ms <= old_ms for _, opened_ms in kept)
@@ -126,20 +128,20 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
     before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if tidies else -1
     old_epoch = max((each for each, at_ms in loaded.openings if at_ms <= before_ms), default=0)
     rows = database.scan(STATE)
-    while chunk := list(islice(rows, _CHUNK)):
-        if before_ms > 0 and len(loaded.stale) < MOST_REMOVED:
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
+        if before_ms > 0 and len(loaded.stale) < MAX_REMOVED:
             stale = [key for key, value in chunk if is_stale(value, before_ms, old_epoch)]
             if stale:
-                stale = stale[: MOST_REMOVED - len(loaded.stale)]
+                stale = stale[: MAX_REMOVED - len(loaded.stale)]
                 loaded.stale += stale
-                gone = set(stale)
-                chunk = [row for row in chunk if row[0] not in gone]
+                removed = set(stale)
+                chunk = [row for row in chunk if row[0] not in removed]
         start = 0
         while start < len(chunk):  # by source and ledger; most chunks have one
-            prefix = chunk[start][0][:_LEDGER]
+            prefix = chunk[start][0][:_PREFIX_BYTES]
             stop = len(chunk)
             if not chunk[-1][0].startswith(prefix):
-                stop = bisect_right(chunk, (prefix + b"\xff" * _ID,), start)
+                stop = bisect_right(chunk, (prefix + b"\xff" * _KEY_BYTES,), start)
             _load_rows(loaded, chunk[start:stop])
             start = stop
     if tidies:
@@ -160,16 +162,16 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
         found = loaded.sources[source]
         if len(rows) > 1:
             read_entry_key(rows[-1][0])
-        if any(len(key) != _ID for key, _ in rows):
+        if any(len(key) != _KEY_BYTES for key, _ in rows):
             raise ValueError(f"a key of another length among {len(rows)}")
     except (ValueError, KeyError) as error:
         if len(rows) == 1:
-            _unreadable(loaded, rows[0][0], error)
+            _count_unreadable(loaded, rows[0][0], error)
         else:
             for row in rows:
                 _load_rows(loaded, (row,))
         return
-    entries = array("Q", b"".join([key[_LEDGER:] for key, _ in rows]))
+    entries = array("Q", b"".join([key[_PREFIX_BYTES:] for key, _ in rows]))
     if sys.byteorder == "little":
         entries.byteswap()
     found.entries.fill(ledger, entries)
@@ -190,7 +192,7 @@ def upgrade(database: Database) -> None:
     if not check_format(database):
         return
     rows = database.scan(DUE)
-    while chunk := list(islice(rows, _CHUNK)):
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
         records: dict[bytes, EntryRecord] = {}
         writes = WriteBatch()
         for data, _ in chunk:
@@ -279,19 +281,19 @@ def _load_meta(database: Database, loaded: LoadedStore) -> None:
         try:
             loaded.epoch = read_number(epoch)
         except ValueError as error:
-            _unreadable(loaded, EPOCH_KEY, error)
+            _count_unreadable(loaded, EPOCH_KEY, error)
     opened = database.get(META, OPENINGS_KEY)
     if opened is not None:
         try:
             loaded.openings = read_openings(opened)
         except ValueError as error:
-            _unreadable(loaded, OPENINGS_KEY, error)
+            _count_unreadable(loaded, OPENINGS_KEY, error)
     for at, name in read_sources(database):
         loaded.numbers[name] = at
         loaded.sources[at] = FoundRows()
 
 
-def _unreadable(loaded: LoadedStore, data: bytes, error: Exception) -> None:
+def _count_unreadable(loaded: LoadedStore, data: bytes, error: Exception) -> None:
     loaded.unreadable += 1
     if loaded.unreadable <= 10:
         logger.error("a key of the state makes no sense and is left alone: %s: %s", data, error)

@@ -23,11 +23,11 @@ from .write_batch import Span, WriteBatch
 logger: logging.Logger = logging.getLogger(__name__)
 
 # What may wait for a write that is made for another reason: 1000 deletes take 3 ms.
-_MOST_LATE: Final = 1_000
+_MAX_LATE: Final = 1_000
 # What failed is kept up to here, 100 MB or so; what is beyond is counted.
-_MOST_UNWRITTEN: Final = 200_000
-_AGAIN: Final = 1_000  # of what failed with each write, so that none takes long
-_PROBE: Final = 16  # of it first, so that a disk that refuses costs a write little
+_MAX_UNWRITTEN: Final = 200_000
+_RETRY_SIZE: Final = 1_000  # of what failed with each write, so that none takes long
+_PROBE_SIZE: Final = 16  # of it first, so that a disk that refuses costs a write little
 
 
 class WriteJournal:
@@ -49,7 +49,7 @@ class WriteJournal:
         self._depth = 0
         self._now = WriteBatch()
         self._late = WriteBatch()
-        self._again = WriteBatch()
+        self._unwritten = WriteBatch()
         self.trouble: StoreError | None = None
         self.refused: bool = False
         self.writes: int = 0
@@ -72,8 +72,8 @@ class WriteJournal:
         elif self._write(self._now, 1):
             points.clear()  # a new `WriteBatch` for each nack is a tenth of its time
         else:
-            self._again, self._now = self._now, WriteBatch()
-            self._bound()
+            self._unwritten, self._now = self._now, WriteBatch()
+            self._drop_excess()
 
     def delete(self, family: int, key: bytes) -> None:
         """Remove a key with the next `commit`."""
@@ -99,7 +99,7 @@ class WriteJournal:
         Raises:
             StoreError: It cannot be read.
         """
-        for each in (self._now, self._late, self._again):
+        for each in (self._now, self._late, self._unwritten):
             found, value = each.find(family, key)
             if found:
                 return value
@@ -129,7 +129,7 @@ class WriteJournal:
             return True
         if self._now:
             return self.flush()
-        if len(self._late) >= _MOST_LATE:
+        if len(self._late) >= _MAX_LATE:
             return self.flush()
         return self.trouble is None
 
@@ -143,13 +143,13 @@ class WriteJournal:
             writes = self._now
         self._now = WriteBatch()
         if self.trouble is not None:
-            self._again.merge(writes)
-            self._bound()
-            return self._try_again()
+            self._unwritten.merge(writes)
+            self._drop_excess()
+            return self._retry()
         if not writes or self._write(writes):
             return True
-        self._again = writes
-        self._bound()
+        self._unwritten = writes
+        self._drop_excess()
         return False
 
     def flush_all(self) -> bool:
@@ -159,13 +159,13 @@ class WriteJournal:
             pass
         return self.trouble is None
 
-    def _try_again(self) -> bool:
-        for count in (_PROBE, _AGAIN):
-            part = self._again.first(count)
+    def _retry(self) -> bool:
+        for count in (_PROBE_SIZE, _RETRY_SIZE):
+            part = self._unwritten.first(count)
             if not self._write(part):
                 return False
-            self._again.forget(part)
-            if not self._again:
+            self._unwritten.forget(part)
+            if not self._unwritten:
                 logger.warning("the state in %s is written again", self.database.path)
                 self.trouble = None
                 return True
@@ -189,12 +189,12 @@ class WriteJournal:
             self.written()
         return True
 
-    def _bound(self) -> None:
-        beyond = len(self._again) - _MOST_UNWRITTEN
-        if beyond > 0:
+    def _drop_excess(self) -> None:
+        excess = len(self._unwritten) - _MAX_UNWRITTEN
+        if excess > 0:
             if not self.lost:
                 logger.error("state is lost, as more cannot be written than is kept in memory")
-            self.lost += self._again.drop_newest(beyond)
+            self.lost += self._unwritten.drop_newest(excess)
 
     @property
     def late(self) -> bool:
@@ -204,9 +204,9 @@ class WriteJournal:
     @property
     def unwritten(self) -> int:
         """Puts and deletes that failed and will be tried again."""
-        return len(self._again)
+        return len(self._unwritten)
 
     @property
     def waiting(self) -> int:
         """Puts and deletes that are in memory only."""
-        return len(self._now) + len(self._late) + len(self._again)
+        return len(self._now) + len(self._late) + len(self._unwritten)

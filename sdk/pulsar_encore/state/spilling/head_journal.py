@@ -21,7 +21,7 @@ from .stepwise_work import Steps, ThreadTasks
 logger: logging.Logger = logging.getLogger(__name__)
 
 Fsync = Literal["none", "interval", "always"]
-_MOST_BACKLOG: Final = 64 << 20
+_MAX_BACKLOG_BYTES: Final = 64 << 20
 
 
 class HeadJournal:
@@ -65,7 +65,7 @@ class HeadJournal:
         self._synced_at = clock()
         self._writes = 0
         # Journals that are being synced, or are to be: which write was the last one to each.
-        self._behind: dict[int, int] = dict.fromkeys(found, 0) if fsync != "none" else {}
+        self._unsynced: dict[int, int] = dict.fromkeys(found, 0) if fsync != "none" else {}
         self.size: int = size  # bytes since `rotate`
         self._older: dict[int, int] = {}  # bytes by number, of those before that count
         self._lost_in: int | None = None  # the last journal that is `lost`
@@ -76,30 +76,30 @@ class HeadJournal:
         if self._backlog:
             self._backlog += data
             if self._clock() >= self._retry_at:
-                self._try()
-            elif len(self._backlog) > _MOST_BACKLOG:
+                self._try_write_backlog()
+            elif len(self._backlog) > _MAX_BACKLOG_BYTES:
                 self._backlog.clear()
                 self._lost_in = self.number
         elif self._fresh:
             self._backlog += data
-            self._try()
+            self._try_write_backlog()
         else:
             try:
                 self._append(data)
             except StoreError as error:
                 self._backlog += data
-                self._failed(error)
+                self._write_failed(error)
 
-    def _try(self) -> None:
+    def _try_write_backlog(self) -> None:
         try:
             self._write_backlog()
         except StoreError as error:
-            self._failed(error)
+            self._write_failed(error)
 
-    def try_again(self) -> None:
+    def retry(self) -> None:
         """Write what waits in memory, if its time has come: no record may follow for long."""
         if self._backlog and self._clock() >= self._retry_at:
-            self._try()
+            self._try_write_backlog()
 
     def _write_backlog(self) -> None:
         head = HEADER if self._fresh else b""
@@ -112,9 +112,9 @@ class HeadJournal:
         self._store.append(self.number, data, sync=self._fsync == "always")
         if self._fsync == "interval":
             self._writes += 1
-            self._behind[self.number] = self._writes
+            self._unsynced[self.number] = self._writes
 
-    def _failed(self, error: StoreError) -> None:
+    def _write_failed(self, error: StoreError) -> None:
         self._metrics.journal_failed += 1
         self._retry_at = self._clock() + self._retry_s
         logger.warning(
@@ -134,7 +134,7 @@ class HeadJournal:
     @property
     def waiting(self) -> bool:
         """Whether something of it would not survive yet what it is to survive."""
-        return bool(self._backlog) or bool(self._behind) or self.lost
+        return bool(self._backlog) or bool(self._unsynced) or self.lost
 
     @property
     def stored(self) -> int:
@@ -151,7 +151,7 @@ class HeadJournal:
 
     def forget(self, first: int) -> None:
         """Journals before this one count no more: a manifest says what they said."""
-        for numbers in (self._behind, self._older):
+        for numbers in (self._unsynced, self._older):
             for number in [number for number in numbers if number < first]:
                 del numbers[number]
         if self._lost_in is not None and self._lost_in < first:
@@ -159,7 +159,7 @@ class HeadJournal:
 
     def sync_is_due(self) -> bool:
         """Whether `syncing` is to be done now."""
-        return bool(self._behind) and self._clock() - self._synced_at >= self._interval_s
+        return bool(self._unsynced) and self._clock() - self._synced_at >= self._interval_s
 
     def syncing(self, first: int = 0) -> Steps:
         """Make what was written by now, to journals from `first` on, survive a loss of power.
@@ -169,7 +169,7 @@ class HeadJournal:
         """
         marks = self._marks(first)
         yield ThreadTasks(self._sync(marks))
-        self._synced(marks)
+        self._mark_synced(marks)
 
     def sync(self) -> None:
         """As `syncing`, of all journals and at once.
@@ -180,11 +180,11 @@ class HeadJournal:
         marks = self._marks(0)
         for _ in self._sync(marks):
             pass
-        self._synced(marks)
+        self._mark_synced(marks)
 
     def _marks(self, first: int) -> dict[int, int]:
         self._synced_at = self._clock()
-        return {number: mark for number, mark in sorted(self._behind.items()) if number >= first}
+        return {number: mark for number, mark in sorted(self._unsynced.items()) if number >= first}
 
     def _sync(self, numbers: Iterable[int]) -> Generator[None, None, None]:
         for number in numbers:
@@ -198,10 +198,10 @@ class HeadJournal:
                 raise
             yield
 
-    def _synced(self, marks: dict[int, int]) -> None:
+    def _mark_synced(self, marks: dict[int, int]) -> None:
         for number, mark in marks.items():
-            if self._behind.get(number) == mark:  # else it was written to while it was synced
-                del self._behind[number]
+            if self._unsynced.get(number) == mark:  # else it was written to while it was synced
+                del self._unsynced[number]
 
     def flush(self) -> None:
         """Write what waits; what was lost is for a manifest to make up for.

@@ -13,8 +13,8 @@ from ...core.due_time import MAX_ID_BITS, DueBatch, MessageKey
 from ...core.time_bucket import TimeBucketIndex
 
 MAX_DUE_MS: Final = 2**63 - 1  # what can be asked for; rounded up, an edge can be later
-_AT_ONCE: Final = 512
-_LAST: Final = (1 << MAX_ID_BITS) - 1
+_KEYS_PER_STEP: Final = 512
+_MAX_ID: Final = (1 << MAX_ID_BITS) - 1
 
 
 class TakenKeys:
@@ -61,10 +61,10 @@ class TakenKeys:
         found: list[tuple[MessageKey, int]] = []
         for part in before:
             while (edge := part.next_due()) is not None:
-                for key in part.pop_due(edge, _AT_ONCE - len(found)):
+                for key in part.pop_due(edge, _KEYS_PER_STEP - len(found)):
                     after.add(key, edge, 0)
                     found.append((key, edge))
-                if len(found) >= _AT_ONCE:
+                if len(found) >= _KEYS_PER_STEP:
                     yield found
                     found = []
         if found:
@@ -75,7 +75,7 @@ class TakenKeys:
         """Walk the invariants; for tests."""
         for part in self._parts:
             part._check()
-        keys = [key for part in self._parts for _, key in part.keys_through(_LAST, _LAST)]
+        keys = [key for part in self._parts for _, key in part.keys_through(_MAX_ID, _MAX_ID)]
         assert len(set(keys)) == len(keys) == len(self)
 
 
@@ -112,12 +112,12 @@ class Heads:
 
     def put(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         """The key is due then; True when it was in a head."""
-        was = self.head.move(key, due_ms, bits)
-        if not was and self.old is not None:
-            was = self.old.discard(key)
+        existed = self.head.move(key, due_ms, bits)
+        if not existed and self.old is not None:
+            existed = self.old.discard(key)
         if len(self.taken):
             self.taken.discard(key)
-        return was
+        return existed
 
     def discard(self, key: MessageKey) -> bool:
         """Forget a key; True when it was in a head."""
@@ -153,7 +153,7 @@ class Heads:
                 self.taken.put(key, edge)
         return batch
 
-    def settle(self, batch: DueBatch) -> list[MessageKey]:
+    def mark_done(self, batch: DueBatch) -> list[MessageKey]:
         """What was taken is done; returns which keys that were."""
         taken = self.taken
         if not len(taken):

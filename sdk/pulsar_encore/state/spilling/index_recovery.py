@@ -55,19 +55,19 @@ def open_store(
         StateFormatError: It was written by another version, or by something else.
         StoreError: It could not be read.
     """
-    there, journals = store.generations(), store.journals()
+    stored_generations, journals = store.generations(), store.journals()
     data = store.read_manifest()
     if data is None:
-        if there or journals:
+        if stored_generations or journals:
             raise StateDamagedError(
-                f"there are {len(there)} snapshots and {len(journals)} journals, and no manifest "
-                "that says which count; remove them to begin with nothing"
+                f"there are {len(stored_generations)} snapshots and {len(journals)} journals, "
+                "and no manifest that says which count; remove them to begin with nothing"
             )
         start = Manifest()
         store.write_manifest(manifest.encoded(start), sync=sync)
     else:
         start = manifest.decoded(data)
-    _read_snapshots(store, start, there, membership, snapshots)
+    _read_snapshots(store, start, stored_generations, membership, snapshots)
     membership.slots.next = max(membership.slots.next, start.next_slot)
     needed: list[int] = []
     size = torn = 0
@@ -79,36 +79,36 @@ def open_store(
         data = store.read_journal(number)
         needed.append(number)
         size += len(data)
-        cut = records.play(data, player, f"journal {number}")
-        if cut:
-            logger.warning("journal %d: a crash cut its last %d bytes short", number, cut)
-        torn += cut
-    following = max([start.first_journal, *(number + 1 for number in journals)])
-    return RecoveredIndex(start, following, needed, size, torn)
+        torn_bytes = records.play(data, player, f"journal {number}")
+        if torn_bytes:
+            logger.warning("journal %d: a crash cut its last %d bytes short", number, torn_bytes)
+        torn += torn_bytes
+    next_journal = max([start.first_journal, *(number + 1 for number in journals)])
+    return RecoveredIndex(start, next_journal, needed, size, torn)
 
 
 def _read_snapshots(
     store: BlobStore,
     start: Manifest,
-    there: list[int],
+    stored_generations: list[int],
     membership: Membership,
     snapshots: Snapshots,
 ) -> None:
     copies = BitMap64()
-    for generation in there:
+    for generation in stored_generations:
         if generation not in start.blobs:
             store.delete(generation)
-    for generation, dead in start.blobs.items():
+    for generation, superseded in start.blobs.items():
         meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
         copies |= meta.ids
-        blob = SnapshotCursor(generation, meta.firsts, len(meta.ids))
-        blob.dead = dead
-        blob.size = store.size(generation)
+        cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids))
+        cursor.superseded = superseded
+        cursor.size = store.size(generation)
         live = meta.ids - start.left
-        live -= dead
-        blob.handed = blob.total - len(live)
+        live -= superseded
+        cursor.handed = cursor.total - len(live)
         membership.restored(live, meta.slots)
-        snapshots.add(blob)
+        snapshots.add(cursor)
     membership.left = start.left & copies
 
 

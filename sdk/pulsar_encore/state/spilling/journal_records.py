@@ -108,13 +108,13 @@ def play(data: bytes, to: JournalReplay, what: str) -> int:
     end = len(HEADER)
     for end, body in records(data, end, what):  # noqa: B007, B020
         try:
-            _tell(body, to)
+            _apply(body, to)
         except (struct.error, ValueError, IndexError) as error:
             raise StateDamagedError(f"{what} has a record of no kind known: {error}") from error
     return len(data) - end
 
 
-def _tell(body: bytes, to: JournalReplay) -> None:
+def _apply(body: bytes, to: JournalReplay) -> None:
     if body[0] == _DONE:
         for key in _batch(body):
             to.gone(key)

@@ -211,7 +211,7 @@ class Slots:
                 name = ledger, position >> PAGE_BITS
                 index = page << PAGE_BITS | position & _INDEX
                 masks[name] = masks.get(name, 0) | 1 << index
-        return DueBatch(joined(whole), [(*name, masks[name]) for name in sorted(masks)])
+        return DueBatch(merge_groups(whole), [(*name, masks[name]) for name in sorted(masks)])
 
 
 def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
@@ -270,7 +270,7 @@ def in_key_order(numbers: Numbers, blocks: Mapping[int, Block]) -> Numbers:
     return ordered
 
 
-def joined(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
+def merge_groups(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
     """Groups in order of ledger and entry, one for each ledger; consecutive entries as a range."""
     one: list[tuple[int, list[int]]] = []
     for ledger, entries in parts:
@@ -288,7 +288,7 @@ def as_range(entries: list[int]) -> Sequence[int]:
     return entries
 
 
-def united(batches: list[DueBatch]) -> DueBatch:
+def merge_batches(batches: list[DueBatch]) -> DueBatch:
     """Batches of one bucket as one, in order of ledger and entry; no key is in two of them."""
     if len(batches) == 1:
         return batches[0]

@@ -45,8 +45,8 @@ def encoded(manifest: Manifest) -> bytes:
     """The bytes of a manifest."""
     left = manifest.left.serialize()
     parts = []
-    for generation, dead in manifest.blobs.items():
-        data = dead.serialize()
+    for generation, superseded in manifest.blobs.items():
+        data = superseded.serialize()
         parts += [_BLOB.pack(generation, len(data)), data]
     head = _HEAD.pack(
         manifest.next_generation,
@@ -67,15 +67,15 @@ def decoded(data: bytes) -> Manifest:
     """
     body = opened(_MAGIC, data, "the manifest")
     try:
-        generation, journal, slot, count, size = _HEAD.unpack_from(body)
+        next_generation, journal, slot, count, size = _HEAD.unpack_from(body)
         rest = zlib.decompress(body[_HEAD.size :])
         left = BitMap64.deserialize(rest[:size])
         blobs = {}
         for _ in range(count):
-            name, dead = _BLOB.unpack_from(rest, size)
+            generation, length = _BLOB.unpack_from(rest, size)
             start = size + _BLOB.size
-            size = start + dead
-            blobs[name] = BitMap64.deserialize(rest[start:size])
+            size = start + length
+            blobs[generation] = BitMap64.deserialize(rest[start:size])
     except (struct.error, zlib.error, ValueError) as error:
         raise StateDamagedError(f"the manifest is not what was written: {error}") from error
-    return Manifest(generation, journal, slot, blobs, left)
+    return Manifest(next_generation, journal, slot, blobs, left)

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 from ...core.due_time import DueBatch, MessageKey
 from .key_numbers import BLOCK_BITS, Block, Numbers, Slots, by_slot
 
-_FEW = 64  # numbers that are cheaper one by one than as a bitmap
+_SMALL = 64  # numbers that are cheaper one by one than as a bitmap
 
 
 class Membership:
@@ -97,10 +97,10 @@ class Membership:
 
     # Out of them
 
-    def those_live(self, numbers: Numbers) -> Numbers:
+    def select_live(self, numbers: Numbers) -> Numbers:
         """Which of some numbers are live."""
         live = self.live
-        if len(numbers) <= _FEW:
+        if len(numbers) <= _SMALL:
             if all(number in live for number in numbers):
                 return numbers
             return array("Q", [number for number in numbers if number in live])
@@ -109,10 +109,10 @@ class Membership:
     def any_live(self, numbers: Numbers) -> bool:
         """Whether one of some numbers is live."""
         live = self.live
-        for number in numbers[:_FEW]:
+        for number in numbers[:_SMALL]:
             if number in live:
                 return True
-        return len(numbers) > _FEW and not live.isdisjoint(BitMap64(numbers[_FEW:]))
+        return len(numbers) > _SMALL and not live.isdisjoint(BitMap64(numbers[_SMALL:]))
 
     def take(self, numbers: Numbers) -> None:
         """Live numbers are handed over."""
@@ -120,14 +120,14 @@ class Membership:
         _remove(self.live, numbers)
         self._len -= len(numbers)
 
-    def those_taken(self, batch: DueBatch) -> Numbers:
+    def taken_numbers(self, batch: DueBatch) -> Numbers:
         """The numbers of those keys of a batch that were taken and are not done."""
         taken = self.taken
         if not taken:
             return array("Q")
         return array("Q", [number for number in self.slots.known(batch) if number in taken])
 
-    def settle(self, numbers: Numbers) -> None:
+    def mark_done(self, numbers: Numbers) -> None:
         """What was taken is done."""
         self.left.update(numbers)
         _remove(self.taken, numbers)
@@ -196,7 +196,7 @@ class Membership:
         self._len -= gone
         return gone
 
-    def those_shadowed(self, batch: DueBatch) -> DueBatch:
+    def select_shadowed(self, batch: DueBatch) -> DueBatch:
         """Those keys of a batch of which a snapshot has an older copy."""
         shadowed = self.shadowed
         known = self.slots.known(batch)
@@ -219,7 +219,7 @@ class Membership:
 
     # On disk
 
-    def lasting_left(self) -> BitMap64:
+    def durable_left(self) -> BitMap64:
         """What must not come again even after a crash: all but what only the head has."""
         return self.left - self.shadowed
 
@@ -237,7 +237,7 @@ class Membership:
 
 
 def _remove(ids: BitMap64, numbers: Numbers) -> None:
-    if len(numbers) <= _FEW:
+    if len(numbers) <= _SMALL:
         for number in numbers:
             ids.discard(number)
     else:

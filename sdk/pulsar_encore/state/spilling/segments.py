@@ -26,8 +26,8 @@ Row = tuple[int, Numbers]
 _BITMAPS: Final = 1
 _COLUMNS: Final = 2
 _HEAD: Final = struct.Struct("<BxHIIQ")  # form, none, rows, ids, first edge
-_DENSE: Final = 4  # ids a row from which bitmaps are tried
-_COMPRESSED: Final = 3  # about how many bytes an id takes in columns
+_BITMAP_MIN_IDS_PER_ROW: Final = 4  # ids a row from which bitmaps are tried
+_COLUMN_BYTES_PER_ID: Final = 3  # about how many bytes an id takes in columns
 
 
 class SegmentWriter:
@@ -42,15 +42,15 @@ class SegmentWriter:
     def __init__(
         self, most: int, step_ms: int, done: Callable[[int, int, int, bytes], None]
     ) -> None:
-        self._most = most
+        self._max_ids = most
         self._step_ms = step_ms
-        self._done = done
+        self._on_segment = done
         self.rows: list[Row] = []  # of the segment that has not ended
         self._count = 0
 
-    def room(self) -> int:
+    def remaining(self) -> int:
         """How many ids one row should have at most."""
-        return self._most - self._count if self._most > 0 else 1 << 16
+        return self._max_ids - self._count if self._max_ids > 0 else 1 << 16
 
     def add(self, edge: int, numbers: Numbers) -> None:
         """Add numbers that are due at `edge`, which is not before the last one.
@@ -66,13 +66,13 @@ class SegmentWriter:
             self.cut()
         start = 0
         while start < len(numbers):
-            some = numbers[start : start + self.room()]
+            some = numbers[start : start + self.remaining()]
             start += len(some)
             self._count += len(some)
             if self.rows and self.rows[-1][0] == edge:
                 some += self.rows.pop()[1]
             self.rows.append((edge, array("Q", sorted(some))))
-            if not self.room():
+            if not self.remaining():
                 self.cut()
 
     def cut(self) -> None:
@@ -80,7 +80,7 @@ class SegmentWriter:
         if self.rows:
             rows, count = self.rows, self._count
             self.rows, self._count = [], 0
-            self._done(rows[0][0], rows[-1][0], count, encoded(rows))
+            self._on_segment(rows[0][0], rows[-1][0], count, encoded(rows))
 
 
 def encoded(rows: list[Row]) -> bytes:
@@ -88,9 +88,9 @@ def encoded(rows: list[Row]) -> bytes:
     count = sum(len(numbers) for _, numbers in rows)
     first = rows[0][0]
     edges = array("Q", [edge - first for edge, _ in rows])
-    if count >= _DENSE * len(rows):
+    if count >= _BITMAP_MIN_IDS_PER_ROW * len(rows):
         bitmaps = [_bitmap(numbers) for _, numbers in rows]
-        if sum(map(len, bitmaps)) + 12 * len(rows) <= _COMPRESSED * count + 64:
+        if sum(map(len, bitmaps)) + 12 * len(rows) <= _COLUMN_BYTES_PER_ID * count + 64:
             sizes = array("I", map(len, bitmaps))
             head = _HEAD.pack(_BITMAPS, 0, len(rows), count, first)
             return b"".join((head, to_bytes(edges), to_bytes(sizes), *bitmaps))

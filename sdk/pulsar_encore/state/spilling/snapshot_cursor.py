@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from .key_numbers import Numbers
 from .segments import Segment, SegmentWriter
 
-_PREFETCH: Final = 0.2
+_PREFETCH_BELOW: Final = 0.2
 
 
 class SnapshotCursor:
@@ -26,8 +26,9 @@ class SnapshotCursor:
         total: How many ids were written.
 
     Attributes:
-        dead: Numbers of which a newer snapshot has the copy that counts.
-        fresh: Those of `dead` of which the newer snapshot is not committed yet.
+        superseded: Numbers of which a newer snapshot has the copy that counts.
+        superseded_uncommitted: Those of `superseded` of which the newer snapshot is not
+            committed yet.
         pending: The segments of one that is not in the store yet.
         cutter: Of one that is being filled: what is not cut yet.
         damaged: A segment of it is not what was written, and not due yet.
@@ -46,10 +47,8 @@ class SnapshotCursor:
         "blocked_until",
         "cutter",
         "damaged",
-        "dead",
         "fetched",
         "firsts",
-        "fresh",
         "generation",
         "handed",
         "next",
@@ -58,6 +57,8 @@ class SnapshotCursor:
         "pending",
         "resident",
         "size",
+        "superseded",
+        "superseded_uncommitted",
         "total",
         "wanted",
     )
@@ -66,8 +67,8 @@ class SnapshotCursor:
         self.generation: int = generation
         self.firsts: array[int] = firsts
         self.total: int = total
-        self.dead: BitMap64 = BitMap64()
-        self.fresh: BitMap64 = BitMap64()
+        self.superseded: BitMap64 = BitMap64()
+        self.superseded_uncommitted: BitMap64 = BitMap64()
         self.pending: list[bytes] | None = None
         self.cutter: SegmentWriter | None = None
         self.damaged: bool = False
@@ -99,14 +100,14 @@ class SnapshotCursor:
             self.fetched.left if self.fetched is not None else 0
         )
 
-    def arrived(self, segment: Segment) -> None:
+    def set_resident(self, segment: Segment) -> None:
         """The next segment is here."""
         self.resident = segment
         self.next += 1
         self.fetched = None
         self.blocked_until = 0
         self.pause_ms = 0
-        self._leave_dead()
+        self._drop_superseded()
 
     def front(self) -> Numbers:
         """The row in front."""
@@ -120,26 +121,26 @@ class SnapshotCursor:
         if self.resident.edge < 0:
             self.resident = None
         else:
-            self._leave_dead()
+            self._drop_superseded()
 
-    def bury(self, numbers: BitMap64) -> None:
+    def supersede(self, numbers: BitMap64) -> None:
         """A newer snapshot, which is not committed yet, has these as well."""
-        self.fresh |= numbers - self.dead
-        self.dead |= numbers
+        self.superseded_uncommitted |= numbers - self.superseded
+        self.superseded |= numbers
         if self.resident is not None:
-            self._leave_dead()
+            self._drop_superseded()
 
     @property
-    def lasting_dead(self) -> BitMap64:
+    def committed_superseded(self) -> BitMap64:
         """What is dead even if the newer snapshot is never committed."""
-        return self.dead - self.fresh
+        return self.superseded - self.superseded_uncommitted
 
-    def _leave_dead(self) -> None:
-        if self.dead:
+    def _drop_superseded(self) -> None:
+        if self.superseded:
             assert self.resident is not None
-            dead = self.dead
+            superseded = self.superseded
             row = self.resident.front()
-            self.resident.keep(array("Q", [number for number in row if number not in dead]))
+            self.resident.keep(array("Q", [number for number in row if number not in superseded]))
 
     def wants_next(self) -> bool:
         """Whether the segment after the resident one should be read now.
@@ -152,5 +153,7 @@ class SnapshotCursor:
             and self.pending is None
             and self.next < len(self.firsts)
             and self.next != self.not_fetched
-            and (self.resident is None or self.resident.left < _PREFETCH * self.resident.count)
+            and (
+                self.resident is None or self.resident.left < _PREFETCH_BELOW * self.resident.count
+            )
         )

@@ -19,10 +19,10 @@ from .key_numbers import BLOCK_BITS, Block, Numbers, in_key_order, key_of
 from .segments import Row, Segment, SegmentWriter
 from .snapshot_meta import SnapshotMeta
 
-MOST_AT_ONCE: Final = 4  # as Pulsar merges
+MAX_MERGED: Final = 4  # as Pulsar merges
 _EDGE: Final = itemgetter(0)
-_AT_ONCE: Final = 1024  # numbers
-_ROWS: Final = 64  # between two looks at whether somebody else wants the interpreter
+_NUMBERS_PER_ROW: Final = 1024  # numbers
+_ROWS_PER_STEP: Final = 64  # between two looks at whether somebody else wants the interpreter
 
 
 def chosen(sizes: Sequence[int]) -> slice:
@@ -44,7 +44,7 @@ def chosen(sizes: Sequence[int]) -> slice:
     start, width = min(
         (
             (start, width)
-            for width in range(min(MOST_AT_ONCE, len(sizes)), 1, -1)
+            for width in range(min(MAX_MERGED, len(sizes)), 1, -1)
             for start in range(len(sizes) - width + 1)
         ),
         key=copied,
@@ -96,7 +96,7 @@ class SnapshotMerge:
                 if slot not in slots:
                     slots[slot] = self._slots[slot]
             since += 1
-            if since >= _ROWS:
+            if since >= _ROWS_PER_STEP:
                 since = 0
                 yield
         self._cutter.cut()
@@ -107,9 +107,9 @@ class SnapshotMerge:
         for edge, rows in groupby(
             merge(*starmap(_numbered, enumerate(streams)), key=_EDGE), key=_EDGE
         ):
-            yield from ((edge, each) for each in self._merged(rows))
+            yield from ((edge, each) for each in self._merge_rows(rows))
 
-    def _merged(self, rows: Iterator[tuple[int, int, Numbers]]) -> Iterator[Numbers]:
+    def _merge_rows(self, rows: Iterator[tuple[int, int, Numbers]]) -> Iterator[Numbers]:
         """Merge the rows of one due time.
 
         `merge` is stable, so the rows of a source follow each other, and their keys rise.
@@ -127,16 +127,16 @@ class SnapshotMerge:
             for part in parts
         ]
         mixed = merge(*streams)
-        while some := array("Q", [number for _, number in islice(mixed, _AT_ONCE)]):
+        while some := array("Q", [number for _, number in islice(mixed, _NUMBERS_PER_ROW)]):
             yield some
 
     def _rows(
-        self, meta: SnapshotMeta, dead: BitMap64, read: Callable[[int], Segment]
+        self, meta: SnapshotMeta, superseded: BitMap64, read: Callable[[int], Segment]
     ) -> Iterator[Row]:
         for number in range(len(meta.counts)):
             segment = read(number)
             ids = segment.ids()
-            keep = self._wanted(ids - dead if dead else ids)
+            keep = self._wanted(ids - superseded if superseded else ids)
             if len(keep) == segment.count:
                 yield from segment.rows()
             elif keep:

@@ -27,7 +27,7 @@ from . import journal_records as records
 from .head_journal import Fsync, HeadJournal
 from .heads import MAX_DUE_MS, Heads
 from .index_recovery import open_store
-from .key_numbers import Numbers, united
+from .key_numbers import Numbers, merge_batches
 from .membership import Membership
 from .snapshot_cursor import SnapshotCursor
 from .snapshot_store import SnapshotStore, StoreLimits
@@ -35,8 +35,8 @@ from .snapshots import Snapshots
 from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks
 
-_READS: Final = 8  # segments that one call reads: 4 ms or so
-_PACE: Final = 16  # calls between two steps of what else is to be done
+_MAX_READS: Final = 8  # segments that one call reads: 4 ms or so
+_MAX_CALLS_PER_STEP: Final = 16  # calls between two steps of what else is to be done
 
 
 class SpillingIndex:
@@ -110,13 +110,13 @@ class SpillingIndex:
             raise ConfigurationError(
                 f"SpillingIndex needs a BlobStore, such as DirectoryBlobs(path), got {blobs!r}"
             )
-        _check_int("min_index_count_per_bucket", min_index_count_per_bucket, 1)
+        _check_integer("min_index_count_per_bucket", min_index_count_per_bucket, 1)
         _check("max_time_step_per_bucket_snapshot_segment_seconds", step_s, 0.001)
-        _check_int("max_num_buckets", max_num_buckets, -1)
+        _check_integer("max_num_buckets", max_num_buckets, -1)
         _check("fsync_interval_s", fsync_interval_s, 0)
-        _check_int("max_journal_bytes", max_journal_bytes, 1)
+        _check_integer("max_journal_bytes", max_journal_bytes, 1)
         _check("retry_s", retry_s, 0)
-        _check_int("max_indexes_per_bucket_snapshot_segment", most, -1)
+        _check_integer("max_indexes_per_bucket_snapshot_segment", most, -1)
         if most == 0:
             raise ConfigurationError(
                 "max_indexes_per_bucket_snapshot_segment must be -1, for any number, or at least 1"
@@ -131,9 +131,9 @@ class SpillingIndex:
             raise ConfigurationError(f'fsync must be "none", "interval" or "always", not {fsync!r}')
         self._blobs = blobs
         self._closed = False
-        self._pace = max(1, min(_PACE, min_index_count_per_bucket // 64))
+        self._calls_per_step = max(1, min(_MAX_CALLS_PER_STEP, min_index_count_per_bucket // 64))
         self._calls = 0
-        self._worth_sealing = min_index_count_per_bucket // 8
+        self._min_sealed = min_index_count_per_bucket // 8
         self._prefetches = executor is not None
         self._metrics = metrics = SpillingMetrics(clock)
         self._tasks = Tasks(executor, on_work)
@@ -143,7 +143,7 @@ class SpillingIndex:
             journal, fsync = False, "none"
         self._heads = Heads(remembers_taken=not transient)
         self._membership = Membership()
-        self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
+        self._snapshots = Snapshots(blobs, self._membership, metrics, self._add_rescued)
         self._journal: HeadJournal | None = None
         limits = StoreLimits(
             head=min_index_count_per_bucket,
@@ -175,7 +175,7 @@ class SpillingIndex:
                 clock=clock,
                 metrics=metrics,
             )
-        self._storing = SnapshotStore(
+        self._snapshot_store = SnapshotStore(
             blobs,
             tasks=self._tasks,
             heads=self._heads,
@@ -215,11 +215,11 @@ class SpillingIndex:
             ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
             ClosedError: The index is closed.
         """
-        self._open()
+        self._check_open()
         try:
             return self._add(key, due_ms, bits)
         except (TypeError, ValueError):
-            _judge(key, due_ms, bits)
+            _check_arguments(key, due_ms, bits)
             raise
 
     def _add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
@@ -242,11 +242,11 @@ class SpillingIndex:
             ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
             ClosedError: The index is closed.
         """
-        self._open()
+        self._check_open()
         try:
             was = self._heads.put(key, due_ms, bits)
         except (TypeError, ValueError):
-            _judge(key, due_ms, bits)
+            _check_arguments(key, due_ms, bits)
             raise
         return self._put(key, due_ms, bits) or was
 
@@ -264,12 +264,12 @@ class SpillingIndex:
             ConfigurationError: The key is out of range, or is none.
             ClosedError: The index is closed.
         """
-        self._open()
+        self._check_open()
         before = self._membership.departed
         try:
             gone = self._heads.discard(key)
         except (TypeError, ValueError):
-            _judge(key)
+            _check_arguments(key)
             raise
         gone = self._membership.leave(key) or gone
         taken = len(self._heads.taken) > 0 and self._heads.taken.discard(key)
@@ -284,7 +284,7 @@ class SpillingIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        self._open()
+        self._check_open()
         before = self._membership.departed
         gone = self._heads.discard_entry(ledger, entry)
         gone += self._membership.leave_entry(ledger, entry)
@@ -300,7 +300,7 @@ class SpillingIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        self._open()
+        self._check_open()
         before = self._membership.departed
         gone = self._heads.discard_through(ledger, entry)
         gone += self._membership.leave_through(ledger, entry)
@@ -339,8 +339,8 @@ class SpillingIndex:
             ClosedError: The index is closed.
         """
         if limit is not None:
-            _check_int("limit", limit, 0)
-        self._open()
+            _check_integer("limit", limit, 0)
+        self._check_open()
         batch = DueBatch()
         left = len(self) if limit is None else limit
         while left:
@@ -351,10 +351,10 @@ class SpillingIndex:
                     edge = other
             if edge is None or edge > now_ms:
                 break
-            took = self._take(edge, now_ms, left, batch)
-            if not took:
+            taken_count = self._take(edge, now_ms, left, batch)
+            if not taken_count:
                 break
-            left -= took
+            left -= taken_count
         self.maintain()
         return batch
 
@@ -366,46 +366,46 @@ class SpillingIndex:
         while left:
             # First: of a damaged segment it puts the keys into the head.
             # To read 200 segments takes 80 ms, as for 10 million ids of delays up to a week.
-            most = _READS if self._in_steps and left < len(self) else None
-            blobs = snapshots.ready(edge, now_ms, most) if self._membership else []
-            if blobs is None:
+            most = _MAX_READS if self._in_steps and left < len(self) else None
+            cursors = snapshots.ready(edge, now_ms, most) if self._membership else []
+            if cursors is None:
                 break
-            keepers: list[TimeBucketIndex | SnapshotCursor] = [*heads.ready(edge), *blobs]
-            if not keepers:
+            holders: list[TimeBucketIndex | SnapshotCursor] = [*heads.ready(edge), *cursors]
+            if not holders:
                 break
-            counts = [left] * len(keepers)
-            if len(keepers) > 1 and left < len(self):
-                counts = self._shares(edge, keepers, left)
-            for keeper, share in zip(keepers, counts, strict=True):
+            counts = [left] * len(holders)
+            if len(holders) > 1 and left < len(self):
+                counts = self._shares(edge, holders, left)
+            for holder, share in zip(holders, counts, strict=True):
                 some = min(share, left)
                 if not some:
                     continue
-                if isinstance(keeper, SnapshotCursor):
-                    numbers = snapshots.take(keeper, some)
+                if isinstance(holder, SnapshotCursor):
+                    numbers = snapshots.take(holder, some)
                     parts.append(self._membership.slots.batch(numbers))
                 else:
-                    parts.append(heads.take(keeper, edge, some))
+                    parts.append(heads.take(holder, edge, some))
                 left -= len(parts[-1])
-        bucket = united(parts)
+        bucket = merge_batches(parts)
         into.entries.extend(bucket.entries)
         into.indexes.extend(bucket.indexes)
         return limit - left
 
     def _shares(
-        self, edge: int, keepers: list[TimeBucketIndex | SnapshotCursor], limit: int
+        self, edge: int, holders: list[TimeBucketIndex | SnapshotCursor], limit: int
     ) -> list[int]:
         """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
 
         The count ends where a snapshot has no more keys in its segment in front: there may be more
         keys of the same edge in the next one.
         """
-        counts = [0] * len(keepers)
+        counts = [0] * len(holders)
         streams = []
-        for at, keeper in enumerate(keepers):
+        for at, holder in enumerate(holders):
             known = (
-                self._snapshots.in_order(keeper)
-                if isinstance(keeper, SnapshotCursor)
-                else keeper.in_order(edge)
+                self._snapshots.in_order(holder)
+                if isinstance(holder, SnapshotCursor)
+                else holder.in_order(edge)
             )
             streams.append((known, at))
         heap = [(key, at, known) for known, at in streams if (key := next(known, None)) is not None]
@@ -417,7 +417,7 @@ class SpillingIndex:
             key = next(known, None)
             if key is not None:
                 heapreplace(heap, (key, at, known))
-            elif isinstance(keepers[at], SnapshotCursor):
+            elif isinstance(holders[at], SnapshotCursor):
                 break
             else:
                 heappop(heap)
@@ -428,31 +428,33 @@ class SpillingIndex:
 
         This goes by keys. One that was added again and taken again is seen to with either batch.
         """
-        self._open()
+        self._check_open()
         membership, heads = self._membership, self._heads
-        numbers = membership.those_taken(batch)
-        keys = heads.settle(batch)
+        numbers = membership.taken_numbers(batch)
+        keys = heads.mark_done(batch)
         if self._journal is not None and (numbers or keys):
             if len(numbers) + len(keys) < len(batch):  # the rest is in a head again
-                batch = united([membership.slots.batch(numbers), _batch(keys)])
+                batch = merge_batches([membership.slots.batch(numbers), _batch(keys)])
             self._journal.write(records.done(batch))
         if membership.shadowed:
-            membership.unshadow(key for key in membership.those_shadowed(batch) if key not in heads)
-        membership.settle(numbers)
+            membership.unshadow(
+                key for key in membership.select_shadowed(batch) if key not in heads
+            )
+        membership.mark_done(numbers)
         self._tick()
 
     def clear(self) -> None:
         """Forget everything. What is stored is removed in the steps that follow."""
-        self._open()
+        self._check_open()
         if not (len(self._snapshots) or self._heads or self._heads.taken or self._tasks):
             return
         if self._journal is not None:
             self._journal.write(records.clear())
-        self._storing.forget()
+        self._snapshot_store.forget()
         self._heads.clear()
         self._membership.clear()
         self._snapshots.clear()
-        self._storing.checkpoint()
+        self._snapshot_store.checkpoint()
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""
@@ -474,7 +476,7 @@ class SpillingIndex:
         Raises:
             StoreError: Some of it could not be written or synced. It is in memory, and tried again.
         """
-        self._open()
+        self._check_open()
         if self._journal is not None:
             with suppress(StoreError):  # a snapshot may find room where the journal does not
                 self._journal.flush()
@@ -482,17 +484,17 @@ class SpillingIndex:
             if not self._journal.waiting:
                 return
         self._tasks.finish()
-        storing, journal = self._storing, self._journal
+        snapshot_store, journal = self._snapshot_store, self._journal
         while (
-            storing.sealing
+            snapshot_store.sealing
             or len(self._heads)
-            or storing.uncommitted
+            or snapshot_store.uncommitted
             or (journal is not None and journal.waiting)
         ):
-            storing.seal()
+            snapshot_store.seal()
             self._tasks.finish()
-            if storing.error is not None:
-                raise storing.error
+            if snapshot_store.error is not None:
+                raise snapshot_store.error
 
     def close(self) -> None:
         """Flush, and give the store free; a long head is sealed, so that a start need not read it
@@ -510,9 +512,9 @@ class SpillingIndex:
             if self._journal is None:
                 self._heads.reclaim()  # what was taken of snapshots is due again by itself
             self.flush()
-            if len(self._heads) > self._worth_sealing:
+            if len(self._heads) > self._min_sealed:
                 self._tasks.finish()
-                self._storing.seal()
+                self._snapshot_store.seal()
                 self._tasks.finish()
         finally:
             self._tasks.stop()
@@ -527,13 +529,13 @@ class SpillingIndex:
         Calls do it as well, some of them; this is for an owner who has a moment to spare, and for
         one that makes no calls for long.
         """
-        self._open()
+        self._check_open()
         self._tasks.step()
-        self._storing.plan()
+        self._snapshot_store.plan()
         if self._prefetches and "fetch" not in self._tasks:
-            blob = self._snapshots.to_fetch()
-            if blob is not None:
-                self._tasks.start("fetch", self._snapshots.fetch(blob))
+            cursor = self._snapshots.to_fetch()
+            if cursor is not None:
+                self._tasks.start("fetch", self._snapshots.fetch(cursor))
         return bool(self._tasks)
 
     def statistics(self) -> SpillingStatistics:
@@ -541,14 +543,14 @@ class SpillingIndex:
         journal, metrics = self._journal, self._metrics
         return SpillingStatistics(
             bucket_total=len(self._snapshots) + 1,
-            loaded=len(self._heads) + sum(blob.loaded for blob in self._snapshots),
-            bucket_snapshot_size_bytes=sum(blob.size for blob in self._snapshots),
+            loaded=len(self._heads) + sum(cursor.loaded for cursor in self._snapshots),
+            bucket_snapshot_size_bytes=sum(cursor.size for cursor in self._snapshots),
             operations=metrics.operations(),
             journal_size_bytes=journal.stored if journal is not None else 0,
             journal_failed=metrics.journal_failed,
             journal_torn_bytes=metrics.journal_torn_bytes,
             segments_rescued=metrics.segments_rescued,
-            error=next((str(error) for error in self._storing.failed.values()), None),
+            error=next((str(error) for error in self._snapshot_store.failed.values()), None),
         )
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[MetricSample]:
@@ -559,7 +561,7 @@ class SpillingIndex:
         """
         return samples(self.statistics(), labels or {})
 
-    def _rescued(self, due_ms: int, numbers: Numbers) -> None:
+    def _add_rescued(self, due_ms: int, numbers: Numbers) -> None:
         due_ms = min(due_ms, MAX_DUE_MS)
         for key in self._membership.slots.batch(numbers):
             self._heads.put(key, due_ms, 0)
@@ -569,11 +571,11 @@ class SpillingIndex:
 
     def _tick(self) -> None:
         self._calls += 1
-        if self._calls >= self._pace:
+        if self._calls >= self._calls_per_step:
             self._calls = 0
             self.maintain()
 
-    def _open(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the index is closed")
 
@@ -592,21 +594,21 @@ def _batch(keys: list[MessageKey]) -> DueBatch:
     )
 
 
-def _check(name: str, value: float, least: float) -> None:
+def _check(name: str, value: float, minimum: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigurationError(f"{name} must be a number, got {value!r}")
-    if not least <= value < math.inf:
-        raise ConfigurationError(f"{name} must be at least {least:g} and finite, got {value!r}")
+    if not minimum <= value < math.inf:
+        raise ConfigurationError(f"{name} must be at least {minimum:g} and finite, got {value!r}")
 
 
-def _check_int(name: str, value: int, least: int) -> None:
+def _check_integer(name: str, value: int, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+    if value < minimum:
+        raise ConfigurationError(f"{name} must be at least {minimum}, got {value}")
 
 
-def _judge(key: object, due_ms: object = 0, bits: object = 0) -> None:
+def _check_arguments(key: object, due_ms: object = 0, bits: object = 0) -> None:
     """What an application handed in that made no sense, by name."""
     if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(n, int) for n in key)):
         raise ConfigurationError(

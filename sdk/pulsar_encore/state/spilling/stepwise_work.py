@@ -38,7 +38,9 @@ class Tasks:
         self._executor = executor
         self._on_work = on_work
         self._tasks: dict[str, _Task] = {}
-        self._ending: list[Future[Any]] = []  # of tasks that were stopped during a step elsewhere
+        self._stopped_futures: list[
+            Future[Any]
+        ] = []  # of tasks that were stopped during a step elsewhere
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -73,21 +75,21 @@ class Tasks:
         That step is the last one of its task; see `when_ended`. A step can be a write to disk that
         takes seconds, and the caller can be an event loop.
         """
-        self._ending = [future for future in self._ending if not future.done()]
+        self._stopped_futures = [future for future in self._stopped_futures if not future.done()]
         for task in self._tasks.values():
             running = task.close()
             if running is not None:
-                self._ending.append(running)
+                self._stopped_futures.append(running)
         self._tasks.clear()
 
     def wait(self) -> None:
         """Wait for the last steps of tasks that were stopped."""
-        for future in self._ending:
+        for future in self._stopped_futures:
             future.exception()
 
     def when_ended(self, call: Callable[[], object]) -> None:
         """Call when the last steps of stopped tasks have ended: now, or on their thread."""
-        running = next((future for future in self._ending if not future.done()), None)
+        running = next((future for future in self._stopped_futures if not future.done()), None)
         if running is None:
             call()
         else:
@@ -97,7 +99,7 @@ class Tasks:
 class _Task:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._away: Generator[None, None, Any] | None = None  # also what the future does
+        self._thread_steps: Generator[None, None, Any] | None = None  # also what the future does
         self._future: Future[Any] | None = None
         self._answer: Any = None
         self._error: BaseException | None = None
@@ -111,33 +113,33 @@ class _Task:
             future, self._future = self._future, None
             if future.cancelled():  # with its executor, before it began: done here
                 return True
-            self._away = None
+            self._thread_steps = None
             self._error = future.exception()
             self._answer = future.result() if self._error is None else None
-        elif self._away is not None:
+        elif self._thread_steps is not None:
             try:
-                next(self._away)
+                next(self._thread_steps)
             except StopIteration as end:
                 self._answer = end.value
             except Exception as error:  # the task's own to judge
                 self._error = error
             else:
                 return True
-            self._away = None
+            self._thread_steps = None
         try:
             if self._error is not None:
                 failed, self._error = self._error, None
-                asked = self._steps.throw(failed)
+                requested = self._steps.throw(failed)
             else:
-                asked = self._steps.send(self._answer)
+                requested = self._steps.send(self._answer)
         except StopIteration:
             return False
         self._answer = None
-        if asked is not None:
-            self._away = asked.steps
+        if requested is not None:
+            self._thread_steps = requested.steps
             if executor is not None:
                 with suppress(RuntimeError):  # it was shut down
-                    self._future = executor.submit(self._exhaust, asked.steps)
+                    self._future = executor.submit(self._run_to_end, requested.steps)
         return True
 
     def wait(self) -> None:
@@ -150,13 +152,13 @@ class _Task:
         self._stopped = True
         future = self._future
         # Cancelled if the executor has not begun: it may have work of other indexes to do first.
-        begun = future is not None and not future.cancel()
-        if self._away is not None and not begun:  # else `_exhaust` closes it
-            self._away.close()
+        started = future is not None and not future.cancel()
+        if self._thread_steps is not None and not started:  # else `_run_to_end` closes it
+            self._thread_steps.close()
         self._steps.close()
-        return future if begun else None
+        return future if started else None
 
-    def _exhaust(self, steps: Generator[None, None, Any]) -> Any:
+    def _run_to_end(self, steps: Generator[None, None, Any]) -> Any:
         while not self._stopped:
             try:
                 next(steps)
