@@ -1,4 +1,4 @@
-"""What to change where the system does not let a directory be used."""
+"""Advice for errors in which the system refuses access to a directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BY_TEXT: Final = {
 
 
 def advised(error: Exception | str) -> str:
-    """The text of an error, or one, and behind it what to change, where that is known."""
+    """Return the text of an error, followed by advice if there is any for it."""
     text = str(error)
     advice = None
     if isinstance(error, OSError):
@@ -43,7 +43,7 @@ def advised(error: Exception | str) -> str:
 
 
 def advised_to_make(error: OSError) -> str:
-    """Return the text of an error of making a directory, and behind it what to change."""
-    if error.errno == errno.ENOENT:  # its parents are made first, and the system refused that
+    """Return the text of an error of `mkdir`, followed by advice if there is any for it."""
+    if error.errno == errno.ENOENT:  # `mkdir(parents=True)` could not make the parents either
         return f"{error}: no directory can be made at that place, name another one"
     return advised(error)

@@ -1,9 +1,8 @@
 """`DirectoryBlobs`: blobs, journals and the manifest as files of one directory.
 
-Owns the names of files, the layout of a blob's file and the lock. A blob and the manifest are
-written under another name, synced and renamed, so that they are there as a whole or not at all;
-each segment has its CRC-32, which is looked at whenever it is read. Invariant: whoever holds the
-lock of `owner` is the only one who writes here (see `DirectoryLock`).
+A blob or manifest is written under another name, synced and renamed, so it exists completely or not
+at all. Each segment has a CRC-32, which is checked at every read. Only the holder of the lock on
+the file `owner` writes here (see `DirectoryLock`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ from ..directory_lock import DirectoryLock
 _MAGIC: Final = b"PEBLOB"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<6sH")
-# Segments, bytes of the meta, its CRC, CRC of the index; the CRC of these four comes after them.
+# Number of segments, bytes of the meta, CRC of the meta, CRC of the index. A CRC of these four
+# follows.
 _FOOTER: Final = struct.Struct("<IIII")
 _FOOTER_SIZE: Final = _FOOTER.size + 4
 _BLOB: Final = re.compile(r"blob-(\d{1,19})\Z")
@@ -48,7 +48,7 @@ _MAX_OPEN_FILES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Where the segments of a blob are, and what their checksums are."""
+    """Offsets and checksums of the segments of a blob."""
 
     ends: array[int]
     sums: array[int]
@@ -58,14 +58,18 @@ class _Table:
 
 
 class DirectoryBlobs:
-    """A `BlobStore` in a directory.
+    """A `BlobStore` in a directory. Its methods raise as those of `BlobStore` do.
 
     Args:
-        path: The directory, made when it is opened. Files that this store does not know, it leaves
-            alone.
+        path: The directory. `open` creates it if it is missing, and leaves unknown files alone.
 
     Raises:
-        ConfigurationError: That is no path.
+        ConfigurationError: if `path` is not a path.
+
+    Example:
+        Keep a due index that survives the process::
+
+            index = SpillingIndex(DirectoryBlobs("/var/lib/orders/due"))
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -77,11 +81,13 @@ class DirectoryBlobs:
         self._path = Path(path)
         self._pid = os.getpid()
         self._tables: dict[int, _Table] = {}
-        self._files: OrderedDict[int, int] = OrderedDict()  # blobs that are open, oldest first
-        self._journal: tuple[int, int, int] | None = None  # number, file, bytes that are whole
-        self._torn: dict[int, int] = {}  # journals that end in half a record: where that begins
-        self._blob_lock = Lock()  # blobs are closed under it, and used elsewhere than on one thread
-        # The same of the journal, so that no write waits for the reading of blobs.
+        self._files: OrderedDict[int, int] = OrderedDict()  # open blobs, least recently used first
+        self._journal: tuple[int, int, int] | None = None  # number, file, bytes of complete records
+        self._torn: dict[
+            int, int
+        ] = {}  # offset of the partial record at a journal's end, by journal
+        self._blob_lock = Lock()  # protects open blobs: several threads read them
+        # Protects the journal. A lock of its own, so that appends never wait for reads of blobs.
         self._journal_lock = Lock()
         self._lock: DirectoryLock | None = None
 
@@ -91,12 +97,13 @@ class DirectoryBlobs:
     # The owner
 
     def open(self) -> None:
-        """Take the directory.
+        """Take ownership of the directory.
 
         Raises:
-            StateInUseError: Another process has it, which is named; or this one has.
-            StoreError: It could not be opened.
-            NotSupportedError: This system has no `os.pread`.
+            StateInUseError: if another process, or this one, has the directory open. The text names
+                it.
+            StoreError: if the directory cannot be opened.
+            NotSupportedError: if the system has no `os.pread`.
         """
         self._pid = os.getpid()
         try:
@@ -124,7 +131,9 @@ class DirectoryBlobs:
                 f"{self._path} is in use by {owner or 'another process'}; end that, or use "
                 "another directory"
             ) from error
-        with suppress(OSError):  # a full disk can be read; only the owner's name is missing then
+        with suppress(
+            OSError
+        ):  # a full disk can still be read; only the owner's name is missing then
             os.ftruncate(lock.file, 0)
             os.pwrite(lock.file, f"{identity}\n".encode(), 0)
         return lock
@@ -136,14 +145,14 @@ class DirectoryBlobs:
             raise StoreError(f"{self._path} is not open")
 
     def close(self) -> None:
-        """Give the directory free for another owner. Again is nothing."""
+        """Release the directory. A second call does nothing."""
         if self._lock is None or os.getpid() != self._pid:
             return
         with self._blob_lock, self._journal_lock:
             for file in self._files.values():
                 os.close(file)
             self._files.clear()
-            self._tables.clear()  # another owner may write other blobs of the same names
+            self._tables.clear()  # the next owner may write other blobs with the same names
             self._close_journal()
             self._torn.clear()
             self._lock.release()
@@ -156,11 +165,7 @@ class DirectoryBlobs:
     # Blobs
 
     def create(self, generation: int) -> _Writer:
-        """Begin a blob.
-
-        Raises:
-            StoreError: It could not be begun.
-        """
+        """Begin a blob."""
         self._check_open()
         with self._blob_lock:
             self._close_blob(generation)
@@ -170,19 +175,13 @@ class DirectoryBlobs:
             raise self._store_error("write", error) from error
 
     def meta(self, generation: int) -> bytes:
-        """What a blob was committed with.
-
-        Raises:
-            StateDamagedError: It is not there, or not what was written.
-            StateFormatError: It was written by another version.
-            StoreError: It could not be read.
-        """
+        """Return the bytes that a blob was committed with."""
         index = self._table(generation)
         start = index.ends[-1] if index.ends else _HEADER.size
         return self._read(generation, start, index.meta_size, index.meta_sum, "meta")
 
     def segment(self, generation: int, number: int) -> bytes:
-        """One segment of a blob; raises as `meta` does."""
+        """Return one segment of a blob."""
         index = self._table(generation)
         if not 0 <= number < len(index.ends):
             raise StateDamagedError(f"blob {generation} of {self._path} has no segment {number}")
@@ -191,15 +190,11 @@ class DirectoryBlobs:
         return self._read(generation, start, size, index.sums[number], f"segment {number}")
 
     def size(self, generation: int) -> int:
-        """Bytes that a blob takes; raises as `meta` does."""
+        """Return the size of a blob in bytes."""
         return self._table(generation).size
 
     def delete(self, generation: int) -> None:
-        """Remove a blob; one that is not there is nothing.
-
-        Raises:
-            StoreError: It could not be removed.
-        """
+        """Remove a blob, if it exists."""
         self._check_open()
         with self._blob_lock:
             self._close_blob(generation)
@@ -212,11 +207,7 @@ class DirectoryBlobs:
             os.close(file)
 
     def generations(self) -> list[int]:
-        """Every blob, in rising order; also removes what was never finished.
-
-        Raises:
-            StoreError: They could not be listed.
-        """
+        """Return the generations of all blobs, ascending, and remove unfinished files."""
         return self._list_numbers(_BLOB)
 
     def _table(self, generation: int) -> _Table:
@@ -289,11 +280,7 @@ class DirectoryBlobs:
     # The manifest
 
     def read_manifest(self) -> bytes | None:
-        """The manifest as it was last written.
-
-        Raises:
-            StoreError: It could not be read.
-        """
+        """Return the manifest, or None if none was ever written."""
         self._check_open()
         try:
             return (self._path / "manifest").read_bytes()
@@ -303,12 +290,7 @@ class DirectoryBlobs:
             raise self._store_error("read", error) from error
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
-        """Replace the manifest.
-
-        Raises:
-            StoreError: It could not be written, and the old one is in place; or not be synced, and
-                then it may be the new one.
-        """
+        """Replace the manifest."""
         self._check_open()
         try:
             file = _Unfinished(self._path, "manifest")
@@ -323,11 +305,7 @@ class DirectoryBlobs:
     # Journals
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a journal, all of them or none.
-
-        Raises:
-            StoreError: They could not be written.
-        """
+        """Append bytes to a journal, all of them or none."""
         try:
             if not data:
                 self._sync_journal(journal)
@@ -359,7 +337,7 @@ class DirectoryBlobs:
         self._check_open()
         try:
             file = os.open(self._path / f"journal-{journal}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # what it had is in a snapshot by now
+        except FileNotFoundError:  # a snapshot has replaced the journal
             return
         try:
             os.fsync(file)
@@ -375,7 +353,7 @@ class DirectoryBlobs:
             try:
                 size = self._torn.get(journal, os.fstat(file).st_size)
                 _sync_directory(self._path)
-            except BaseException:  # or the next try would not sync its name
+            except BaseException:  # otherwise the next try would not sync the directory
                 os.close(file)
                 raise
             self._journal = (journal, file, size)
@@ -389,18 +367,14 @@ class DirectoryBlobs:
             self._journal = None
 
     def _truncate_journal(self) -> None:
-        """What was written by half goes; what comes later could not be read behind it."""
+        """Cut off a partly written record. Records appended after it could not be read."""
         if self._journal is not None and self._journal[0] in self._torn:
             number, file, size = self._journal
             os.ftruncate(file, size)
             del self._torn[number]
 
     def read_journal(self, journal: int) -> bytes:
-        """All bytes of a journal.
-
-        Raises:
-            StoreError: It could not be read.
-        """
+        """Return all bytes of a journal."""
         self._check_open()
         try:
             return (self._path / f"journal-{journal}").read_bytes()
@@ -408,11 +382,7 @@ class DirectoryBlobs:
             raise self._store_error("read", error) from error
 
     def delete_journal(self, journal: int) -> None:
-        """Remove a journal; one that is not there is nothing.
-
-        Raises:
-            StoreError: It could not be removed.
-        """
+        """Remove a journal, if it exists."""
         self._check_open()
         with self._journal_lock:
             if self._journal is not None and self._journal[0] == journal:
@@ -421,11 +391,7 @@ class DirectoryBlobs:
         self._unlink(f"journal-{journal}")
 
     def journals(self) -> list[int]:
-        """The number of every journal, rising.
-
-        Raises:
-            StoreError: They could not be listed.
-        """
+        """Return the numbers of all journals, ascending."""
         return self._list_numbers(_JOURNAL)
 
     # Files
@@ -452,7 +418,7 @@ class DirectoryBlobs:
 
 
 class _Unfinished:
-    """A file under another name until it is whole."""
+    """A file that has a temporary name until it is complete."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -473,7 +439,7 @@ class _Unfinished:
             _sync_directory(self._directory)
 
     def close(self) -> None:
-        """Close it; what is not finished goes."""
+        """Close the file, and remove it if it is unfinished."""
         if self._file < 0:
             return
         with suppress(OSError):
