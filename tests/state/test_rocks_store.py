@@ -1049,9 +1049,9 @@ async def test_an_fsync_that_fails_is_told(
             with pytest.raises(StoreError, match="Input"):
                 await asyncio.wait_for(store.synced(), 10)
             assert "Input" in str(store.trouble)
-        assert caplog.text.count("may not survive the loss of power") == 1  # not for each
+        assert caplog.text.count("may not survive a loss of power") == 1  # not for each
     await asyncio.wait_for(store.synced(), 10)
-    assert store.trouble is None and "survives the loss of power again" in caplog.text
+    assert store.trouble is None and "survives a loss of power again" in caplog.text
     await store.aclose()
 
 

@@ -83,9 +83,8 @@ class DirectoryBlobs:
         self._tables: dict[int, _Table] = {}
         self._files: OrderedDict[int, int] = OrderedDict()  # open blobs, least recently used first
         self._journal: tuple[int, int, int] | None = None  # number, file, bytes of complete records
-        self._torn: dict[
-            int, int
-        ] = {}  # offset of the partial record at a journal's end, by journal
+        # Journals that end in a partial record, and the offset of that record.
+        self._torn: dict[int, int] = {}
         self._blob_lock = Lock()  # protects open blobs: several threads read them
         # Protects the journal. A lock of its own, so that appends never wait for reads of blobs.
         self._journal_lock = Lock()
@@ -240,7 +239,7 @@ class DirectoryBlobs:
         except OSError as error:
             raise self._store_error("read", error) from error
         if len(data) != 8 * count or _checksum(data) != index_sum:
-            raise StateDamagedError(f"{name}: the index of its segments is not what was written")
+            raise StateDamagedError(f"{name}: the index of its segments is corrupted")
         ends, sums = array("Q"), _from_little("I", data[4 * count :])
         end = _HEADER.size
         for each in _from_little("I", data[: 4 * count]):
@@ -272,9 +271,7 @@ class DirectoryBlobs:
         except OSError as error:
             raise self._store_error("read", error) from error
         if len(data) != size or _checksum(data) != expected:
-            raise StateDamagedError(
-                f"{what} of blob {generation} of {self._path} is not what was written"
-            )
+            raise StateDamagedError(f"{what} of blob {generation} of {self._path} is corrupted")
         return data
 
     # The manifest

@@ -1,11 +1,12 @@
-"""The record of one entry: attempts and due times of its messages, and which entry it is.
+"""`EntryRecord`: delivery attempts and due times of the messages of one entry, and its fingerprint.
 
-Owns `EntryRecord`, its steps and its bytes. A batch of a thousand messages is one record: sets of
-messages are masks, written as runs, so that "all of them", "the first 300" and "all but three"
-take a byte or two each. An entry that is one message has a record of fixed size, because nearly all
-records are of such entries and each nack reads and writes one. Invariants: masks of `groups` do not
-meet, and no count in it is 0; masks of `dues` do not meet; what is settled is in no other mask.
-Refuses to know the time, and where the bytes are kept.
+A batch of a thousand messages has one record. Sets of messages are masks, encoded as runs, so that
+"all", "the first 300" and "all but three" take a byte or two each. An entry with a single message
+has a record of fixed size, because nearly all records are of such entries and each nack reads and
+writes one.
+
+Masks of `groups` are disjoint, and its counts are not 0. Masks of `dues` are disjoint. Settled
+messages are in no other mask.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ Dues = tuple[tuple[int, int], ...]
 
 
 class EntryRecord(NamedTuple):
-    """Attempts, due times and fingerprint of one entry, as stored.
+    """The record of one entry, as stored.
 
     Attributes:
-        size: Messages in the entry; 1 also for one that is no batch.
-        groups: (attempts, mask) of messages that were handed over: how often.
-        held: Mask of what is handed over and not settled, or given back, since.
-        settled: Mask of what is settled.
-        first_ms: When the first of them was handed over for the first time, ms since the epoch.
-        epoch: Of the owner that handed over what is `held`, or the last of it.
-        dues: Until when messages wait.
-        fingerprint: Which message or batch this is (`core.fingerprint`); 0 where that is unknown.
+        size: Messages in the entry; 1 if it is not a batch.
+        groups: (attempts, mask) of messages that were delivered.
+        held: Mask of messages that were delivered and since then neither settled nor released.
+        settled: Mask of messages that need no record any more: acked or dead-lettered.
+        first_ms: First delivery of a message of the entry, in ms since the epoch.
+        epoch: Epoch of the last owner that delivered messages of the entry.
+        dues: (due time, mask) of messages that wait.
+        fingerprint: Fingerprint of the entry (`core.fingerprint`); 0 if unknown.
     """
 
     size: int
@@ -53,7 +54,6 @@ class EntryRecord(NamedTuple):
     fingerprint: int = 0
 
     def attempts_of(self, index: int) -> int:
-        """How often a message was handed over."""
         bit = 1 << max(index, 0)
         for attempts, mask in self.groups:
             if mask & bit:
@@ -61,40 +61,37 @@ class EntryRecord(NamedTuple):
         return 0
 
     def due_of(self, index: int) -> int | None:
-        """Return when a message is due, in ms since the epoch; None if it does not wait."""
         bit = 1 << max(index, 0)
         return next((due_ms for due_ms, mask in self.dues if mask & bit), None)
 
     def dues_by_index(self) -> dict[int, int]:
-        """Return due times by batch index; by -1 for an entry that is one message."""
+        """Return due times by batch index; by -1 for a single message."""
         if self.size == 1:
             return {-1: self.dues[0][0]} if self.dues else {}
         return {index: due_ms for due_ms, mask in self.dues for index in set_bits(mask)}
 
     @property
     def done(self) -> bool:
-        """Everything of the entry is settled."""
         return self.settled == (1 << self.size) - 1
 
 
 def fresh(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
-    """Of an entry of which nothing was handed over so far."""
     return EntryRecord(size, (), 0, 0, first_ms, epoch, (), fingerprint)
 
 
 def handed_over(
     record: EntryRecord, mask: int, attempt: int, epoch: int, due_ms: int | None = None
 ) -> EntryRecord:
-    """These messages are handed over for the `attempt`th time; a count that is higher stays.
+    """Record the `attempt`th delivery of messages. A higher count stays.
 
-    Where they are leased, they wait until `due_ms` should this process end. None leaves due times
-    as they are: a message that is leased may be told of once more, as it is held for long.
+    A leased message waits until `due_ms`, so that it is redelivered if this process ends. None
+    keeps the due times: the call is repeated for a lease that is held for long.
     """
     size, before, held, settled, first_ms, _, dues, fingerprint = record
     groups = _with_attempts(before, mask, attempt)
-    # What an owner before held, and this one has not handed over again, may be leased still.
+    # Messages that an earlier owner held, and this one has not delivered, may still be leased.
     held |= mask
-    # What was settled comes again when its ack was lost with a process, or the cursor set back.
+    # The broker redelivers a settled message if its ack was lost with a process, or after a seek.
     settled &= ~mask
     if due_ms is not None:
         dues = _with_due_times(dues, mask, due_ms)
@@ -104,8 +101,7 @@ def handed_over(
 def given_back(
     record: EntryRecord, mask: int, attempts: int, due_ms: int | None = None
 ) -> EntryRecord:
-    """The attempt at these messages ended without an ack, `attempts` have been made, and they wait
-    until `due_ms`; None leaves due times as they are."""
+    """End an attempt without an ack. The messages wait until `due_ms`; None keeps the due times."""
     size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
     if due_ms is not None:
         dues = _with_due_times(dues, mask, due_ms)
@@ -115,17 +111,16 @@ def given_back(
 
 
 def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
-    """These messages wait until `due_ms`; an earlier due time of them is void."""
     return record._replace(dues=_with_due_times(record.dues, mask, due_ms))
 
 
 def clear_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
-    """These messages no longer wait; all with -1."""
+    """Remove the due time of messages, of all with -1."""
     return record._replace(dues=_with_due_times(record.dues, mask)) if record.dues else record
 
 
 def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
-    """These messages went back and nobody failed at them: no more than `attempts` count."""
+    """Lower the attempts of messages that were released without a failure to at most `attempts`."""
     found: dict[int, int] = {}
     down = 0
     for n, each in record.groups:
@@ -140,7 +135,7 @@ def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
 
 
 def settled(record: EntryRecord, mask: int) -> EntryRecord:
-    """These messages need no count any more."""
+    """Remove the attempts and due times of messages that are acked or dead-lettered."""
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
     return record._replace(
@@ -152,8 +147,10 @@ def settled(record: EntryRecord, mask: int) -> EntryRecord:
 
 
 def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
-    """What was counted without knowing what is on disk, with that: of each message the higher count
-    and the later fate."""
+    """Merge a record that was counted while the disk could not be read into the one on disk.
+
+    Each message keeps its higher count, and otherwise its newer state.
+    """
     groups = record.groups
     counted = newer.held | newer.settled
     for attempts, mask in newer.groups:
@@ -175,12 +172,12 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
 
 
 def unfinished(record: EntryRecord, epoch: int) -> int:
-    """Mask of what an owner before this one had handed over when it ended."""
+    """Return the mask of messages that an earlier owner held when it ended."""
     return 0 if record.epoch == epoch else record.held
 
 
 def _with_due_times(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
-    """Due times without those of some messages, and with a new one for all of these."""
+    """Remove the due times of some messages, then set `due_ms` for them unless it is None."""
     rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
     if due_ms is None:
         return rest
@@ -197,7 +194,7 @@ def _with_attempts(groups: Groups, mask: int, attempts: int) -> Groups:
     attempts = min(attempts, MAX_ATTEMPTS)
     if not groups:
         return ((attempts, mask),)
-    if len(groups) == 1 and groups[0][1] == mask:  # always, of an entry that is one message
+    if len(groups) == 1 and groups[0][1] == mask:  # always true for an unbatched message
         return groups if groups[0][0] >= attempts else ((attempts, mask),)
     found: dict[int, int] = {}
     for n, each in groups:
@@ -212,29 +209,29 @@ def _with_attempts(groups: Groups, mask: int, attempts: int) -> Groups:
     return tuple(sorted(found.items()))
 
 
-# Bytes. The first byte has the kind in its low half. Kind 1 is what format 1 of a directory wrote;
-# it has neither due times nor a fingerprint, and is still read.
+# Encoding. The low half of the first byte is the kind. Kind 1 comes from directories of format 1;
+# it has neither due times nor a fingerprint, and can still be read.
 
 _KIND_FORMAT_1: Final = 1
 _KIND_GENERAL: Final = 2
-_KIND_SINGLE: Final = 3  # one message, of which at most one thing of each kind is known
+_KIND_SINGLE: Final = 3  # a single message that is not settled
 
-_HELD_IS_ALL: Final = 0x10  # all that was handed over; of a single message: it is held
+_HELD_IS_ALL: Final = 0x10  # every delivered message is held
 _HAS_HELD: Final = 0x20
 _HAS_SETTLED: Final = 0x40
 _HAS_DUES: Final = 0x80
 WITH_DUES: Final = bytes((_HAS_DUES,))
-"""A record whose bytes are not less than this has due times."""
+"""Records whose bytes are not less than this have due times."""
 
-_WORD_BYTES: Final = 7  # bytes: eight as a number of seven bits a byte
-# Head, attempts, epoch, `first_ms`, fingerprint; and the due time where there is one.
+_WORD_BYTES: Final = 7  # 56 bits, which take eight bytes at seven bits a byte
+# Head, attempts, epoch, `first_ms`, fingerprint, and the due time if the message waits.
 _SINGLE_STRUCT: Final = Struct(">BHIQQ")
 _SINGLE_WITH_DUE_STRUCT: Final = Struct(">BHIQQQ")
 _U64: Final = Struct(">Q")
 
 
 def to_bytes(record: EntryRecord) -> bytes:
-    """As it is stored; 23 bytes for a message that is its entry, 31 where it waits."""
+    """Encode a record: 23 bytes for a single message, 31 if it waits."""
     size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
     if size == 1 and not settled and not epoch >> 32:
         attempts = groups[0][0] if groups else 0
@@ -278,11 +275,7 @@ def to_bytes(record: EntryRecord) -> bytes:
 
 
 def from_bytes(data: bytes) -> EntryRecord:
-    """Decode a record.
-
-    Raises:
-        ValueError: The bytes are no record, or one that a newer version wrote.
-    """
+    """Decode a record, or raise ValueError if it is corrupted or newer."""
     head = data[0] if data else 0
     kind = head & 0x0F
     if kind == _KIND_SINGLE:
@@ -309,10 +302,10 @@ def from_bytes(data: bytes) -> EntryRecord:
             if not 1 <= count <= size:
                 raise ValueError(f"not a record: {size} messages with {count} due times")
             dues = tuple([(next(numbers), _decode_mask(numbers, size)) for _ in range(count)])
-    except (StopIteration, RuntimeError, StructError) as error:  # a generator makes it the second
+    except (StopIteration, RuntimeError, StructError) as error:  # RuntimeError: PEP 479
         raise ValueError(f"a record is cut short: {data.hex()}") from error
     if next(numbers, None) is not None:
-        raise ValueError(f"a record goes on behind its end: {data.hex()}")
+        raise ValueError(f"a record continues after its end: {data.hex()}")
     return EntryRecord(size, groups, held, done, first_ms, epoch, dues, fingerprint)
 
 
@@ -332,11 +325,11 @@ def _decode_single(data: bytes, head: int) -> EntryRecord:
 
 
 def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
-    """True if nothing is to be expected of a message any more, by the bytes of its record.
+    """Return whether a message is not expected any more, judged by the bytes of its record.
 
-    A record that waits is stale if it was due before `before_ms`. Any other is if its first
-    hand-over was before that and an owner of an epoch lower than `old_epoch` made the last one:
-    that the message came long ago alone says little, as poison may be at work for months.
+    A waiting message is stale if it was due before `before_ms`. Any other is stale if its first
+    delivery was before that, and its last one by an owner with an epoch lower than `old_epoch`. The
+    first delivery alone says little: a poison message may be redelivered for months.
     """
     try:
         if data[0] & 0x0F == _KIND_SINGLE:  # nearly always
@@ -346,15 +339,17 @@ def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
             return bool(first_ms < before_ms and epoch < old_epoch)
         record = from_bytes(data)
     except (ValueError, IndexError, StructError):
-        return False  # it is named, and left alone, when it is asked for
+        return False  # an unreadable record is logged and kept when it is read
     if record.dues:
         return record.dues[-1][0] < before_ms
     return record.first_ms < before_ms and record.epoch < old_epoch
 
 
 def _encode_mask(mask: int) -> list[int]:
-    """A mask as numbers: how many runs, and of each what is left out before it and its length;
-    or, where that is shorter, its words. A bit of the first number says which."""
+    """Encode a mask as runs (their number, then gap and length of each), or as words if shorter.
+
+    The lowest bit of the first number tells the form.
+    """
     count = (mask & ~(mask << 1)).bit_count()
     if count * 16 > mask.bit_length():
         data = mask.to_bytes((mask.bit_length() + 7) // 8, "little")

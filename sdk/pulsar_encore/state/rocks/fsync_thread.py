@@ -1,13 +1,11 @@
-"""The thread of `durability="power"`: one fsync for all writes of a few milliseconds.
+"""`FsyncThread`: one fsync for all writes of a few milliseconds, for `durability="power"`.
 
-After an fsync that failed, RocksDB refuses every later one of the same log. Rightly: the kernel may
-have dropped the pages that it could not write, so that a second fsync would succeed and prove
-nothing. The database has to be opened anew, which replays the log into tables and syncs those. The
-thread asks for that, and retries until an fsync succeeds, also if nothing more is written.
+After a failed fsync, RocksDB refuses every later fsync of the same log. A second one would prove
+nothing: the kernel may have dropped the pages that it could not write. The database must be
+reopened, which replays the log into tables and syncs those. The thread requests that and retries
+until an fsync succeeds, even if nothing more is written.
 
-Owns `FsyncThread`. Whoever waits is woken by the fsync that began after their write, at the latest
-by the end of it all. Refuses to write anything, because a write that asks for its own fsync would
-hold the interpreter (see `database`).
+Only this thread syncs. A write that syncs would hold the GIL (see `database`).
 """
 
 from __future__ import annotations
@@ -25,24 +23,23 @@ from .write_journal import WriteJournal
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# What an fsync costs is shared by all writes of this time, or of this many.
+# All writes of this time, or this many writes, share one fsync.
 _GATHER_S: Final = 0.005
 _GATHER_WRITES: Final = 500
-_PAUSE_S: Final = 1.0  # after an fsync that failed, twice as long after each further one, up to:
+_PAUSE_S: Final = 1.0  # after a failed fsync; doubles with each further failure, up to:
 _MAX_PAUSE_S: Final = 30.0
 
 
 class FsyncThread:
-    """Sees to it that what was written is on the platters.
+    """The thread that syncs the writes of a journal.
 
     Args:
-        failed: Called on the syncer's thread after each fsync that failed; has the database opened
-            anew.
+        failed: Called on this thread after each failed fsync; must have the database reopened.
 
     Attributes:
-        syncing: Held during an fsync, and by whoever closes the database.
-        syncs: How many fsyncs there were.
-        trouble: Why the last one failed; None when it did not.
+        syncing: Held during an fsync, and while the database is closed.
+        syncs: Number of fsyncs.
+        trouble: Why the last fsync failed, or None.
     """
 
     def __init__(self, failed: Callable[[], None]) -> None:
@@ -61,19 +58,18 @@ class FsyncThread:
         self.trouble: StoreError | None = None
 
     def start(self, journal: WriteJournal) -> None:
-        """Begin, with the writes of a journal."""
         self._journal = journal
         self._thread.start()
 
     def written(self) -> None:
-        """One more write was made."""
         with self._condition:
             self._written += 1
             if self._written - self._synced in (1, _GATHER_WRITES):
                 self._condition.notify_all()
 
     def point(self) -> Future[None]:
-        """Done when all that is written by now is on the platters; StoreError when it is not."""
+        """Return a future for the fsync that covers all writes so far. It may fail with
+        StoreError."""
         future: Future[None] = Future()
         with self._condition:
             if self._synced >= self._written:
@@ -85,21 +81,17 @@ class FsyncThread:
         return future
 
     async def synced(self) -> None:
-        """All that is written by now is on the platters.
-
-        Raises:
-            StoreError: It is not.
-        """
+        """Wait until all writes so far are synced, or raise StoreError."""
         await asyncio.wrap_future(self.point())
 
     def mended(self) -> None:
-        """The database was opened anew: sync now."""
+        """Sync now: the database was reopened."""
         with self._condition:
             self._reopened = True
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """End, after a last fsync."""
+        """Stop after a last fsync."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -107,9 +99,9 @@ class FsyncThread:
 
     def _report(self, failure: StoreError | None) -> None:
         if failure is not None and self.trouble is None:
-            logger.error("what is written may not survive the loss of power: %s", failure)
+            logger.error("written state may not survive a loss of power: %s", failure)
         elif failure is None and self.trouble is not None:
-            logger.warning("what is written survives the loss of power again")
+            logger.warning("written state survives a loss of power again")
         self.trouble = failure
 
     def _closed_error(self) -> StoreError:

@@ -1,9 +1,9 @@
-"""Salvage a damaged directory, if its owner asked for it: keep all records that can be read.
+"""Salvage a corrupted state directory: keep every record that can be read.
 
-Owns `salvage`. The damaged database is put aside, never changed and never deleted. A new one gets
-the rows of the damaged one, from either end of each family. A scan across several tables stops at
-the first that is damaged. RocksDB therefore repairs a copy without the damaged tables, and the new
-database gets the other rows from there. Refuses to decide that something is damaged.
+The corrupted database is renamed, never changed or deleted. A new database gets its readable rows,
+from both ends of each family. A scan over several tables stops at the first corrupted one. RocksDB
+therefore repairs a copy without the corrupted tables, and the new database gets the remaining rows
+from that copy.
 """
 
 from __future__ import annotations
@@ -42,19 +42,16 @@ _TABLE: Final = re.compile(r"\d{6,}\.sst")
 
 
 def salvage(path: Path, before: Owner | None) -> None:
-    """Put the database of a directory aside, and a new one with its readable rows in its place.
+    """Replace a corrupted database by a new one with its readable rows.
 
-    Killed or failed, it can be done again: until the new one is whole nothing is changed.
-
-    Args:
-        path: Of the database.
-        before: Its last owner, as far as that is known.
+    Changes nothing until the new database is complete, so it can be repeated after a failure or a
+    kill.
 
     Raises:
-        StoreError: The new one cannot be written.
+        StoreError: if the new database cannot be written.
     """
     new = salvaged(path)
-    if not path.exists() and new.exists():  # killed between the last two steps
+    if not path.exists() and new.exists():  # killed between the two renames below
         new.rename(path)
         return
     try:
@@ -64,7 +61,7 @@ def salvage(path: Path, before: Owner | None) -> None:
             path.rename(aside_path)
         new.rename(path)
     except OSError as error:
-        raise StoreError(f"what is damaged in {path} cannot be salvaged: {error}") from error
+        raise StoreError(f"the damaged state in {path} cannot be salvaged: {error}") from error
     logger.warning(
         "the state in %s was damaged: %d records could be read and are in use, the rest is lost; "
         "the damaged files are in %s",
@@ -75,7 +72,7 @@ def salvage(path: Path, before: Owner | None) -> None:
 
 
 def salvaged(path: Path) -> Path:
-    """Where the new one is until it is in its place."""
+    """Return the temporary path of the new database."""
     return path.with_name(f"{path.name}.salvaged")
 
 
@@ -87,7 +84,7 @@ def _aside_path(path: Path) -> Path:
 
 
 def _build_new(path: Path, new: Path, before: Owner | None) -> int:
-    """Make the new one; returns how many records and due times there are in it."""
+    """Build the new database. Return the number of its records and due times."""
     shutil.rmtree(new, ignore_errors=True)
     database = Database(new)
     try:
@@ -107,7 +104,7 @@ def _build_new(path: Path, new: Path, before: Owner | None) -> int:
 
 
 def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreError]:
-    """Copy from the damaged database, if all its writes are known to it; returns the failures."""
+    """Copy from the corrupted database, unless it lacks writes. Return the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
     except StoreError as error:
@@ -122,7 +119,7 @@ def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreE
 
 
 def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> list[StoreError]:
-    """Copy further rows from a repaired copy without some tables; returns the failures."""
+    """Copy further rows from a repaired copy without some tables. Return the failures."""
     if not path.exists():
         logger.error("nothing can be read of the damaged state in %s: it is gone", path)
         return []
@@ -131,7 +128,7 @@ def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> l
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns(*excluded))
     try:
         repair(copy)
-        repaired = Database(copy, salvage=True)  # makes a family of which nothing is left
+        repaired = Database(copy, salvage=True)  # creates column families that were lost
         try:
             return _copy(repaired, database)
         finally:
@@ -144,8 +141,11 @@ def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> l
 
 
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
-    """Copy rows that are not there yet, before the first damage of each family and after the last;
-    returns the damages."""
+    """Copy missing rows: before the first failure in each family, and after the last one.
+
+    Returns:
+        The failures.
+    """
     failures: list[StoreError] = []
 
     def readable(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -175,8 +175,10 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
 
 
 def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: int) -> None:
-    """Restore missing rows of `meta`, and remove the records of sources without a name, because a
-    new source would get their number."""
+    """Restore missing rows of `meta`, and delete records of topics without a name.
+
+    A new topic would get the number of such a topic, and with it the records.
+    """
     writes = WriteBatch()
     if database.get(META, FORMAT_KEY) is None:
         writes.put(META, FORMAT_KEY, number(FORMAT))

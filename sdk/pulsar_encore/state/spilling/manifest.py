@@ -77,5 +77,5 @@ def decoded(data: bytes) -> Manifest:
             size = start + length
             blobs[generation] = BitMap64.deserialize(rest[start:size])
     except (struct.error, zlib.error, ValueError) as error:
-        raise StateDamagedError(f"the manifest is not what was written: {error}") from error
+        raise StateDamagedError(f"the manifest is corrupted: {error}") from error
     return Manifest(next_generation, journal, slot, blobs, left)

@@ -43,7 +43,7 @@ def opened(magic: bytes, data: bytes, what: str) -> bytes:
         )
     body = data[_FRAME.size :]
     if len(body) != size or zlib.crc32(body) != expected:
-        raise StateDamagedError(f"{what} is not what was written")
+        raise StateDamagedError(f"{what} is corrupted")
     return body
 
 
@@ -68,14 +68,14 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
         end = at + _RECORD.size + size
         if not size or check != _check(size):
             if any(data[at:]):
-                raise StateDamagedError(f"{what} is not what was written, from byte {at} on")
+                raise StateDamagedError(f"{what} is corrupted, from byte {at} on")
             return
         if end > len(data):
             return
         body = data[at + _RECORD.size : end]
         if zlib.crc32(body) != expected:
             if any(data[end:]):
-                raise StateDamagedError(f"{what} is not what was written, from byte {at} on")
+                raise StateDamagedError(f"{what} is corrupted, from byte {at} on")
             return
         yield end, body
         at = end

@@ -75,7 +75,7 @@ def _ids(body: bytes, what: str) -> BitMap64:
         _, _, size = _HEAD.unpack_from(body)
         return BitMap64.deserialize(body[_HEAD.size + size :])
     except (struct.error, ValueError) as error:
-        raise StateDamagedError(f"{what} is not what was written: {error}") from error
+        raise StateDamagedError(f"{what} is corrupted: {error}") from error
 
 
 def decoded(data: bytes, what: str) -> SnapshotMeta:
@@ -93,7 +93,7 @@ def decoded(data: bytes, what: str) -> SnapshotMeta:
         if len(columns) != 20 * spans + 32 * slots:
             raise ValueError("the columns do not fit")
     except (zlib.error, ValueError) as error:
-        raise StateDamagedError(f"{what} is not what was written: {error}") from error
+        raise StateDamagedError(f"{what} is corrupted: {error}") from error
     cuts = [0]
     for each in (8, 8, 4):
         cuts.append(cuts[-1] + each * spans)
