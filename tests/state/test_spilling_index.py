@@ -249,7 +249,7 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(
         index.flush()
     statistics = index.statistics()
     failed = statistics.journal_failed + sum(each.failed for each in statistics.operations.values())
-    assert failed and ("tried again" in caplog.text or "next try" in caplog.text)
+    assert failed and ("will be retried" in caplog.text or "until the retry" in caplog.text)
     blobs.judge = lambda number: None
     clock.now += 61
     index.add((1, 400, -1), 4000, 0)

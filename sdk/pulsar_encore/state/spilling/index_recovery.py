@@ -1,7 +1,7 @@
-"""What is there when an index is opened: the manifest, the snapshots it names, the journals.
+"""Restore an index when it is opened.
 
-Owns the order: manifest, metas, journals; segments are not read. Invariant: what counts is what the
-manifest says, and after it the journals in their order; what it does not name is removed.
+The state is that of the manifest and then of the journals, in their order. Segments are not read.
+Blobs and journals that the manifest does not need are removed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveredIndex:
-    """What a start found.
+    """The stored state that was found.
 
     Attributes:
-        start: The manifest to go on from.
-        journal: The number of the next journal.
-        journals: The journals that are still needed.
-        size: Bytes of those.
+        start: The manifest to continue from.
+        journal: Number of the next journal.
+        journals: Journals that are still needed.
+        size: Their size in bytes.
         torn: Bytes of records that a crash had cut short.
     """
 
@@ -48,12 +48,12 @@ class RecoveredIndex:
 def open_store(
     store: BlobStore, heads: Heads, membership: Membership, snapshots: Snapshots, *, sync: bool
 ) -> RecoveredIndex:
-    """Bring an index to where the last one was.
+    """Restore an index.
 
     Raises:
-        StateDamagedError: Something that counts is not there, or not what was written.
-        StateFormatError: It was written by another version, or by something else.
-        StoreError: It could not be read.
+        StateDamagedError: if needed data is missing or corrupted.
+        StateFormatError: if another version, or another program, wrote it.
+        StoreError: if the store cannot be read.
     """
     stored_generations, journals = store.generations(), store.journals()
     data = store.read_manifest()
@@ -113,7 +113,7 @@ def _read_snapshots(
 
 
 class _Player(records.JournalReplay):
-    """Does again what the journals say was done."""
+    """Applies the records of the journals."""
 
     def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:
         self._heads = heads

@@ -1,7 +1,6 @@
-"""The manifest: which snapshots count, and what of them does not any more.
+"""The manifest: which snapshots and journals are valid after a crash.
 
-Owns `Manifest` and its encoding. It is the one place that decides after a crash: a blob that it
-does not name is removed, a journal before its first one is over.
+A blob that it does not name is removed, and so is a journal before its first one.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ from ...errors import StateDamagedError
 from .record_frames import framed, opened
 
 _MAGIC: Final = b"PEMF"
-_HEAD: Final = struct.Struct("<QQQII")  # next generation, first journal, next slot, blobs, left
-_BLOB: Final = struct.Struct("<QI")  # generation, bytes of its dead ids
+# Next generation, first journal, next slot, number of blobs, bytes of `left`.
+_HEAD: Final = struct.Struct("<QQQII")
+_BLOB: Final = struct.Struct("<QI")  # generation, bytes of its superseded numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is on disk and counts.
+    """The valid data of a store.
 
     Attributes:
-        next_generation: What the next snapshot is called.
-        first_journal: The first journal that is to be read.
-        next_slot: The slot that is given out next: none is ever used twice.
-        blobs: By generation, rising: numbers whose copy there is stale, though they are tracked.
-        left: Numbers that are in some snapshot and are not tracked any more.
+        next_generation: Generation of the next snapshot.
+        first_journal: The first journal that is needed.
+        next_slot: The next slot to assign. No slot is ever reused.
+        blobs: Generations, ascending, and for each the tracked numbers with a stale copy in it.
+        left: Numbers in snapshots that are no longer tracked.
     """
 
     next_generation: int = 0
@@ -42,7 +42,6 @@ class Manifest:
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """The bytes of a manifest."""
     left = manifest.left.serialize()
     parts = []
     for generation, superseded in manifest.blobs.items():
@@ -59,11 +58,11 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(data: bytes) -> Manifest:
-    """The manifest that `encoded` wrote.
+    """Decode a manifest.
 
     Raises:
-        StateFormatError: It is something else, or of another version.
-        StateDamagedError: It is not what was written.
+        StateFormatError: if another version, or another program, wrote it.
+        StateDamagedError: if it is corrupted.
     """
     body = opened(_MAGIC, data, "the manifest")
     try:

@@ -1,10 +1,10 @@
-"""What an index does to its store, beside the journal: seal, merge, trim, commit, remove.
+"""`SnapshotStore`: seals heads, merges and trims snapshots, and commits manifests.
 
-Owns the order of things. A new snapshot is written, then the manifest names it, then what it takes
-the place of is removed: so whatever a crash or an error cuts short, the manifest decides. Each of
-these is a task in steps. Invariants: one manifest is written at a time, and says what held at one
-moment; nothing is forgotten before a manifest is in place that can do without it; a snapshot that
-could not be written stays in memory and is tried again; what fails holds back nothing else.
+A new snapshot is written first, then a manifest that names it. Only then is the data that it
+replaces removed. After a crash or an error, the manifest therefore decides which snapshots exist.
+Each operation is a task in steps. One manifest is written at a time, and it describes one moment. A
+snapshot that could not be written stays in memory and is retried. A failed task does not stop the
+others.
 """
 
 from __future__ import annotations
@@ -39,22 +39,20 @@ from .stepwise_work import Steps, Tasks, ThreadTasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_MAX_TRIES: Final = 4  # as Pulsar: once, and three times more
-_ROWS_PER_STEP: Final = 32  # of the head in one step
+_MAX_TRIES: Final = 4  # as Pulsar: one try and three retries
+_ROWS_PER_STEP: Final = 32
 _IDS_PER_STEP: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreLimits:
-    """When what is done.
+    """When the tasks run.
 
     Attributes:
-        head: Ids of a head that is sealed.
-        cut: Ids in a segment, and ms that it may span.
-        snapshots: More are merged; -1: never.
-        journal_bytes: A journal that has more is made unnecessary.
-        retry_s: How long to wait after something failed before it is tried again.
-        sync: Whether what is committed is to survive a loss of power.
+        head: Keys in a head that is sealed.
+        cut: Maximum keys in a segment, and its maximum time span in ms.
+        snapshots: More snapshots are merged; -1: never.
+        journal_bytes: A longer journal is replaced by a snapshot or manifest.
         transient: The store ends with the process, so no manifest is written.
     """
 
@@ -68,20 +66,11 @@ class StoreLimits:
 
 
 class SnapshotStore:
-    """Keeps the store of one index in step with it.
+    """Writes the snapshots of one index, and removes them.
 
     Args:
-        store: Where to.
-        tasks: Does the work.
-        heads: What is sealed.
-        membership: Which ids of snapshots are tracked.
-        snapshots: The snapshots.
-        journal: Of the head; None when there is none.
-        metrics: Counts.
-        limits: When what is done.
-        clock: Seconds, of any origin.
         start: The manifest that was read.
-        following: The number after the last journal that is there.
+        following: The number after that of the last journal.
     """
 
     def __init__(
@@ -114,25 +103,25 @@ class SnapshotStore:
         self._first_journal = start.first_journal
         self._next_journal = following
         self._committing = False
-        self._copied_bytes = 0  # bytes of the journal that another one would have as well
-        # The head that is being sealed, or waits to be written.
+        self._copied_bytes = 0  # bytes of the journal that every new one starts with
+        # The snapshot of the head that is being sealed, or waits to be written.
         self._filling: SnapshotCursor | None = None
-        self._meta = SnapshotMeta()  # of that
-        self._journal_after_seal = 0  # the first journal that counts once that is written
-        self._duplicated = BitMap64()  # ids of that of which older snapshots have a copy
-        self._left_for_certain = (
-            BitMap64()
-        )  # those of them whose older copies are stale in any case
-        self._merging_into: SnapshotCursor | None = None  # what a merge makes
+        self._meta = SnapshotMeta()  # meta of `_filling`
+        self._journal_after_seal = 0  # the first journal that is needed after the seal
+        # Numbers of `_filling` that older snapshots have, too.
+        self._duplicated = BitMap64()
+        # The ones with an older copy that is stale even if the seal is never committed.
+        self._left_for_certain = BitMap64()
+        self._merging_into: SnapshotCursor | None = None
         self._garbage: list[Callable[[], None]] = []
-        self.error: StoreError | None = None  # why the last task failed; None when it did not
-        self.failed: dict[str, StoreError] = {}  # by task that failed and has not succeeded since
-        self._retry_at: dict[str, float] = {}  # by task that failed
-        self._committed_at = 0  # how many ids had departed when the last manifest was made
+        self.error: StoreError | None = None  # of the last task; None if it succeeded
+        self.failed: dict[str, StoreError] = {}  # by task, until it succeeds
+        self._retry_at: dict[str, float] = {}  # by failed task
+        self._committed_at = 0  # `Membership.departed` at the last manifest; -1: unknown
         self._trimmed_at = 0
 
     def plan(self) -> None:
-        """Begin what is to be done now."""
+        """Start the tasks that are due."""
         tasks, limits, membership = self._tasks, self._limits, self._membership
         journal = self._journal
         if journal is not None:
@@ -181,7 +170,7 @@ class SnapshotStore:
             self.merge()
 
     def _can_start(self, name: str) -> bool:
-        """Whether a task is not under way, and did not fail just now."""
+        """Return whether a task is neither running nor waiting for its retry."""
         if name in self._tasks:
             return False
         return name not in self._retry_at or self._clock() >= self._retry_at[name]
@@ -191,16 +180,15 @@ class SnapshotStore:
 
     @property
     def uncommitted(self) -> bool:
-        """Whether something of snapshots left that no manifest says."""
+        """True if keys have departed since the last manifest."""
         return self._membership.departed != self._committed_at
 
     @property
     def sealing(self) -> bool:
-        """Whether a head is on its way into a snapshot."""
         return self._filling is not None
 
     def forget(self) -> None:
-        """Everything was cleared: what is under way comes to nothing, what is stored goes."""
+        """Stop all tasks and remove all snapshots: the index was cleared."""
         obsolete = [
             *self._snapshots,
             *([self._merging_into] if self._merging_into is not None else []),
@@ -214,7 +202,7 @@ class SnapshotStore:
     # Sealing
 
     def seal(self) -> None:
-        """The head becomes a snapshot; what could not be written before is tried again."""
+        """Seal the head, or retry a seal that failed."""
         self._start_task("seal", self._seal_steps())
 
     def _seal_steps(self) -> Steps:
@@ -228,7 +216,7 @@ class SnapshotStore:
         yield from self._commit(add=cursor)
 
     def _fill_steps(self) -> Steps:
-        """Empty the old head into segments, in order of due times."""
+        """Move the old head into segments, in order of due times."""
         membership = self._membership
         self._journal_after_seal = self._rotate_journal()
         old = self._heads.rotate()
@@ -241,8 +229,8 @@ class SnapshotStore:
         rows: list[Row] = []
         ids = 0
         while (edge := old.next_due()) is not None:
-            # No more than fits into the segment. The batch has the lowest keys of its edge, and the
-            # rest of them goes into the next segment: so keys are in order across segments.
+            # Take no more than fits into the segment. The batch has the lowest keys of its edge,
+            # and the others go into the next segment, so keys are in order across segments.
             batch = old.pop_due(edge, min(cutter.remaining() - ids, _IDS_PER_STEP))
             numbers = membership.slots.named(batch)
             rows.append((edge, numbers))
@@ -257,12 +245,11 @@ class SnapshotStore:
         self._heads.old = None
 
     def _move_rows(self, cursor: SnapshotCursor, rows: list[Row]) -> None:
-        """What was taken out of the old head is in the new snapshot from now on."""
         membership, cutter = self._membership, cursor.cutter
         assert cutter is not None
         numbers = array("Q", sorted(chain.from_iterable(row for _, row in rows)))
         older = BitMap64(numbers) & membership.left
-        if older:  # before they are live
+        if older:  # mark the older copies before the new ones are live
             self._duplicated |= older
             self._left_for_certain |= older - membership.shadowed
             self._snapshots.supersede(older, cursor)
@@ -330,12 +317,11 @@ class SnapshotStore:
     # Merging
 
     def merge(self) -> None:
-        """Some neighbours become one snapshot."""
         self._start_task("merge", self._merge_steps())
 
     def _merge_steps(self) -> Steps:
         old = self.mergeable()
-        if len(old) < 2:  # some came to their end since it was planned
+        if len(old) < 2:  # some have been handed over since `plan`
             return
         sources = old[merging.chosen([each.total - each.handed for each in old])]
         cursor = self._merging_into = SnapshotCursor(self._take_generation(), array("Q"), 0)
@@ -353,7 +339,7 @@ class SnapshotStore:
                 return
             yield from self._commit(add=cursor, drop=sources)
         except StoreError:
-            self._discard([cursor])  # after the next manifest: who knows which one is in place
+            self._discard([cursor])  # only after the next manifest: this one may name it
             for each in damaged:
                 each.damaged = True
             raise
@@ -361,8 +347,11 @@ class SnapshotStore:
             self._merging_into = None
 
     def mergeable(self) -> list[SnapshotCursor]:
-        """Snapshots that can be merged, by generation: those in the store, not yet handed over, and
-        whole as far as is known; what is damaged ends by itself when it is due."""
+        """Return the snapshots that can be merged, by generation.
+
+        These are stored, not completely handed over, and not known to be corrupted: a corrupted
+        segment is given up when it is due.
+        """
         cursors = (
             each
             for each in self._snapshots
@@ -414,7 +403,7 @@ class SnapshotStore:
     # Trimming
 
     def trim(self) -> None:
-        """Snapshots of which nothing is wanted go, and what is remembered for their sake."""
+        """Remove snapshots that are not needed, and forget the numbers that are only in those."""
         self._start_task("trim", self._trim_steps())
 
     def _trim_steps(self) -> Steps:
@@ -429,16 +418,19 @@ class SnapshotStore:
             cursor.wanted = number
             (kept if number >= 0 else unwanted).append(cursor)
         yield from self._commit(drop=unwanted, first_journal=first)
-        # Not before: where the manifest fails, the unwanted stay, and what left of them with them.
-        if list(self._snapshots) == kept:  # of one that came meanwhile nobody asked
+        # Only after the commit: if it fails, the snapshots stay, and so must their numbers in
+        # `left`.
+        if list(self._snapshots) == kept:  # else `copies` lacks those of a new snapshot
             self._membership.left &= copies
 
     def _find_wanted(
         self, cursors: list[SnapshotCursor], superseded: list[BitMap64]
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
-        """Of each snapshot one id that it has to keep, or -1; and all ids of those that keep one.
+        """For each snapshot, return a number that it must keep, or -1; and all numbers of needed
+        snapshots.
 
-        The last id: what is in somebody's hands comes back in about the order it was handed over.
+        The highest number is chosen: keys are done in about the order in which they were taken, so
+        it is needed longest.
         """
         found, copies = [], BitMap64()
         for cursor, stale in zip(cursors, superseded, strict=True):
@@ -454,15 +446,17 @@ class SnapshotStore:
     # Committing
 
     def checkpoint(self) -> None:
-        """The manifest says what has left, so that the journal need not."""
+        """Write a manifest with the departed keys, so that the journal is not needed for them."""
         self._start_task("checkpoint", self._checkpoint_steps())
 
     def _checkpoint_steps(self) -> Steps:
         yield from self._commit(first_journal=self._rotate_if_empty())
 
     def _rotate_if_empty(self) -> int:
-        """The first journal that counts after a commit, begun now: with nothing in a head, journals
-        so far have nothing to say that the manifest does not."""
+        """Return the first journal that is needed after a commit.
+
+        If the heads are empty, a new journal begins now: the manifest replaces the older ones.
+        """
         return self._first_journal if len(self._heads) or self.sealing else self._rotate_journal()
 
     def _rotate_journal(self) -> int:
@@ -476,7 +470,7 @@ class SnapshotStore:
         drop: list[SnapshotCursor] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
-        """Write a manifest with what holds now, let that be true here, remove what is over."""
+        """Write a manifest, then make its changes effective here and remove obsolete data."""
         while self._committing:
             yield None
         self._committing = True
@@ -485,10 +479,11 @@ class SnapshotStore:
             first = self._journal_after_seal if sealed else (first_journal or self._first_journal)
             first = max(first, self._first_journal)
             if self._journal is not None and first > self._first_journal:
-                # What was taken from a head and is not done is in no snapshot, and must not go
-                # with the journal that has it. What is taken from here on is in a later one.
+                # Keys that were taken from a head and are not done are in no snapshot. Copy them
+                # from the obsolete journals into the current one. Keys taken from now on are
+                # recorded in a later journal.
                 for taken in self._heads.taken.walk():
-                    self._journal.flush()  # before: else it could be lost with a long backlog
+                    self._journal.flush()  # first, because a long backlog may be dropped
                     data = b"".join([put(key, edge, 0) for key, edge in taken])
                     self._journal.write(data)
                     self._journal.flush()
@@ -562,7 +557,7 @@ class SnapshotStore:
                     remove()
             except StoreError as error:
                 self._garbage += garbage[at:]
-                logger.warning("what is over could not be removed, tried again later: %s", error)
+                logger.warning("obsolete data could not be removed, retrying later: %s", error)
                 return
             yield
 
@@ -573,7 +568,7 @@ class SnapshotStore:
             self.error = self.failed[name] = error
             self._retry_at[name] = self._clock() + self._limits.retry_s
             logger.warning(
-                "to %s snapshots failed; every id is still in memory, and it is tried again: %s",
+                "snapshot task %s failed and will be retried; every id is still in memory: %s",
                 name,
                 error,
             )

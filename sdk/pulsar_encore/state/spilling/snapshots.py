@@ -1,8 +1,8 @@
-"""The snapshots, in order of what is due next in them.
+"""`Snapshots`: the snapshots of an index, ordered by their next due times.
 
-Owns which segment is resident, and what becomes of one that cannot be read. A heap has one lower
-bound for each snapshot, looked at again when it comes to the front: so the earliest due time is
-exact and only segments that are near it are read. Invariant: what is handed over is live.
+A heap has a lower bound for each snapshot, which is updated when it reaches the front. The earliest
+due time is therefore exact, and only segments that are nearly due are read. Only live keys are
+returned.
 """
 
 from __future__ import annotations
@@ -33,13 +33,10 @@ _MAX_RETRY_DELAY_MS: Final = 60_000
 
 
 class Snapshots:
-    """Snapshots of one index.
+    """The snapshots of one index.
 
     Args:
-        store: Where they are.
-        membership: What of them is tracked.
-        metrics: Counts loads.
-        rescue: Told of ids whose segment cannot be read: the last due time of it, the numbers.
+        rescue: Called for a corrupted segment with its latest due time and its numbers.
     """
 
     def __init__(
@@ -55,9 +52,9 @@ class Snapshots:
         self._on_rescued = rescue
         self._cursors: dict[int, SnapshotCursor] = {}
         self._fronts: list[tuple[int, int]] = []  # (lower bound, generation)
-        self._queued_generations: set[int] = set()  # generations in there
-        self._reads = 0  # segments that a call waited for
-        self.ended: set[int] = set()  # generations of which everything was handed over
+        self._queued_generations: set[int] = set()  # generations in `_fronts`
+        self._reads = 0  # segments that were not read in advance
+        self.ended: set[int] = set()  # generations that are completely handed over
 
     def __len__(self) -> int:
         return len(self._cursors)
@@ -66,29 +63,27 @@ class Snapshots:
         return iter(self._cursors.values())
 
     def add(self, cursor: SnapshotCursor) -> None:
-        """One more; of one that is being filled, before there is anything in it."""
+        """Add a snapshot, which is empty if it is still being filled."""
         self._cursors[cursor.generation] = cursor
         self.update_front(cursor)
 
     def update_front(self, cursor: SnapshotCursor) -> None:
-        """One that is being filled has something in front that it had not."""
+        """Queue a snapshot that is being filled once it has a front row."""
         if cursor.edge >= 0 and cursor.generation not in self._queued_generations:
             heappush(self._fronts, (cursor.edge, cursor.generation))
             self._queued_generations.add(cursor.generation)
 
     def remove(self, cursors: Iterable[SnapshotCursor]) -> None:
-        """These count no longer."""
         for cursor in cursors:
             self._cursors.pop(cursor.generation, None)
             self.ended.discard(cursor.generation)
 
     def stored(self, cursor: SnapshotCursor) -> None:
-        """One that was being filled is in the store."""
         if cursor.edge < 0:
             self.ended.add(cursor.generation)
 
     def count_unneeded(self) -> int:
-        """How many of those that ended may be over: of the others an id is known that is wanted."""
+        """Return how many snapshots in `ended` have no known number that they must keep."""
         return sum(not self._still_needed(self._cursors[generation]) for generation in self.ended)
 
     def _still_needed(self, cursor: SnapshotCursor) -> bool:
@@ -98,25 +93,24 @@ class Snapshots:
         return number not in cursor.superseded or number in cursor.superseded_uncommitted
 
     def clear(self) -> None:
-        """None at all."""
         self._cursors.clear()
         self._fronts.clear()
         self._queued_generations.clear()
         self.ended.clear()
 
     def supersede(self, numbers: BitMap64, newest: SnapshotCursor) -> None:
-        """The newest one has ids of which older ones have a copy that was left."""
+        """Mark numbers as stale in all snapshots except the newest one, which has them now."""
         for cursor in self._cursors.values():
             if cursor is not newest:
                 cursor.supersede(numbers)
 
-    # What is due
+    # Due keys
 
     def next_due(self, now_ms: int | None = None) -> int | None:
-        """The earliest time at which something live is due; None when nothing is.
+        """Return the earliest time at which a live key is due, or None.
 
         Args:
-            now_ms: What is due by then is made ready to be taken.
+            now_ms: If given, prepare the rows that are due by then for `take`.
         """
         fronts = self._fronts
         while fronts:
@@ -133,7 +127,7 @@ class Snapshots:
                 if self._membership.any_live(cursor.front()):
                     return edge
                 cursor.drop()
-            elif cursor.next >= len(cursor.firsts):  # what is due next is not cut yet
+            elif cursor.next >= len(cursor.firsts):  # the next row is in a segment that is not cut
                 assert cursor.cutter is not None
                 live = self._membership.any_live(cursor.cutter.rows[0][1])
                 if live and (now_ms is None or now_ms < bound):
@@ -146,16 +140,10 @@ class Snapshots:
         return None
 
     def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[SnapshotCursor] | None:
-        """Return the snapshots with something live at the earliest edge, made ready for `take`.
+        """Return the snapshots with live keys at the earliest edge, prepared for `take`.
 
-        Args:
-            edge: The earliest edge.
-            now_ms: The time.
-            most: Segments that may be read now.
-
-        Returns:
-            None if more segments have to be read. Those that were read stay in memory, so each call
-            needs fewer.
+        None if that needs more than `most` reads of segments. Segments that were read stay in
+        memory, so each call needs fewer.
         """
         found = []
         before = self._reads
@@ -170,16 +158,15 @@ class Snapshots:
         return [self._cursors[generation] for _, generation in found] if enough else None
 
     def in_order(self, cursor: SnapshotCursor) -> Iterator[MessageKey]:
-        """Iterate over the live keys of the row in front, in order of ledger, entry and index.
+        """Iterate over the live keys of the front row, in order of ledger, entry and index.
 
-        Keys of the same edge that are in the next segment of the snapshot are not among them. They
-        are higher.
+        The next segment of the snapshot may have further, higher keys of the same edge.
         """
         key_of, live = self._membership.slots.key_of, self._membership.live
         return (key_of(number) for number in self._row_in_key_order(cursor) if number in live)
 
     def _row_in_key_order(self, cursor: SnapshotCursor) -> Numbers:
-        """The row in front in order of keys; some of it may not be live."""
+        """Return the front row in key order. Some of its numbers may not be live."""
         segment = cursor.resident
         assert segment is not None
         if not segment.in_key_order:
@@ -189,15 +176,8 @@ class Snapshots:
         return segment.front()
 
     def take(self, cursor: SnapshotCursor, limit: int) -> Numbers:
-        """Take the lowest live keys of the row in front of a snapshot that is ready.
-
-        Args:
-            blob: The snapshot.
-            limit: The most keys to take.
-
-        Returns:
-            Their numbers, rising.
-        """
+        """Take the lowest live keys of a prepared front row, at most `limit`. Return their
+        numbers."""
         row = cursor.front()
         if limit >= len(row):
             numbers = array("Q", sorted(self._membership.select_live(row)))
@@ -237,7 +217,7 @@ class Snapshots:
         cursor.pause_ms = min(2 * cursor.pause_ms or _MIN_RETRY_DELAY_MS, _MAX_RETRY_DELAY_MS)
         cursor.blocked_until = now_ms + cursor.pause_ms
         logger.warning(
-            "segment %d of snapshot %d could not be read, its ids wait for another try: %s",
+            "segment %d of snapshot %d could not be read, and will be retried: %s",
             cursor.next,
             cursor.generation,
             error,
@@ -250,8 +230,11 @@ class Snapshots:
             return Segment(self._store.segment(cursor.generation, number))
 
     def _rescue(self, cursor: SnapshotCursor, error: StateDamagedError, now_ms: int) -> None:
-        """A segment is not what was written: its ids are those of the snapshot that are in no other
-        segment of it; they come due at the last time that one of them may have been due."""
+        """Give up a corrupted segment, and pass its keys to `rescue`.
+
+        Its keys are those of the snapshot that are in no other segment. They come due at the latest
+        time at which one of them may have been due.
+        """
         try:
             meta = snapshot.decoded(
                 self._store.meta(cursor.generation), f"snapshot {cursor.generation}"
@@ -281,10 +264,10 @@ class Snapshots:
         self._on_rescued(latest, ids.to_array())
 
     def to_fetch(self) -> SnapshotCursor | None:
-        """Return a snapshot whose next segment should be read in advance, or None.
+        """Return a snapshot with a segment that should be read in advance, or None.
 
-        Looks at the snapshots whose keys are due first, as far as is known. There are several where
-        one due time has more keys than a head.
+        Considers the snapshots with the earliest known due time. There are several if one due time
+        has more keys than a head.
         """
         fronts = self._fronts
         at, first = [0], fronts[0][0] if fronts else 0
@@ -298,11 +281,10 @@ class Snapshots:
         return None
 
     def fetch(self, cursor: SnapshotCursor) -> Steps:
-        """Read the segment after the resident one."""
         number = cursor.next
         try:
             segment = yield ThreadTasks(self._read_in_thread(cursor, number))
-        except StoreError:  # whoever needs it reads it again, and judges
+        except StoreError:  # the segment is read again when it is needed, which handles errors
             cursor.not_fetched = number
             return
         if cursor.next == number:
@@ -316,7 +298,7 @@ class Snapshots:
         return segment
 
     def check(self) -> None:
-        """Walk the invariants; for tests."""
+        """Check the invariants, for tests."""
         bounds = {generation: bound for bound, generation in self._fronts}
         assert len(bounds) == len(self._fronts) and bounds.keys() == self._queued_generations
         found = BitMap64()

@@ -1,11 +1,12 @@
-"""`SpillingIndex`: a due index of which most is on disk, after Pulsar's PIP-195.
+"""`SpillingIndex`: a due index that keeps most keys on disk, after Pulsar's PIP-195.
 
-Owns the `DueIndex` calls. What is added goes to a mutable head in memory, of which a journal can
-keep a copy; a full head becomes an immutable snapshot, cut into segments by due time, of which the
-one that is next is in memory. Invariants: a key is in a head or live in `Membership`, never both;
-what `pop_due` took is on disk until `done`. Refuses to know what time it is: due times are of the
-caller's clock, and a durable index wants one that goes on after a restart, the wall clock. Set
-back, such a clock lets what waits wait longer by that much; nothing is lost and nothing is early.
+New keys go to a *head* in memory, and to a journal if there is one. A full head is sealed: it
+becomes an immutable snapshot of segments, ordered by due time. Only the segment that is due next is
+in memory. A key is in a head or live in `Membership`, never both. Keys taken by `pop_due` stay on
+disk until `done`.
+
+Due times are on the caller's clock. A durable index needs the wall clock, which continues after a
+restart. If that clock is set back, keys wait longer by as much; no key is lost or early.
 """
 
 from __future__ import annotations
@@ -35,55 +36,67 @@ from .snapshots import Snapshots
 from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks
 
-_MAX_READS: Final = 8  # segments that one call reads: 4 ms or so
-_MAX_CALLS_PER_STEP: Final = 16  # calls between two steps of what else is to be done
+_MAX_READS: Final = 8  # segments that one call reads, about 4 ms
+_MAX_CALLS_PER_STEP: Final = 16  # calls between two steps of other work
 
 
 class SpillingIndex:
-    """A `DueIndex` that keeps in memory what is due soon, and a bit or so for each other key.
+    """A `DueIndex` with the keys that are due soon in memory, and about one bit for any other key.
 
-    A context manager, which closes it. A key is (ledger, entry, batch index), the last -1 for a
-    message that is its entry; a due time is in ms, rounded up to a bucket of ``2**bits`` ms.
+    A context manager. A key is (ledger, entry, batch index); the batch index is -1 for an unbatched
+    message. Due times are in ms, rounded up to a bucket of ``2**bits`` ms. Only one thread may use
+    the index.
 
-    One thread calls it. It goes on where an index before it on the same store was: `close` it, or
-    let it crash. Without a journal, a crash loses what was added since the last `flush` or
-    snapshot, and what was taken before it was in one (the broker has both still); and it forgets
-    what was discarded or done since then, which comes due again.
+    An index continues where an earlier one on the same store was closed or crashed. Without a
+    journal, a crash loses keys that were added since the last `flush` or snapshot, and taken keys
+    that were in no snapshot yet; the broker still has the messages. It also forgets keys that were
+    discarded or done since then, so they come due again.
 
     Args:
-        blobs: Where it spills to; closed with the index.
-        min_index_count_per_bucket: Ids in the head that make a snapshot (Pulsar:
+        blobs: The store. It is closed with the index.
+        min_index_count_per_bucket: Keys in the head that make a snapshot (Pulsar:
             delayedDeliveryMinIndexCountPerBucket).
-        max_time_step_per_bucket_snapshot_segment_seconds: A segment spans no more
+        max_time_step_per_bucket_snapshot_segment_seconds: Maximum time span of a segment
             (delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds).
-        max_indexes_per_bucket_snapshot_segment: Ids in a segment; -1: any number
+        max_indexes_per_bucket_snapshot_segment: Maximum keys in a segment; -1: any number
             (delayedDeliveryMaxIndexesPerBucketSnapshotSegment).
-        max_num_buckets: More snapshots than that are merged; -1: never
+        max_num_buckets: If there are more snapshots, they are merged; -1: never
             (delayedDeliveryMaxNumBuckets).
-        journal: Whether the head is written to a journal as it changes.
-        fsync: When what is written is to survive a loss of power, as it always does the death of
-            the process: ``"always"`` before the call returns; ``"interval"`` after
-            `fsync_interval_s` at most, if there are calls; ``"none"`` when the system likes.
+        journal: Whether changes of the head are written to a journal.
+        fsync: When writes survive a loss of power; they always survive the death of the process.
+            ``"always"``: before the call returns. ``"interval"``: after at most `fsync_interval_s`,
+            if there are calls. ``"none"``: when the system writes them.
         fsync_interval_s: See `fsync`.
-        max_journal_bytes: A longer journal is made unnecessary by a snapshot.
-        retry_s: How long to wait after a write that failed before it is tried again.
-        executor: What may take long runs there, such as a thread of its own; None: in small steps
-            within the calls, as with one that was shut down. It stays the caller's.
-        clock: Seconds, of any origin; for intervals.
-        transient: The store is empty and ends with this index. No journal and no manifest are
-            written, and nothing is synced. `close` writes nothing and does not wait for a step that
-            runs in the executor; `blobs` are closed when that step has ended.
-        on_work: Called when work in steps begins: call `maintain` again and again until it returns
-            False. Without that, other calls do the work. Also, a `pop_due` with a limit below the
-            number of ids may then hand over fewer than are due, even none, because it reads only a
-            few segments in a call. `next_due` says that ids are still due.
+        max_journal_bytes: A longer journal is replaced by a snapshot.
+        retry_s: Delay before a failed write is retried.
+        executor: Runs long work, for example on a thread of its own. With None, or after it was
+            shut down, the work is done in small steps within the calls. The index never shuts it
+            down.
+        clock: Seconds since any origin, for intervals.
+        transient: The store is empty and ends with this index. There is no journal, no manifest and
+            no fsync. `close` writes nothing and does not wait for a step in the executor; `blobs`
+            are closed when that step has ended.
+        on_work: Called when work in steps begins: then call `maintain` until it returns False.
+            Otherwise, other calls do the work. A `pop_due` with a limit below the number of keys
+            may then return fewer keys than are due, even none, because one call reads only a few
+            segments; `next_due` shows that keys are still due.
 
     Raises:
-        ConfigurationError: An argument is out of range.
-        StateInUseError: The store is somebody else's, who is named.
-        StateDamagedError: What is stored is not what was written.
-        StateFormatError: It was written by another version, or by something else.
-        StoreError: It could not be opened or read.
+        ConfigurationError: if an argument is out of range.
+        StateInUseError: if the store has another owner. The text names it.
+        StateDamagedError: if stored data is corrupted.
+        StateFormatError: if another version, or another program, wrote the store.
+        StoreError: if the store cannot be opened or read.
+
+    Example:
+        Take due keys, and continue after a restart::
+
+            with SpillingIndex(DirectoryBlobs("/var/lib/orders/due")) as index:
+                index.add((ledger, entry, -1), due_ms, 0)
+                batch = index.pop_due(now_ms)
+                for key in batch:
+                    handle(key)
+                index.done(batch)
     """
 
     def __init__(
@@ -209,11 +222,11 @@ class SpillingIndex:
         return key in self._heads or key in self._membership
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; True when it is new. One already tracked stays where it is.
+        """Track a key. Return False if it is tracked already; then its due time stays.
 
         Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
-            ClosedError: The index is closed.
+            ConfigurationError: if the key, `due_ms` or `bits` is missing or out of range.
+            ClosedError: if the index is closed.
         """
         self._check_open()
         try:
@@ -225,7 +238,7 @@ class SpillingIndex:
     def _add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         old = self._heads.old
         if key in self._membership or (old is not None and key in old):
-            self._heads.head.discard(key)  # judges the key; it is not there
+            self._heads.head.discard(key)  # only checks the key: the head does not have it
             bucket_edge(due_ms, bits)
             return False
         if not self._heads.head.add(key, due_ms, bits):
@@ -236,11 +249,11 @@ class SpillingIndex:
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Give a key another due time, tracking it when it was not; True when it was.
+        """Set the due time of a key, and track it if necessary. Return whether it was tracked.
 
         Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
-            ClosedError: The index is closed.
+            ConfigurationError: if the key, `due_ms` or `bits` is missing or out of range.
+            ClosedError: if the index is closed.
         """
         self._check_open()
         try:
@@ -258,11 +271,11 @@ class SpillingIndex:
         return was
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; True when it was tracked.
+        """Stop tracking a key. Return whether it was tracked.
 
         Raises:
-            ConfigurationError: The key is out of range, or is none.
-            ClosedError: The index is closed.
+            ConfigurationError: if the key is missing or out of range.
+            ClosedError: if the index is closed.
         """
         self._check_open()
         before = self._membership.departed
@@ -279,10 +292,10 @@ class SpillingIndex:
         return gone
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget the entry's whole key and all its batch indexes; returns how many there were.
+        """Stop tracking all keys of an entry. Return how many there were.
 
         Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
+            ConfigurationError: if `ledger` or `entry` is out of range.
         """
         self._check_open()
         before = self._membership.departed
@@ -295,10 +308,10 @@ class SpillingIndex:
         return gone
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key of this entry and of all before it; returns how many there were.
+        """Stop tracking all keys of an entry and of all before it. Return how many there were.
 
         Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
+            ConfigurationError: if `ledger` or `entry` is out of range.
         """
         self._check_open()
         before = self._membership.departed
@@ -311,7 +324,7 @@ class SpillingIndex:
         return gone
 
     def next_due(self) -> int | None:
-        """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
+        """Return the earliest time at which `pop_due` returns a key, or None if no key waits."""
         edge = self._heads.next_due()
         if not self._membership:
             return edge
@@ -321,22 +334,22 @@ class SpillingIndex:
         return min(edge, other)
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Take what is due at `now_ms`, the earliest bucket first; on disk it is until `done`.
+        """Take the keys due at `now_ms`, the earliest bucket first. They stay on disk until `done`.
 
-        A limit that ends within a bucket takes its lowest keys: by ledger, entry and batch index,
-        wherever they are kept.
+        If the limit ends within a bucket, the keys with the lowest ledger, entry and batch index
+        are taken.
 
-        A segment that cannot be read is tried again, at first after a second: what is in it comes
-        later. One that is damaged is given up, and its ids, which are known from elsewhere, come
-        due at the last time that one of them was.
+        A segment that cannot be read is retried, at first after 1 s, and its keys come later. A
+        corrupted segment is given up. Its keys are known from the snapshot's meta, and come due
+        together at the latest time at which one of them may have been due.
 
         Args:
-            now_ms: The time in milliseconds, on the clock of the due times.
-            limit: At most so many keys; what is left stays due.
+            now_ms: The time in ms, on the clock of the due times.
+            limit: Maximum number of keys. Further ones stay due.
 
         Raises:
-            ConfigurationError: `limit` is negative.
-            ClosedError: The index is closed.
+            ConfigurationError: if `limit` is negative.
+            ClosedError: if the index is closed.
         """
         if limit is not None:
             _check_integer("limit", limit, 0)
@@ -359,13 +372,13 @@ class SpillingIndex:
         return batch
 
     def _take(self, edge: int, now_ms: int, limit: int, into: DueBatch) -> int:
-        """Take keys of the earliest edge; returns how many."""
+        """Take keys of the earliest edge. Return how many."""
         snapshots, heads = self._snapshots, self._heads
         parts: list[DueBatch] = []
         left = limit
         while left:
-            # First: of a damaged segment it puts the keys into the head.
-            # To read 200 segments takes 80 ms, as for 10 million ids of delays up to a week.
+            # Before the heads, because the keys of a corrupted segment move into the head. Reading
+            # 200 segments, as for 10 million keys with delays up to a week, takes 80 ms.
             most = _MAX_READS if self._in_steps and left < len(self) else None
             cursors = snapshots.ready(edge, now_ms, most) if self._membership else []
             if cursors is None:
@@ -396,8 +409,8 @@ class SpillingIndex:
     ) -> list[int]:
         """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
 
-        The count ends where a snapshot has no more keys in its segment in front: there may be more
-        keys of the same edge in the next one.
+        The count ends where a snapshot has no more keys in its front segment: the next segment may
+        have more keys of the same edge.
         """
         counts = [0] * len(holders)
         streams = []
@@ -424,16 +437,17 @@ class SpillingIndex:
         return counts
 
     def done(self, batch: DueBatch) -> None:
-        """What was taken is seen to: it does not come again after a crash.
+        """Confirm taken keys: they do not come due again after a crash.
 
-        This goes by keys. One that was added again and taken again is seen to with either batch.
+        Only the keys count, not the batch: a key that was added and taken again is confirmed by
+        either of its batches.
         """
         self._check_open()
         membership, heads = self._membership, self._heads
         numbers = membership.taken_numbers(batch)
         keys = heads.mark_done(batch)
         if self._journal is not None and (numbers or keys):
-            if len(numbers) + len(keys) < len(batch):  # the rest is in a head again
+            if len(numbers) + len(keys) < len(batch):  # the other keys are in a head again
                 batch = merge_batches([membership.slots.batch(numbers), _batch(keys)])
             self._journal.write(records.done(batch))
         if membership.shadowed:
@@ -444,7 +458,7 @@ class SpillingIndex:
         self._tick()
 
     def clear(self) -> None:
-        """Forget everything. What is stored is removed in the steps that follow."""
+        """Stop tracking all keys. Later steps remove the stored data."""
         self._check_open()
         if not (len(self._snapshots) or self._heads or self._heads.taken or self._tasks):
             return
@@ -457,7 +471,7 @@ class SpillingIndex:
         self._snapshot_store.checkpoint()
 
     def _check(self) -> None:
-        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
+        """Check every invariant, for tests."""
         self._heads._check()
         self._membership.check()
         self._snapshots.check()
@@ -467,18 +481,18 @@ class SpillingIndex:
     # The store
 
     def flush(self) -> None:
-        """Return when all that was called would survive a loss of power; with ``fsync="none"``, the
-        death of the process.
+        """Return when all changes survive a loss of power.
 
-        With a journal that is to write and sync it, also what an index before this one had not
-        synced. Without one, or where the journal fails, the head becomes a snapshot, however small.
+        With ``fsync="none"``, return when they survive the death of the process. A journal is
+        written and synced, including writes of an earlier index. Without one, or if it fails, the
+        head becomes a snapshot, however small.
 
         Raises:
-            StoreError: Some of it could not be written or synced. It is in memory, and tried again.
+            StoreError: if a write or sync failed. The changes are in memory, and are retried.
         """
         self._check_open()
         if self._journal is not None:
-            with suppress(StoreError):  # a snapshot may find room where the journal does not
+            with suppress(StoreError):  # a snapshot may fit where the journal does not
                 self._journal.flush()
                 self._journal.sync()
             if not self._journal.waiting:
@@ -497,12 +511,14 @@ class SpillingIndex:
                 raise snapshot_store.error
 
     def close(self) -> None:
-        """Flush, and give the store free; a long head is sealed, so that a start need not read it
-        from the journal. Again is nothing.
+        """Flush, and release the store. A second call does nothing.
+
+        A long head is sealed, so that the next start need not read it from the journal.
 
         Raises:
-            StoreError: As of `flush`. What could not be written is gone now: what was added may not
-                be there at the next start, what was settled may come again. The store is free.
+            StoreError: as `flush` does. Unwritten changes are lost: added keys may be missing at
+                the next start, and discarded or done keys may come due again. The store is
+                released.
         """
         if self._closed:
             return
@@ -510,7 +526,7 @@ class SpillingIndex:
             if self._transient:
                 return
             if self._journal is None:
-                self._heads.reclaim()  # what was taken of snapshots is due again by itself
+                self._heads.reclaim()  # taken keys of snapshots are still stored, and due again
             self.flush()
             if len(self._heads) > self._min_sealed:
                 self._tasks.finish()
@@ -524,10 +540,9 @@ class SpillingIndex:
             self._tasks.when_ended(self._blobs.close)
 
     def maintain(self) -> bool:
-        """Do a bounded bit of what is to be done in the store; True when there is more.
+        """Do a bounded step of work in the store. Return whether there is more.
 
-        Calls do it as well, some of them; this is for an owner who has a moment to spare, and for
-        one that makes no calls for long.
+        Some other calls do this too. It is for owners with spare time, or with few other calls.
         """
         self._check_open()
         self._tasks.step()
@@ -539,7 +554,7 @@ class SpillingIndex:
         return bool(self._tasks)
 
     def statistics(self) -> SpillingStatistics:
-        """What it has and what it did so far."""
+        """Return counts for monitoring."""
         journal, metrics = self._journal, self._metrics
         return SpillingStatistics(
             bucket_total=len(self._snapshots) + 1,
@@ -609,7 +624,7 @@ def _check_integer(name: str, value: int, minimum: int) -> None:
 
 
 def _check_arguments(key: object, due_ms: object = 0, bits: object = 0) -> None:
-    """What an application handed in that made no sense, by name."""
+    """Raise ConfigurationError with the name of the argument that is not valid."""
     if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(n, int) for n in key)):
         raise ConfigurationError(
             "a key is (ledger, entry, batch index), the last -1 for a message that is its entry, "
