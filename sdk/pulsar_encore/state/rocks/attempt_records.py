@@ -256,7 +256,6 @@ class AttemptRecords:
     def _record_and_mask(
         self, key: MessageKey, size: int, fingerprint: int
     ) -> tuple[EntryRecord, int]:
-        """Return the record of a message's entry, new if necessary, and the message's mask."""
         index = key[2]
         if size <= index:
             size = index + 1
@@ -312,7 +311,6 @@ class AttemptRecords:
         return len(self._waiting)
 
     def entries_waiting(self) -> list[tuple[EntryKey, EntryRecord]]:
-        """Return entries with a message that waits and their readable records, in order."""
         found = ((key, self._record_of(key)) for key in sorted(self._waiting))
         return [(key, record) for key, record in found if record is not None and record.dues]
 
@@ -422,7 +420,7 @@ class AttemptRecords:
         return record.epoch < self._proven
 
     def drop_mismatched(self) -> None:
-        """Delete every suspect record now."""
+        """Delete suspect records now, and records with later mismatches at once."""
         self._proven = 0
         self._drop_suspects()
 
@@ -530,7 +528,6 @@ class AttemptRecords:
             self._journal.commit()
 
     def clear(self) -> None:
-        """Delete all records, as after a seek."""
         self._buffer.clear()
         self._buffered.clear()
         self._recent.clear()
@@ -598,7 +595,6 @@ class AttemptRecords:
 
     @property
     def only_buffered(self) -> int:
-        """The number of entries in memory only. Linear in the buffer."""
         return sum(key not in self._stored for key in self._buffer)
 
     def __len__(self) -> int:
@@ -723,7 +719,6 @@ class AttemptRecords:
             raise StoreError(f"attempts are counted in memory only: {trouble}") from trouble
 
     def _check(self) -> None:
-        """Check every invariant, for tests."""
         assert set(self._buffered) == self._buffer.keys()
         for key in self._waiting:
             known = self._record_of(key)
@@ -737,7 +732,6 @@ class AttemptRecords:
 
 
 def _checked(key: MessageKey, due_wall_ms: int, bits: int) -> tuple[EntryKey, int]:
-    """Return the entry of a key and the rounded due time, or raise ConfigurationError."""
     ledger, entry, index = key
     if (ledger | entry) >> MAX_ID_BITS or not -1 <= index <= MAX_BATCH_INDEX:
         raise ConfigurationError(

@@ -115,7 +115,6 @@ def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
 
 
 def clear_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
-    """Remove the due time of messages, of all with -1."""
     return record._replace(dues=_with_due_times(record.dues, mask)) if record.dues else record
 
 

@@ -42,7 +42,6 @@ class EntrySet:
             ids.add(key[1])
 
     def fill(self, ledger: int, entries: array[int]) -> None:
-        """Add many entries of one ledger at once."""
         ids = self._ledgers.get(ledger)
         if ids is None:
             self._ledgers[ledger] = BitMap64(entries)
@@ -50,7 +49,6 @@ class EntrySet:
             ids |= BitMap64(entries)
 
     def discard(self, key: EntryKey) -> bool:
-        """Remove an entry. Return whether it was in the set."""
         ids = self._ledgers.get(key[0])
         if ids is None or key[1] not in ids:
             return False
@@ -60,7 +58,6 @@ class EntrySet:
         return True
 
     def take_through(self, ledger: int, entry: int) -> list[EntryKey]:
-        """Remove the entry and all before it. Return those that were in the set."""
         taken: list[EntryKey] = []
         for each in [each for each in self._ledgers if each <= ledger]:
             ids = self._ledgers[each]

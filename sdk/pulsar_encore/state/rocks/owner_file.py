@@ -103,7 +103,6 @@ def _not_writable_error(database: Path, error: OSError) -> StoreError:
 
 
 def read_owner(folder: Path) -> Owner | None:
-    """Return the present or last owner of the directory, or None if unknown."""
     try:
         return Owner(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -111,7 +110,6 @@ def read_owner(folder: Path) -> Owner | None:
 
 
 def write_owner(folder: Path, owner: Owner) -> None:
-    """Replace the owner file. Raises OSError if it cannot be written."""
     new = folder / f"{_FILE}.new"
     new.write_text(json.dumps(asdict(owner)), encoding="utf-8")
     new.replace(folder / _FILE)

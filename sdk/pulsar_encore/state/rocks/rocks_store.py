@@ -232,7 +232,6 @@ class RocksStore:
         self._opened.forget(subscription, of)
 
     def topics(self, subscription: str) -> list[str]:
-        """Return the full names of the topics and partitions stored for a subscription."""
         return self._opened.topics(subscription)
 
     def one_batch(self) -> WriteJournal:
@@ -389,8 +388,6 @@ class TopicStore:
 
 
 class _Core:
-    """An open directory, shared by all its uses in the process."""
-
     def __init__(
         self,
         path: Path,
@@ -622,7 +619,6 @@ class _Core:
 
 
 def _close_abandoned(opening: asyncio.Future[RocksStore]) -> None:
-    """Close a directory whose opening was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         threading.Thread(target=opening.result().close, name="pulsar-encore-state").start()
 
@@ -658,7 +654,6 @@ _slots_lock: Final = threading.Lock()
 
 @contextmanager
 def _exclusive_slot(path: Path) -> Iterator[_Slot]:
-    """Hold the slot of a directory while it is opened or closed."""
     with _slots_lock:
         slot = _slots.get(path) or next((s for s in _slots.values() if s.is_in(path)), None)
         if slot is None or slot.pid != os.getpid():  # a child may not use its parent's directory

@@ -72,7 +72,6 @@ def salvage(path: Path, before: Owner | None) -> None:
 
 
 def salvaged(path: Path) -> Path:
-    """Return the temporary path of the new database."""
     return path.with_name(f"{path.name}.salvaged")
 
 
@@ -84,7 +83,6 @@ def _aside_path(path: Path) -> Path:
 
 
 def _build_new(path: Path, new: Path, before: Owner | None) -> int:
-    """Build the new database. Return the number of its records and due times."""
     shutil.rmtree(new, ignore_errors=True)
     database = Database(new)
     try:

@@ -110,7 +110,6 @@ class StateReader:
                 self.unreadable += 1
 
     def record(self, source: int, ledger: int, entry: int) -> EntryRecord | None:
-        """Return the record of one entry, or None if it is missing or unreadable."""
         value = self._database.get(STATE, entry_key(source, ledger, entry))
         if value is None:
             return None

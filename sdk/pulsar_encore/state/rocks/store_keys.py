@@ -36,7 +36,6 @@ def due_key(due_ms: int, source: int, key: MessageKey) -> bytes:
 
 
 def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
-    """Return due time, topic number and message key, or raise ValueError."""
     if len(data) != _DUE.size:
         raise ValueError(f"a due key has {_DUE.size} bytes, not {len(data)}")
     due_ms, source, ledger, entry, index = _DUE.unpack(data)
@@ -53,7 +52,6 @@ def entry_key(source: int, ledger: int, entry: int) -> bytes:
 
 
 def read_entry_key(data: bytes) -> tuple[int, int, int]:
-    """Return topic number, ledger and entry, or raise ValueError."""
     if len(data) != _ENTRY.size:
         raise ValueError(f"an entry key has {_ENTRY.size} bytes, not {len(data)}")
     source, ledger, entry = _ENTRY.unpack(data)
@@ -98,7 +96,6 @@ def source_key(topic: str, subscription: str, consumer: str) -> bytes:
 
 
 def read_source_key(data: bytes) -> tuple[str, str, str]:
-    """Return topic, subscription and consumer, or raise ValueError."""
     topic, subscription, consumer = data.removeprefix(SOURCE_PREFIX).decode().split("\0")
     return topic, subscription, consumer
 
@@ -109,7 +106,6 @@ def openings(opened: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_openings(data: bytes) -> list[tuple[int, int]]:
-    """Decode `openings`, or raise ValueError."""
     if len(data) % _OPENING.size:
         raise ValueError(f"a list of openings has pairs of numbers, not {len(data)} bytes")
     return list(_OPENING.iter_unpack(data))
@@ -120,7 +116,6 @@ def number(value: int) -> bytes:
 
 
 def read_number(data: bytes) -> int:
-    """Decode a number of `meta`, or raise ValueError."""
     if len(data) != _U64.size:
         raise ValueError(f"a number has {_U64.size} bytes, not {len(data)}")
     value: int = _U64.unpack(data)[0]

@@ -228,7 +228,6 @@ def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecor
 
 
 def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
-    """Iterate over numbers and names of all topics, without those that cannot be decoded."""
     for data, value in database.scan(META, SOURCE_PREFIX, SOURCE_PREFIX + b"\xff"):
         try:
             yield read_number(value), read_source_key(data)

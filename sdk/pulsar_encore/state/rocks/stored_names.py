@@ -23,7 +23,6 @@ NAMES_FILE: Final = "sources"
 
 
 def read_names(folder: Path) -> dict[int, StoredTopic]:
-    """Return the names by number. Empty if the file is missing."""
     names: dict[int, StoredTopic] = {}
     try:
         lines = (folder / NAMES_FILE).read_bytes().splitlines()

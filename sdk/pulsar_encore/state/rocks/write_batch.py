@@ -79,14 +79,12 @@ class WriteBatch:
             del points[key]
 
     def find(self, family: int, key: bytes) -> tuple[bool, bytes | None]:
-        """Return whether this batch puts or deletes a key, and the value it puts."""
         points = self.points[family]
         if key in points:
             return True, points[key]
         return any(start <= key < stop for start, stop in self.ranges[family].items()), None
 
     def merge(self, newer: WriteBatch) -> None:
-        """Add a batch that is newer than this one."""
         for family, ranges in enumerate(newer.ranges):
             if ranges:
                 self.delete_ranges(family, ranges.items())
@@ -103,7 +101,6 @@ class WriteBatch:
         return part
 
     def forget(self, part: WriteBatch) -> None:
-        """Remove the operations that `first` returned."""
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             for start in some:
                 del spans[start]

@@ -61,7 +61,6 @@ class WriteJournal:
         self._now.points[family][key] = value
 
     def write(self, family: int, key: bytes, value: bytes) -> None:
-        """Write a key and commit."""
         points = self._now.points[family]
         points[key] = value
         if self._depth:
@@ -197,5 +196,4 @@ class WriteJournal:
 
     @property
     def waiting(self) -> int:
-        """The number of puts and deletes that are in memory only."""
         return len(self._now) + len(self._late) + len(self._unwritten)

@@ -161,7 +161,6 @@ class HeadJournal:
         self._mark_synced(marks)
 
     def sync(self) -> None:
-        """Sync all journals at once. Raises StoreError if that fails."""
         marks = self._marks(0)
         for _ in self._sync(marks):
             pass

@@ -33,11 +33,9 @@ class TakenKeys:
         self._parts = [TimeBucketIndex()]
 
     def put(self, key: MessageKey, edge: int) -> None:
-        """Add a key and the time at which it was due."""
         self._parts[-1].add(key, min(edge, MAX_DUE_MS), 0)
 
     def discard(self, key: MessageKey) -> bool:
-        """Remove a key. Return whether it was there."""
         for part in self._parts:
             if part.discard(key):
                 return True
@@ -68,7 +66,6 @@ class TakenKeys:
         self._parts = [after]
 
     def check(self) -> None:
-        """Check the invariants, for tests."""
         for part in self._parts:
             part._check()
         keys = [key for part in self._parts for _, key in part.keys_through(_MAX_ID, _MAX_ID)]
@@ -95,7 +92,6 @@ class Heads:
         return key in self.head or (self.old is not None and key in self.old)
 
     def rotate(self) -> TimeBucketIndex:
-        """Begin a new head. Return the old one."""
         assert self.old is None
         self.old, self.head = self.head, TimeBucketIndex()
         return self.old
@@ -132,12 +128,10 @@ class Heads:
         return edge
 
     def ready(self, edge: int) -> list[TimeBucketIndex]:
-        """Return the heads that have keys of the earliest edge."""
         both = (self.head, self.old)
         return [each for each in both if each is not None and each.next_due() == edge]
 
     def take(self, head: TimeBucketIndex, edge: int, limit: int) -> DueBatch:
-        """Take the lowest keys of the earliest edge from a head, at most `limit`."""
         batch = head.pop_due(edge, limit)
         if self._remembers_taken:
             for key in batch:

@@ -113,8 +113,6 @@ def _read_snapshots(
 
 
 class _Player(records.JournalReplay):
-    """Applies the records of the journals."""
-
     def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:
         self._heads = heads
         self._membership = membership

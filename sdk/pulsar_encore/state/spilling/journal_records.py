@@ -41,12 +41,10 @@ def gone(key: MessageKey) -> bytes:
 
 
 def entry_gone(ledger: int, entry: int) -> bytes:
-    """Encode that no key of an entry is tracked."""
     return record(_KEYED.pack(_ENTRY_GONE, 0, 0, 0, ledger, entry, 0))
 
 
 def through_gone(ledger: int, entry: int) -> bytes:
-    """Encode that no key of an entry, or of one before it, is tracked."""
     return record(_KEYED.pack(_THROUGH_GONE, 0, 0, 0, ledger, entry, 0))
 
 

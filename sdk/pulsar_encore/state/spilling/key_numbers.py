@@ -208,7 +208,6 @@ class Slots:
 
 
 def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Split ascending numbers by slot."""
     start, size = 0, len(numbers)
     while start < size:
         slot = numbers[start] >> BLOCK_BITS
@@ -264,7 +263,6 @@ def merge_groups(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence
 
 
 def as_range(entries: list[int]) -> Sequence[int]:
-    """Return ascending entries, as a range if they are consecutive."""
     if entries[-1] - entries[0] == len(entries) - 1:
         return range(entries[0], entries[-1] + 1)
     return entries

@@ -116,7 +116,6 @@ class Membership:
         self._len -= len(numbers)
 
     def taken_numbers(self, batch: DueBatch) -> Numbers:
-        """Return the numbers of a batch's keys that are taken and not done."""
         taken = self.taken
         if not taken:
             return array("Q")
@@ -166,7 +165,6 @@ class Membership:
         return False
 
     def leave_entry(self, ledger: int, entry: int) -> int:
-        """Stop tracking all keys of an entry. Return how many were live."""
         return self._leave_ranges(list(self.slots.of_entry(ledger, entry)))
 
     def leave_through(self, ledger: int, entry: int) -> int:
@@ -191,7 +189,6 @@ class Membership:
         return gone
 
     def select_shadowed(self, batch: DueBatch) -> DueBatch:
-        """Return the keys of a batch that are shadowed."""
         shadowed = self.shadowed
         known = self.slots.known(batch)
         return self.slots.batch(array("Q", [number for number in known if number in shadowed]))
@@ -221,7 +218,6 @@ class Membership:
         return self.left - self.shadowed
 
     def check(self) -> None:
-        """Check the invariants, for tests."""
         assert self._len == len(self.live)
         assert self.live.isdisjoint(self.taken) and self.live.isdisjoint(self.shadowed)
         assert self.taken.isdisjoint(self.shadowed)

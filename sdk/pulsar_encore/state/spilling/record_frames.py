@@ -18,7 +18,6 @@ _RECORD: Final = struct.Struct("<IHI")  # size, check of the size, CRC
 
 
 def framed(magic: bytes, body: bytes) -> bytes:
-    """Frame a whole value, such as a manifest."""
     return _FRAME.pack(magic, VERSION, 0, len(body), zlib.crc32(body)) + body
 
 

@@ -49,7 +49,6 @@ class SegmentWriter:
         self._count = 0
 
     def remaining(self) -> int:
-        """Return how many keys the next row may have."""
         return self._max_ids - self._count if self._max_ids > 0 else 1 << 16
 
     def add(self, edge: int, numbers: Numbers) -> None:
@@ -171,7 +170,6 @@ class Segment:
             at += 8 * size if self._form == _COLUMNS else size
 
     def rest(self) -> Iterator[int]:
-        """Iterate over the numbers that were not taken."""
         if self._rest is not None:
             yield from self._rest
         for row, (_, numbers) in enumerate(self.rows()):

@@ -121,7 +121,6 @@ class SnapshotStore:
         self._trimmed_at = 0
 
     def plan(self) -> None:
-        """Start the tasks that are due."""
         tasks, limits, membership = self._tasks, self._limits, self._membership
         journal = self._journal
         if journal is not None:
@@ -216,7 +215,6 @@ class SnapshotStore:
         yield from self._commit(add=cursor)
 
     def _fill_steps(self) -> Steps:
-        """Move the old head into segments, in order of due times."""
         membership = self._membership
         self._journal_after_seal = self._rotate_journal()
         old = self._heads.rotate()

@@ -298,7 +298,6 @@ class Snapshots:
         return segment
 
     def check(self) -> None:
-        """Check the invariants, for tests."""
         bounds = {generation: bound for bound, generation in self._fronts}
         assert len(bounds) == len(self._fronts) and bounds.keys() == self._queued_generations
         found = BitMap64()

@@ -372,7 +372,6 @@ class SpillingIndex:
         return batch
 
     def _take(self, edge: int, now_ms: int, limit: int, into: DueBatch) -> int:
-        """Take keys of the earliest edge. Return how many."""
         snapshots, heads = self._snapshots, self._heads
         parts: list[DueBatch] = []
         left = limit
@@ -471,7 +470,6 @@ class SpillingIndex:
         self._snapshot_store.checkpoint()
 
     def _check(self) -> None:
-        """Check every invariant, for tests."""
         self._heads._check()
         self._membership.check()
         self._snapshots.check()

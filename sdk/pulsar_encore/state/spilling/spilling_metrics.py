@@ -140,8 +140,6 @@ def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[M
 
 
 class SpillingMetrics:
-    """The counters of an index."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._succeed = dict.fromkeys(OPERATIONS, 0)
@@ -154,7 +152,6 @@ class SpillingMetrics:
 
     @contextmanager
     def counted(self, operation: str) -> Iterator[None]:
-        """Count the operation inside, and measure its time."""
         start = self._clock()
         try:
             yield

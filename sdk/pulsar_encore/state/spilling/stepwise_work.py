@@ -80,7 +80,6 @@ class Tasks:
         self._tasks.clear()
 
     def wait(self) -> None:
-        """Wait for the last steps of tasks that were stopped."""
         for future in self._stopped_futures:
             future.exception()
 
