@@ -1,7 +1,7 @@
 """Check that a database has every write of its last owner before it is opened for writing.
 
-RocksDB opens without an error if the end of its MANIFEST or a whole log is missing, and just has
-less data. A crash can leave the same files in some cases, but not in those that are detected here.
+RocksDB opens without an error if the end of its MANIFEST or a whole log is missing. A crash can
+leave the same files in some cases, but not in those that are detected here.
 """
 
 from __future__ import annotations

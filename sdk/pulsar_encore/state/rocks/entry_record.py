@@ -1,12 +1,11 @@
 """`EntryRecord`: delivery attempts and due times of the messages of one entry, and its fingerprint.
 
-A batch of a thousand messages has one record. Sets of messages are masks, encoded as runs, so that
-"all", "the first 300" and "all but three" take a byte or two each. An entry with a single message
-has a record of fixed size, because nearly all records are of such entries and each nack reads and
-writes one.
+A batch has one record. Sets of messages are masks, encoded as runs, so "all", "the first 300" and
+"all but three" take a byte or two each. An unbatched message has a record of fixed size, because
+nearly all records are of that kind and each nack reads and writes one.
 
-Masks of `groups` are disjoint, and its counts are not 0. Masks of `dues` are disjoint. Settled
-messages are in no other mask.
+Masks of `groups` are disjoint, with counts above 0. Masks of `dues` are disjoint. Settled messages
+are in no other mask.
 """
 
 from __future__ import annotations
@@ -324,11 +323,11 @@ def _decode_single(data: bytes, head: int) -> EntryRecord:
 
 
 def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
-    """Return whether a message is not expected any more, judged by the bytes of its record.
+    """Return whether a message is no longer expected, judged by the bytes of its record.
 
     A waiting message is stale if it was due before `before_ms`. Any other is stale if its first
-    delivery was before that, and its last one by an owner with an epoch lower than `old_epoch`. The
-    first delivery alone says little: a poison message may be redelivered for months.
+    delivery was before that, and its last one under an epoch below `old_epoch`. The first delivery
+    alone says little: a poison message may be redelivered for months.
     """
     try:
         if data[0] & 0x0F == _KIND_SINGLE:  # nearly always

@@ -3,9 +3,9 @@
 After a failed fsync, RocksDB refuses every later fsync of the same log. A second one would prove
 nothing: the kernel may have dropped the pages that it could not write. The database must be
 reopened, which replays the log into tables and syncs those. The thread requests that and retries
-until an fsync succeeds, even if nothing more is written.
+until an fsync succeeds, even without new writes.
 
-Only this thread syncs. A write that syncs would hold the GIL (see `database`).
+Only this thread syncs, because a write that syncs would hold the GIL (see `database`).
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class FsyncThread:
         pause_s = _PAUSE_S
         while True:
             with condition:
+                # Wait for a write. Then gather further writes for a moment, so that they share the
+                # fsync.
                 self._reopened = False
                 condition.wait_for(lambda: self._stopping or self._written > self._synced)
                 if not self._stopping:

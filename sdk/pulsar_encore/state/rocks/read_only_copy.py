@@ -1,9 +1,8 @@
 """Read a database without changing anything in its directory.
 
-rocksdict 0.3.29 writes `rocksdict-config.json` whenever it opens a database, even for reading.
-Users without write permission were refused, and on a full disk the database could not be read. It
-is therefore opened in a directory of symbolic links to its files, in which that file is a link to
-the null device.
+rocksdict 0.3.29 writes `rocksdict-config.json` even when it opens a database for reading, which
+fails without write permission and on a full disk. The database is therefore opened in a directory
+of links to its files, in which that file is a link to the null device.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """`RocksBlobs`: a `BlobStore` in RocksDB, for a spilling index without many files.
 
-All data is in one column family. The first byte of a key tells its kind: ``b`` the meta of a blob,
-by generation; ``s`` segments, by generation, attempt and number; ``j`` parts of journals, in order;
-``m`` the manifest. A blob exists once its ``b`` row does. That row names the attempt that wrote the
-segments, so a blob that is written again is either the old one or the new one. Checksums are
-RocksDB's.
+One column family has all data. The first byte of a key is its kind: ``b`` the meta of a blob, by
+generation; ``s`` segments, by generation, attempt and number; ``j`` parts of journals; ``m`` the
+manifest. A blob exists once its ``b`` row does. That row names the attempt that wrote the segments,
+so a blob that is written again is the old one or the new one. Checksums are RocksDB's.
 """
 
 from __future__ import annotations
@@ -269,9 +268,8 @@ class RocksBlobs:
     def _reopen(self, failed: Database) -> None:
         """Reopen the database: after a failed write or fsync, RocksDB accepts no more writes.
 
-        Reopening also replaces the fsync. RocksDB replays its log into tables and syncs those,
-        while a second fsync of the log would prove nothing: the kernel may have dropped the pages
-        that it could not write.
+        Reopening also replaces the fsync: RocksDB replays its log into tables and syncs those. A
+        second fsync of the log would prove nothing (see `fsync_thread`).
 
         Raises:
             StoreError: if there is no space, or the database cannot be opened. It can be read

@@ -480,7 +480,7 @@ class _Core:
         if at is None:
             at = max(self._rows, default=-1) + 1
             if at > MAX_SOURCES:
-                raise ConfigurationError(f"a store has no more than {MAX_SOURCES} sources")
+                raise ConfigurationError(f"a store has at most {MAX_SOURCES} topics")
         found = self._rows.get(at) or FoundRows()
         records = AttemptRecords(
             self.journal,

@@ -1,9 +1,8 @@
 """Salvage a corrupted state directory: keep every record that can be read.
 
-The corrupted database is renamed, never changed or deleted. A new database gets its readable rows,
-from both ends of each family. A scan over several tables stops at the first corrupted one. RocksDB
-therefore repairs a copy without the corrupted tables, and the new database gets the remaining rows
-from that copy.
+The corrupted database is renamed, never changed or deleted. A new one gets its readable rows, from
+both ends of each family. A scan stops at the first corrupted table. RocksDB therefore repairs a
+copy without the corrupted tables, and the new database gets the remaining rows from that copy.
 """
 
 from __future__ import annotations
@@ -201,6 +200,8 @@ def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: i
                 database.write(writes)
                 writes = WriteBatch()
     if lost:
-        logger.error("the sources of %d keys in %s cannot be read", lost, database.path)
+        logger.error(
+            "the topics of %d keys in %s are unknown, and the keys are deleted", lost, database.path
+        )
     writes.put(META, EPOCH_KEY, number(epoch))
     database.write(writes)

@@ -90,7 +90,7 @@ class LoadedStore:
         """Return the latest time that two openings, a day or more apart, agree has passed.
 
         A clock that is ahead at one opening therefore makes no record stale. The next opening with
-        a correct clock removes that time from `openings`.
+        a correct clock removes that time.
         """
         before = (
             at_ms for _, at_ms in self.openings if at_ms <= wall_now_ms - _OPENING_INTERVAL_MS
@@ -149,8 +149,7 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
 def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
     """Add the records of one ledger, in order.
 
-    Their ids are added to the sets all at once: adding them one by one takes twice as long as
-    reading them.
+    Their ids are added all at once: one by one takes twice as long as reading them.
     """
     try:
         source, ledger, _ = read_entry_key(rows[0][0])
@@ -180,9 +179,9 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
 def upgrade(database: Database) -> None:
     """Convert a directory of format 1: move the due times into the records. Raises as `load` does.
 
-    If the process is killed, a later call continues: each write leaves a valid directory, and the
-    format number is written last. A directory of format 2 is also checked for separate due times,
-    because salvage may have restored some.
+    Each write leaves a valid directory, and the format number is written last, so a killed upgrade
+    continues later. Salvage may have restored separate due times in a directory of format 2, so
+    that is checked, too.
     """
     if not check_format(database):
         return

@@ -1,8 +1,8 @@
 """A second copy of topic numbers and names, in a file beside the database.
 
-A record refers to its topic by a number. All names may be in one small table of the database, and
-without them no record can be used. `salvage` then reads them from this file. Each line has a
-checksum, and a corrupted line is skipped.
+Records refer to topics by number. All names may be in one small table, without which no record is
+usable; then `salvage` reads them from this file. Each line has a checksum, and a corrupted line is
+skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
         new.write_bytes(b"".join(_line(number, name) for name, number in numbers.items()))
         new.replace(folder / NAMES_FILE)
     except OSError as error:
-        logger.warning("the copy of the names of sources cannot be written: %s", error)
+        logger.warning("the copy of the topic names cannot be written: %s", error)
 
 
 def add_name(folder: Path, number: int, name: StoredTopic) -> None:
@@ -55,7 +55,7 @@ def add_name(folder: Path, number: int, name: StoredTopic) -> None:
         with (folder / NAMES_FILE).open("ab", buffering=0) as file:
             file.write(b"\n" + _line(number, name))  # the line before may be incomplete
     except OSError as error:
-        logger.warning("the copy of the names of sources cannot be written: %s", error)
+        logger.warning("the copy of the topic names cannot be written: %s", error)
 
 
 def _line(number: int, name: StoredTopic) -> bytes:

@@ -99,7 +99,7 @@ def play(data: bytes, to: JournalReplay, what: str) -> int:
         try:
             _apply(body, to)
         except (struct.error, ValueError, IndexError) as error:
-            raise StateDamagedError(f"{what} has a record of no kind known: {error}") from error
+            raise StateDamagedError(f"{what} has a record of an unknown kind: {error}") from error
     return len(data) - end
 
 

@@ -1,10 +1,9 @@
 """Stable numbers for message keys, so that a bitmap means the same in memory and on disk.
 
-The positions of a ledger are its entries, and for batches *pages* of 64 batch indexes for each
-entry. Positions are divided into blocks, and a block in use has a *slot*. The number of a key is
-its slot and its offset in the block. Unlike in `core.key_space`, a slot is never reused, so a
-stored number always stands for one key. A block without keys is forgotten, and later gets another
-slot.
+The positions of a ledger are its entries, and for batches *pages* of 64 batch indexes per entry.
+Positions are divided into blocks, and a block in use has a *slot*. The number of a key is its slot
+and its offset in the block. Unlike in `core.key_space`, a slot is never reused, so a stored number
+always stands for one key. A block without keys is forgotten, and later gets another slot.
 """
 
 from __future__ import annotations

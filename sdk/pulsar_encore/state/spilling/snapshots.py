@@ -116,12 +116,13 @@ class Snapshots:
         while fronts:
             bound, generation = fronts[0]
             cursor = self._cursors.get(generation)
+            # Each pass makes the front of the heap more exact, until it is a live key or blocked.
             if cursor is None or (edge := cursor.edge) < 0:
                 heappop(fronts)
                 self._queued_generations.discard(generation)
                 if cursor is not None and cursor.pending is None:
                     self.ended.add(generation)
-            elif edge != bound:
+            elif edge != bound:  # the bound was too low
                 heapreplace(fronts, (edge, generation))
             elif cursor.resident is not None:
                 if self._membership.any_live(cursor.front()):

@@ -408,8 +408,8 @@ class SpillingIndex:
     ) -> list[int]:
         """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
 
-        The count ends where a snapshot has no more keys in its front segment: the next segment may
-        have more keys of the same edge.
+        The count ends with the front segment of a snapshot: the next one may have more keys of the
+        edge.
         """
         counts = [0] * len(holders)
         streams = []
