@@ -65,7 +65,7 @@ _first_pid: Final[list[int]] = []
 
 
 def library() -> Any:
-    """Return the package `rocksdict`, and remember that this process uses it.
+    """Return the package `rocksdict`.
 
     Raises:
         ConfigurationError: if it is not installed.

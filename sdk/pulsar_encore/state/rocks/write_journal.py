@@ -32,15 +32,13 @@ _PROBE_SIZE: Final = 16  # retried first, so that a write costs little while the
 class WriteJournal:
     """The writes of one store. As a context manager it makes one write of all changes inside.
 
+    Counts are those of `StoreStatistics`.
+
     Attributes:
         written: If set, called after each write.
         trouble: The reason why something is not written, or None.
         refused: True if the last write failed. While it is False, `flush` retries more failed
             writes.
-        writes: Writes so far.
-        operations: Puts and deletes in these writes.
-        failures: Writes that failed.
-        lost: Puts and deletes that failed and were too many to keep.
     """
 
     def __init__(self, database: Database) -> None:

@@ -28,11 +28,8 @@ class HeadJournal:
 
     Args:
         number: Number of the first new journal.
-        found: Earlier journals that are still needed. They may not be synced.
-        size: Bytes of these.
-        fsync: See `SpillingIndex`.
-        interval_s: Maximum time to an fsync, with ``"interval"``.
-        retry_s: Delay before a failed write is retried.
+        found: Earlier journals that are still needed, of `size` bytes. They may not be synced.
+        fsync, interval_s, retry_s: See `SpillingIndex`.
     """
 
     def __init__(

@@ -146,7 +146,7 @@ class Heads:
         return [key for key in batch if taken.discard(key)]
 
     def reclaim(self) -> None:
-        """Put taken keys that are not done back into the head, with their due times."""
+        """Put taken keys that are not done back into the head."""
         for found in self.taken.walk():
             for key, edge in found:
                 if key not in self:

@@ -33,8 +33,7 @@ class RecoveredIndex:
     Attributes:
         start: The manifest to continue from.
         journal: Number of the next journal.
-        journals: Journals that are still needed.
-        size: Their size in bytes.
+        journals: Journals that are still needed; `size` is their size in bytes.
         torn: Bytes of records that a crash had cut short.
     """
 

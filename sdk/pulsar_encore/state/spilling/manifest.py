@@ -27,7 +27,6 @@ class Manifest:
     """The valid data of a store.
 
     Attributes:
-        next_generation: Generation of the next snapshot.
         first_journal: The first journal that is needed.
         next_slot: The next slot to assign. No slot is ever reused.
         blobs: Generations, ascending, and for each the tracked numbers with a stale copy in it.

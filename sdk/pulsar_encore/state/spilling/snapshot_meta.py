@@ -27,11 +27,9 @@ class SnapshotMeta:
     """The segments, numbers and slots of a snapshot.
 
     Attributes:
-        firsts: First edge of each segment, ms.
-        lasts: Last edge of each segment, ms.
+        firsts, lasts: First and last edge of each segment, ms.
         counts: Number of keys in each segment.
-        ids: All numbers.
-        slots: The blocks of their slots.
+        slots: The blocks of the slots of all numbers.
     """
 
     firsts: array[int] = field(default_factory=lambda: array("Q"))

@@ -468,7 +468,7 @@ class SnapshotStore:
         drop: list[SnapshotCursor] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
-        """Write a manifest, then make its changes effective here and remove obsolete data."""
+        """Write a manifest, then apply its changes here and remove obsolete data."""
         while self._committing:
             yield None
         self._committing = True
