@@ -60,8 +60,7 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Path]:
-    """Yield a directory in memory, because each case opens several and an fsync is slow on a
-    disk."""
+    """Yield a directory in memory: each case opens several, and would sync them on a disk."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as made:
         yield Path(made)

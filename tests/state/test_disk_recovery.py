@@ -69,8 +69,7 @@ def test_a_spilling_index_writes_again_after_a_full_disk(
 
 
 def fsync_fails(count: int) -> Callable[[Database], None]:
-    """Return a `Database.sync` that fails like RocksDB's: after one failure until it is
-    reopened."""
+    """Return a `Database.sync` that, like RocksDB's, fails after one failure until a reopen."""
     sync = Database.sync
     failed: list[Database] = []
 
@@ -137,8 +136,7 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
 
 
 class LostPages(UnsyncedBlobs):
-    """A store with one failed fsync: the kernel drops the pages, so the next fsync succeeds
-    wrongly."""
+    """A failed fsync: the kernel drops the pages, so the next fsync succeeds wrongly."""
 
     def __init__(self) -> None:
         super().__init__()

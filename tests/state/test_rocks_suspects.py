@@ -136,8 +136,7 @@ def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
 
 
 def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> None:
-    """Records of format 1 have no fingerprint, and records of messages nacked by id have none
-    either."""
+    """Records of format 1, and of messages that are nacked by id, have no fingerprint."""
     store = opened(path)
     records = source_of(store).records
     records.waits((1, 20, -1), HOUR, 3, 0)
@@ -229,8 +228,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_unread_record_is_not_merged_with_another_message(
     store: RocksStore, path: Path, decided: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 5 attempts of the old record, the new message would be dead-lettered without a
-    delivery."""
+    """Its 5 attempts would dead-letter the new message without a delivery."""
     records = source_of(store).records
     if decided == "match":
         assert records.compare(1, 9, OLD)

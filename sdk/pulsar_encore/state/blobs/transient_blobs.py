@@ -91,10 +91,9 @@ class TransientDirectory:
 
 
 def _lock_new(path: Path) -> DirectoryLock | None:
-    """Lock a new sub-directory. Return None if another process removes it as that of a dead
-    process.
+    """Lock a new sub-directory. Return None if another process has removed it.
 
-    A new sub-directory without a lock looks like one whose owner has died.
+    Until it is locked, a new sub-directory looks like one whose owner has died.
     """
     try:
         lock = DirectoryLock(path / _OWNER)

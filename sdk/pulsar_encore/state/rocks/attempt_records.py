@@ -267,8 +267,7 @@ class AttemptRecords:
         return record, _mask_of(key, record)
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
-        """Return the end of a lease (ms since the epoch); None after a result or another
-        attempt."""
+        """Return the end of a lease (ms since the epoch); None after a result or new attempt."""
         record = self._record_of(key[:2]) if key[:2] in self._waiting else None
         if record is None or not record.held >> max(key[2], 0) & 1:
             return None
@@ -317,8 +316,7 @@ class AttemptRecords:
     def returned(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:
-        """Take back deliveries that did not fail: lower the attempts to `attempts`, by batch
-        index."""
+        """Take back deliveries that did not fail: `attempts` are left, by batch index."""
         self._now_ms = wall_now_ms
         record = self._record_of((ledger, entry))
         if record is None:
@@ -466,7 +464,7 @@ class AttemptRecords:
 
     @property
     def foreign(self) -> bool:
-        """True if `MOST_DIFFERENT` entries differ from records of earlier owners, and none
+        """True if `MOST_DIFFERENT` entries differ from earlier owners' records, and none
         matched."""
         return len(self._suspects) >= MOST_DIFFERENT
 

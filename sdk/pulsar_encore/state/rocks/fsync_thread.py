@@ -68,8 +68,7 @@ class FsyncThread:
                 self._condition.notify_all()
 
     def point(self) -> Future[None]:
-        """Return a future for the fsync that covers all writes so far. It may fail with
-        StoreError."""
+        """Return a future for the fsync of all writes so far. It may fail with StoreError."""
         future: Future[None] = Future()
         with self._condition:
             if self._synced >= self._written:

@@ -244,14 +244,16 @@ class RocksStore:
         return self._opened.journal.late
 
     def flush(self) -> bool:
-        """Write deferred deletes, and retry failed writes for about 5 ms. False while `trouble`
-        stays."""
+        """Write deferred deletes, and retry failed writes for about 5 ms.
+
+        Returns:
+            False while `trouble` stays.
+        """
         return self._opened.journal.flush()
 
     @property
     def refuses(self) -> bool:
-        """True if the last write to disk failed. While it is False, `flush` also retries failed
-        writes."""
+        """True if the last write failed. While it is False, `flush` also retries failed writes."""
         return self._opened.journal.refused
 
     async def synced(self) -> None:
@@ -272,10 +274,10 @@ class RocksStore:
         return self._opened.trouble
 
     def mend(self) -> bool:
-        """Reopen the database after a lasting failure, such as a full disk, and write what is in
-        memory.
+        """Reopen the database after a lasting failure, and write the changes that are in memory.
 
-        Takes as long as opening. Does nothing if there is no failure.
+        Use it after a full disk, for example. Takes as long as opening. Does nothing if there is no
+        failure.
 
         Returns:
             True if the failure is over. False also during an fsync, which may take minutes on a

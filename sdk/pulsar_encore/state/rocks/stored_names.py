@@ -37,8 +37,7 @@ def read_names(folder: Path) -> dict[int, StoredTopic]:
 
 
 def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
-    """Replace the file if its content differs. A failure is only logged: the database has the
-    names."""
+    """Replace the file if its content differs. A failure is only logged: the names are stored."""
     if read_names(folder) == {number: name for name, number in numbers.items()}:
         return
     new = folder / f"{NAMES_FILE}.new"

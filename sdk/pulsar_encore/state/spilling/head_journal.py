@@ -151,8 +151,7 @@ class HeadJournal:
         return bool(self._unsynced) and self._clock() - self._synced_at >= self._interval_s
 
     def syncing(self, first: int = 0) -> Steps:
-        """Sync writes so far to journals from `first` on. The steps raise StoreError on a
-        failure."""
+        """Sync writes so far to journals from `first` on. The steps may raise StoreError."""
         marks = self._marks(first)
         yield ThreadTasks(self._sync(marks))
         self._mark_synced(marks)

@@ -25,11 +25,11 @@ _ROWS_PER_STEP: Final = 64  # between two steps, which let other threads run
 
 
 def chosen(sizes: Sequence[int]) -> slice:
-    """Return which neighbours to merge: two to four, with the fewest copied keys per removed
-    snapshot.
+    """Return which two to four neighbours to merge: those with the fewest copied keys per snapshot.
 
-    Neighbours have about the same age, and so end at about the same time. Pulsar merges the four
-    with the fewest keys in all, and so copies a long snapshot again for every short one after it.
+    The cost of a merge is the number of its keys for each snapshot that it removes. Neighbours have
+    about the same age, and so end at about the same time. Pulsar merges the four with the fewest
+    keys in all, and so copies a long snapshot again for every short one after it.
 
     Args:
         sizes: Keys of the snapshots, by generation; at least two.

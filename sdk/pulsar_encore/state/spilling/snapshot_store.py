@@ -424,8 +424,7 @@ class SnapshotStore:
     def _find_wanted(
         self, cursors: list[SnapshotCursor], superseded: list[BitMap64]
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
-        """For each snapshot, return a number that it must keep, or -1; and all numbers of needed
-        snapshots.
+        """Return a number that each snapshot must keep, or -1, and all numbers of needed snapshots.
 
         The highest number is chosen: keys are done in about the order in which they were taken, so
         it is needed longest.

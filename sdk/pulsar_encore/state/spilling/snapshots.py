@@ -177,8 +177,7 @@ class Snapshots:
         return segment.front()
 
     def take(self, cursor: SnapshotCursor, limit: int) -> Numbers:
-        """Take the lowest live keys of a prepared front row, at most `limit`. Return their
-        numbers."""
+        """Take at most `limit` lowest live keys of a prepared front row. Return their numbers."""
         row = cursor.front()
         if limit >= len(row):
             numbers = array("Q", sorted(self._membership.select_live(row)))
