@@ -143,8 +143,8 @@ if TYPE_CHECKING:
 # Modules and names that are imported at their first use, and the modules that the names are in.
 # What a client makes comes from the client; a program names these classes in annotations and
 # `isinstance`. Loading them here would double the time that `import pulsar_encore` takes.
-_LATER_MODULES: Final = ("asyncio", "deadletters", "testing")
-_LATER: Final = {
+_LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
+_LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
     "BytesSchema": "schema",
@@ -179,11 +179,11 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `_LATER` or a module of `_LATER_MODULES`."""
-    if name in _LATER_MODULES:
+    """Import a name of `_LAZY_NAMES` or a module of `_LAZY_MODULES`."""
+    if name in _LAZY_MODULES:
         return import_module(f".{name}", __name__)
-    if name in _LATER:
-        found = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    if name in _LAZY_NAMES:
+        found = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
         globals()[name] = found
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

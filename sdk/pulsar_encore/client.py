@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from .producer import Producer
     from .reader.reader import Reader
 
-_ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
+#: Longest wait for the loop of another thread that closes something, in s.
+_OTHER_LOOP_CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Client:
@@ -181,10 +182,10 @@ class Client:
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)
         elif isinstance(transport, type) or not hasattr(transport, "subscribe"):
-            what = "the class " + transport.__name__ if isinstance(transport, type) else ""
+            class_name = "the class " + transport.__name__ if isinstance(transport, type) else ""
             raise ConfigurationError(
                 "transport must be a Transport, such as testing.MemoryTransport(), or a name of "
-                f"one, got {what or type(transport).__name__}"
+                f"one, got {class_name or type(transport).__name__}"
             )
         self._transport: Transport = transport
         # What it made keeps it, by `_forget`, until closed: dropping the client ends nothing.
@@ -278,14 +279,14 @@ class Client:
         )
         from .producer import Producer  # not at the top: see there
 
-        event_publisher = self._producer_announcer(options)
+        event_publisher = self._producer_event_publisher(options)
         link = await self._transport.create_producer(options, event_publisher)
-        await self._still_open(link)
+        await self._check_still_open(link)
         producer = Producer(link, options, on_closed=self._forget, event_publisher=event_publisher)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
 
-    def _producer_announcer(self, options: ProducerOptions) -> ProducerEventPublisher | None:
+    def _producer_event_publisher(self, options: ProducerOptions) -> ProducerEventPublisher | None:
         if options.event_listener is None:
             return None
         capabilities = self._transport.capabilities
@@ -454,7 +455,7 @@ class Client:
         from .consumer.consumer_factory import make_consumer, open_link  # not at the top: see there
 
         spilling: NackSpilling | None = None
-        durability: StateWriter | None = None
+        state_writer: StateWriter | None = None
         if options.nack_index is not None:
             from .consumer.nack_spilling import NackSpilling  # the one option that needs it
 
@@ -463,16 +464,16 @@ class Client:
             if options.state is not None:
                 from .consumer.state_writer import StateWriter  # the one option that needs it
 
-                durability = await StateWriter.open(options)
+                state_writer = await StateWriter.open(options)
             link = await open_link(self._transport, options)
-            await self._still_open(link)
+            await self._check_still_open(link)
             consumer = make_consumer(
-                self._transport, link, options, self._forget, durability, spilling
+                self._transport, link, options, self._forget, state_writer, spilling
             )
         except BaseException:
             try:
-                if durability is not None:
-                    await durability.close()
+                if state_writer is not None:
+                    await state_writer.close()
             finally:
                 if spilling is not None:
                     await spilling.close()
@@ -532,7 +533,7 @@ class Client:
         from .reader.reader import Reader, subscription_of  # not at the top: see there
 
         link = await self._transport.subscribe(subscription_of(options))
-        await self._still_open(link)
+        await self._check_still_open(link)
         reader = Reader(link, options, on_closed=self._forget)
         self._open[reader] = warn_unless_closed(reader, f"the reader of {link.topic}")
         return reader
@@ -556,8 +557,8 @@ class Client:
         check_process(self._pid, "client")
         self._closed = True
         self._unclosed.detach()
-        ending = [partial(_abandon_at_home, each) for each in list(self._open)]
-        end_all(None, *ending, self._transport.shutdown)
+        cleanups = [partial(_abandon_on_its_loop, each) for each in list(self._open)]
+        end_all(None, *cleanups, self._transport.shutdown)
 
     async def close(self) -> None:
         """Close every producer, consumer and reader, then the connections. Again does nothing.
@@ -576,7 +577,7 @@ class Client:
         self._closed = True
         self._unclosed.detach()
         failures = await asyncio.gather(
-            *(_close_at_home(each) for each in list(self._open)), return_exceptions=True
+            *(_close_on_its_loop(each) for each in list(self._open)), return_exceptions=True
         )
         await self._transport.close()
         for failure in failures:
@@ -588,7 +589,7 @@ class Client:
         if unclosed is not None:
             unclosed.detach()
 
-    async def _still_open(self, link: TransportProducer | TransportConsumer) -> None:
+    async def _check_still_open(self, link: TransportProducer | TransportConsumer) -> None:
         """The client may have been closed while the link was made: then it must not stay."""
         if self._closed:
             await link.close()
@@ -612,7 +613,7 @@ def transport_of(client: Client) -> Transport:
     return client._transport
 
 
-def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
+def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:
     loop = each.affinity.loop
     if loop.is_running() and loop is not running_loop():
         with contextlib.suppress(RuntimeError):  # it has just been closed
@@ -621,22 +622,23 @@ def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
         each.abandon()
 
 
-async def _close_at_home(each: Producer | Consumer | Reader) -> None:
+async def _close_on_its_loop(each: Producer | Consumer | Reader) -> None:
     """On the loop it belongs to; when that does not run, it can only be left to the transport."""
     loop = each.affinity.loop
     if loop is running_loop():
         await each.close()
     elif loop.is_running():
-        begun = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.close(), loop))
-        await asyncio.wait((begun,), timeout=_ELSEWHERE_S)
-        if begun.done() and not begun.cancelled():
-            begun.result()
+        closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.close(), loop))
+        await asyncio.wait((closing,), timeout=_OTHER_LOOP_CLOSE_TIMEOUT_S)
+        if closing.done() and not closing.cancelled():
+            closing.result()
             return
         each.abandon()
-        if not begun.done():
+        if not closing.done():
             raise TransportTimeout(
-                f"the event loop of {each!r} did not close it in {_ELSEWHERE_S:g} s: what it acked "
-                "last may come again; let that loop run while the client is closed"
+                f"the event loop of {each!r} did not close it in "
+                f"{_OTHER_LOOP_CLOSE_TIMEOUT_S:g} s: what it acked last may "
+                "come again; let that loop run while the client is closed"
             )
     else:
         each.abandon()

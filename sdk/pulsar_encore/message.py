@@ -202,15 +202,15 @@ class Message:
         assert entry is not None  # `of_reader` sets the id
         source = entry.source
         chunk = entry.first_chunk
-        make: type[MessageId] = getattr(self._raw, "id_class", MessageId)
-        return make(
+        id_class: type[MessageId] = getattr(self._raw, "id_class", MessageId)
+        return id_class(
             source.partition,
             entry.key[0],
             entry.key[1],
             self._index if entry.batched else -1,
             batch_size=entry.size if entry.batched else 0,
             topic=source.topic,
-            first_chunk=chunk and make(source.partition, *chunk, topic=source.topic),
+            first_chunk=chunk and id_class(source.partition, *chunk, topic=source.topic),
         )
 
     def topic_name(self) -> str:

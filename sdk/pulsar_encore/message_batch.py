@@ -16,7 +16,7 @@ from .values.message_id import MessageId
 from .wire import pulsar_pb2 as pb
 from .wire.entries import decode_batch
 
-_SIZE: Final = 4  # bytes of a size, before each message's metadata
+_SIZE_BYTES: Final = 4  # bytes of a size, before each message's metadata
 
 
 class MessageBatch:
@@ -52,7 +52,7 @@ class MessageBatch:
             raise ConfigurationError(f"data must be bytes, got {type(data).__name__}")
         integer(size, "size", low=1)
         buffer, entry = bytes(data), self._id
-        batch = Batch(_Unknown(), b"", buffer, pb.MessageMetadata())
+        batch = Batch(_UnknownOrigin(), b"", buffer, pb.MessageMetadata())
         messages: list[Message] = []
         at = 0
         for index, (_, payload) in enumerate(decode_batch(buffer, size)):
@@ -60,12 +60,12 @@ class MessageBatch:
                 entry.partition(), entry.ledger_id(), entry.entry_id(), index, batch_size=size
             )
             messages.append(Message.of_reader(BatchMessage(batch, at), None, message_id))
-            metadata_size = int.from_bytes(buffer[at : at + _SIZE], "big")
-            at += _SIZE + metadata_size + len(payload)
+            metadata_size = int.from_bytes(buffer[at : at + _SIZE_BYTES], "big")
+            at += _SIZE_BYTES + metadata_size + len(payload)
         return messages
 
 
-class _Unknown:
+class _UnknownOrigin:
     """Where the bytes came from, as far as they say (`Origin`)."""
 
     topic = ""

@@ -53,7 +53,7 @@ class Producer:
         self._schema = options.schema
         self._on_closed = on_closed
         self.affinity: LoopAffinity = LoopAffinity("producer")
-        self._sending: set[asyncio.Future[MessageId]] = set()
+        self._pending_sends: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
         if event_publisher is not None:
@@ -158,13 +158,13 @@ class Producer:
             )
         )
         sending = asyncio.ensure_future(stored)
-        self._sending.add(sending)
-        sending.add_done_callback(partial(self._sent, callback))
+        self._pending_sends.add(sending)
+        sending.add_done_callback(partial(self._complete_send, callback))
 
-    def _sent(
+    def _complete_send(
         self, callback: Callable[..., Any] | None, sending: asyncio.Future[MessageId]
     ) -> None:
-        self._sending.discard(sending)
+        self._pending_sends.discard(sending)
         if sending.cancelled():
             return  # the loop is being closed, and nobody is there to be told
         error = sending.exception()
@@ -194,14 +194,14 @@ class Producer:
         return OutgoingMessage(
             payload=self._encode(content),
             properties=string_map(properties, "properties") or None,
-            partition_key=_key(partition_key, "partition_key"),
-            ordering_key=_key(ordering_key, "ordering_key"),
-            sequence_id=_number(sequence_id, "sequence_id"),
-            replication_clusters=_clusters(replication_clusters),
+            partition_key=_checked_key(partition_key, "partition_key"),
+            ordering_key=_checked_key(ordering_key, "ordering_key"),
+            sequence_id=_optional_integer(sequence_id, "sequence_id"),
+            replication_clusters=_checked_clusters(replication_clusters),
             disable_replication=disable_replication is not None
             and boolean(disable_replication, "disable_replication"),
-            event_timestamp=_number(event_timestamp, "event_timestamp"),
-            deliver_at=_due(deliver_at, deliver_after),
+            event_timestamp=_optional_integer(event_timestamp, "event_timestamp"),
+            deliver_at=_deliver_at_ms(deliver_at, deliver_after),
         )
 
     def _encode(self, content: Any) -> bytes | None:
@@ -231,14 +231,14 @@ class Producer:
             TransportError: Something could not be stored.
         """
         self._check_open()
-        sending = list(self._sending)
+        sending = list(self._pending_sends)
         await self._link.flush()
         if sending:
             await asyncio.wait(sending)
 
     async def close(self) -> None:
         """Close the producer; sends under way fail with `ClosedError`. Again does nothing."""
-        self._come_here()
+        self._bind_to_running_loop()
         await self._close_once()
 
     async def _close(self) -> None:
@@ -289,32 +289,32 @@ class Producer:
     ) -> None:
         await self.close()
 
-    def _come_here(self) -> None:
+    def _bind_to_running_loop(self) -> None:
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             if self.affinity.over and running_loop() is not None:
                 self.affinity = self.affinity.moved()
-                self._sending.clear()  # nobody is left to be told
+                self._pending_sends.clear()  # nobody is left to be told
                 if self._event_publisher is not None:
                     self._event_publisher.moved(self.affinity.loop)
             self.affinity.check()
 
     def _check_open(self) -> None:
-        self._come_here()
+        self._bind_to_running_loop()
         if self._closed:
             raise ClosedError("the producer is closed: create another")
 
 
-def _key(value: Any, name: str) -> str | bytes | None:
+def _checked_key(value: Any, name: str) -> str | bytes | None:
     if value is not None and not isinstance(value, (str, bytes)):
         raise ConfigurationError(f"{name} must be str, bytes or None, got {type(value).__name__}")
     return value
 
 
-def _number(value: Any, name: str) -> int | None:
+def _optional_integer(value: Any, name: str) -> int | None:
     return None if value is None else integer(value, name, low=0, high=_MAX_MS)
 
 
-def _clusters(value: Any) -> list[str] | None:
+def _checked_clusters(value: Any) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
@@ -322,9 +322,9 @@ def _clusters(value: Any) -> list[str] | None:
     return list(value)
 
 
-def _due(deliver_at: Any, deliver_after: Any) -> int | None:
+def _deliver_at_ms(deliver_at: Any, deliver_after: Any) -> int | None:
     if deliver_after is None:
-        return _number(deliver_at, "deliver_at")
+        return _optional_integer(deliver_at, "deliver_at")
     if deliver_at is not None:
         raise ConfigurationError("give deliver_at or deliver_after, not both")
     if not isinstance(deliver_after, timedelta):

@@ -33,8 +33,8 @@ __all__ = [  # noqa: F822
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    theirs = import_module(".transport.stock.stock_schemas", __package__)
-    globals().update({each: getattr(theirs, each) for each in __all__})
+    stock_schemas = import_module(".transport.stock.stock_schemas", __package__)
+    globals().update({each: getattr(stock_schemas, each) for each in __all__})
     return globals()[name]
 
 

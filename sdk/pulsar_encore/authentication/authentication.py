@@ -56,13 +56,13 @@ class Authentication:
         Raises:
             ConfigurationError: The library cannot make one.
         """
-        made = self._native(stock.library())
-        if made is None:
+        native = self._native(stock.library())
+        if native is None:
             raise ConfigurationError(
                 "authentication: the C++ library has no such plugin and could not load it from "
                 "dynamicLibPath"
             )
-        return made
+        return native
 
     def _native(self, library: Any) -> Any:
         """Made by the C++ library `library`."""
@@ -139,8 +139,8 @@ def field(values: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def failed(why: str, *, retryable: bool = False) -> AuthenticationError:
+def authentication_failed(reason: str, *, retryable: bool = False) -> AuthenticationError:
     """The error for data that could not be had; `retryable` where they may be had later."""
     return AuthenticationError(
-        f"authentication= failed here, and the broker was not asked: {why}", retryable=retryable
+        f"authentication= failed here, and the broker was not asked: {reason}", retryable=retryable
     )

@@ -1,7 +1,7 @@
-"""OAuth2 client credentials: a token from an issuer, kept while it is good.
+"""OAuth2 client credentials: a token from an issuer, cached while it is good.
 
-Owns `AuthenticationOauth2` and its kept token. On one event loop one request is under way at most,
-whoever waits for it; being cancelled ends it for nobody.
+Owns `AuthenticationOauth2` and its cached token. On one event loop one request is under way at
+most, whoever waits for it; being cancelled ends it for nobody.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from weakref import WeakKeyDictionary
 
 from . import oauth2_credentials as credentials
 from .authentication import Authentication, text
-from .oauth2_issuer import grant
+from .oauth2_issuer import request_token
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
-_EARLY_SHARE: Final = 0.1  # a token is renewed before this last part of its life,
-_EARLY_S: Final = 60.0  # or this long before its end, if that is later
+_RENEWAL_SHARE: Final = 0.1  # a token is renewed before this last part of its life,
+_RENEWAL_MAX_S: Final = 60.0  # or this long before its end, if that is later
 
 
-class _Kept(NamedTuple):
+class _CachedToken(NamedTuple):
     """A token, until when it is used, and until when it is good (monotonic s)."""
 
     token: str
-    renewed: float
-    good: float
+    renew_at: float
+    expires_at: float
 
 
 class AuthenticationOauth2(Authentication):
@@ -48,10 +48,10 @@ class AuthenticationOauth2(Authentication):
     method_name: str = "token"
 
     def __init__(self, auth_params_string: str) -> None:
-        self._text = text(auth_params_string, "auth_params_string")
+        self._auth_params = text(auth_params_string, "auth_params_string")
         self._parameters = credentials.read(auth_params_string)
-        self._kept: _Kept | None = None
-        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[str]] = (
+        self._cached: _CachedToken | None = None
+        self._requests: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[str]] = (
             WeakKeyDictionary()
         )
 
@@ -65,55 +65,55 @@ class AuthenticationOauth2(Authentication):
             ConfigurationError: The key file cannot be used any more.
             NotSupportedError: `httpx2` is not installed.
         """
-        kept = self._kept
-        if kept is not None and time.monotonic() < kept.renewed:
-            return kept.token.encode()
+        cached = self._cached
+        if cached is not None and time.monotonic() < cached.renew_at:
+            return cached.token.encode()
         loop = asyncio.get_running_loop()
-        asking = self._asking.get(loop)
-        if asking is None or asking.done():
-            asking = self._asking[loop] = loop.create_task(self._renew())
-            asking.add_done_callback(_seen)
-        return (await asyncio.shield(asking)).encode()
+        request = self._requests.get(loop)
+        if request is None or request.done():
+            request = self._requests[loop] = loop.create_task(self._renew())
+            request.add_done_callback(_retrieve_exception)
+        return (await asyncio.shield(request)).encode()
 
     async def _renew(self) -> str:
-        begun = time.monotonic()  # the token's life begins after that: never too long
+        requested_at = time.monotonic()  # the token's life begins after that: never too long
         try:
-            granted = await grant(self._parameters)
+            answer = await request_token(self._parameters)
         except Exception as error:
             # Whatever is wrong with the issuer, or with the key file: a broker still takes a token
             # that is good, and the issuer is asked again the next time.
-            kept = self._kept
-            if kept is not None and begun < kept.good:
+            cached = self._cached
+            if cached is not None and requested_at < cached.expires_at:
                 log.warning(
                     "the OAuth2 issuer gave no new token; the last one is used for another %.0f s: "
                     "%s",
-                    kept.good - begun,
+                    cached.expires_at - requested_at,
                     error,
                 )
-                return kept.token
+                return cached.token
             raise
-        self._kept = _Kept(
-            granted.token,
-            begun + use_for_s(granted.lifetime_s),
-            begun + granted.lifetime_s,
+        self._cached = _CachedToken(
+            answer.token,
+            requested_at + renew_after_s(answer.lifetime_s),
+            requested_at + answer.lifetime_s,
         )
-        return granted.token
+        return answer.token
 
     def refused(self) -> None:
         """The broker did not take the token: ask for another the next time."""
-        if self._kept is not None:
-            self._kept = self._kept._replace(renewed=-math.inf)
+        if self._cached is not None:
+            self._cached = self._cached._replace(renew_at=-math.inf)
 
     def _native(self, library: Any) -> Any:
-        return library.AuthenticationOauth2.create(self._text)
+        return library.AuthenticationOauth2.create(self._auth_params)
 
 
-def use_for_s(lifetime_s: float) -> float:
+def renew_after_s(lifetime_s: float) -> float:
     """How long a token is used that is good for `lifetime_s`."""
-    return lifetime_s - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
+    return lifetime_s - min(_RENEWAL_MAX_S, _RENEWAL_SHARE * lifetime_s)
 
 
-def _seen(task: asyncio.Task[str]) -> None:
+def _retrieve_exception(task: asyncio.Task[str]) -> None:
     """What failed is told to those who wait; when they are gone, to nobody."""
     if not task.cancelled():
         task.exception()

@@ -32,10 +32,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for the library
 
-_held: Final[dict[threading.Event, ref[Any]]] = {}
+_library_objects: Final[dict[threading.Event, ref[Any]]] = {}
 
 
-def described(supplier: Supplier) -> str:
+def supplier_name(supplier: Supplier) -> str:
     """The supplier in the text of an error: reading the token file, or the application's."""
     return str(getattr(supplier, "description", "the token's supplier"))
 
@@ -47,7 +47,7 @@ class PendingSupplier(Protocol):
         """Fail the calls under way with an AuthenticationError. Called on any thread."""
 
 
-def for_library(
+def library_authentication(
     supplier: Supplier,
     create: Callable[[Callable[[], object]], Any],
     waiting: Iterable[PendingSupplier] = (),
@@ -63,89 +63,91 @@ def for_library(
             retry with an empty token until the operation times out, and the error would not name
             the supplier.
     """
-    called = _Called(supplier, waiting)
-    native = create(called)
-    _held[called.gone] = ref(native)
+    callback = _LibraryCallback(supplier, waiting)
+    native = create(callback)
+    _library_objects[callback.deleted] = ref(native)
     return native
 
 
-class _Called:
+class _LibraryCallback:
     """What a thread of the library calls; its deletion is what exit waits for."""
 
-    __slots__ = ("_last", "_supplier", "_waiting", "gone")
+    __slots__ = ("_last_token", "_supplier", "_waiting", "deleted")
 
     def __init__(self, supplier: Supplier, waiting: Iterable[PendingSupplier]) -> None:
         self._supplier = supplier
         self._waiting = waiting
-        self._last: str | bytes = ""
-        self.gone = threading.Event()
+        self._last_token: str | bytes = ""
+        self.deleted = threading.Event()
 
     def __call__(self) -> str | bytes:
         """Return a token. Never raises, not even SystemExit."""
         try:
-            given = self._supplier()
-            token = _token(asyncio.run(awaited(given)) if inspect.isawaitable(given) else given)
+            result = self._supplier()
+            token = _token(
+                asyncio.run(as_coroutine(result)) if inspect.isawaitable(result) else result
+            )
         except BaseException as error:
             # A handler of the log may raise as well.
             with contextlib.suppress(BaseException):
-                self._failed(error)
-            return self._last
-        self._last = token
+                self._report_failure(error)
+            return self._last_token
+        self._last_token = token
         return token
 
-    def _failed(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         """Log the failure without its text, which may hold the secret."""
         if isinstance(error, _NoTokenError):
-            why = f"{described(self._supplier)} gave {error}"
+            reason = f"{supplier_name(self._supplier)} gave {error}"
         else:
-            why = f"{described(self._supplier)} raised {type(error).__name__}"
-        if self._last:
-            logger.warning("%s: the broker gets the token of the call before", why)
+            reason = f"{supplier_name(self._supplier)} raised {type(error).__name__}"
+        if self._last_token:
+            logger.warning("%s: the broker gets the token of the call before", reason)
             return
         for each in list(self._waiting):  # before the log, whose handlers may raise
-            each.fail_authentication(why)
-        logger.error("%s, and there is no earlier token: the broker gets an empty one", why)
+            each.fail_authentication(reason)
+        logger.error("%s, and there is no earlier token: the broker gets an empty one", reason)
 
     def __del__(self) -> None:
-        _held.pop(self.gone, None)
-        self.gone.set()
+        _library_objects.pop(self.deleted, None)
+        self.deleted.set()
 
 
 class _NoTokenError(Exception):
     """A supplier gave something else than a token; the text says what, without the value."""
 
 
-def _token(given: object) -> str | bytes:
+def _token(result: object) -> str | bytes:
     """Check what a supplier gave; a subclass of str or bytes becomes its base class."""
-    if isinstance(given, str):
+    if isinstance(result, str):
         try:
-            token: str | bytes = str.encode(given).decode()
+            token: str | bytes = str.encode(result).decode()
         except UnicodeEncodeError:
             raise _NoTokenError("text that UTF-8 cannot encode") from None
-    elif isinstance(given, bytes):
-        token = bytes(given)  # the library takes them as they are
+    elif isinstance(result, bytes):
+        token = bytes(result)  # the library takes them as they are
     else:
-        raise _NoTokenError(f"{type(given).__name__} (a token is a str)")
+        raise _NoTokenError(f"{type(result).__name__} (a token is a str)")
     if not token:
         raise _NoTokenError("an empty token")
     return token
 
 
-async def awaited(given: Awaitable[object]) -> object:
+async def as_coroutine(result: Awaitable[object]) -> object:
     """What it gives, as a coroutine."""
-    return await given
+    return await result
 
 
 @at_end  # of the package's import, so called when the clients are closed
-def _let_go() -> None:
+def _release_all() -> None:
     deadline = time.monotonic() + _EXIT_WAIT_S
-    for gone, of in list(_held.items()):
-        native = of()
+    for deleted, native_ref in list(_library_objects.items()):
+        native = native_ref()
         if native is None:
-            gone.wait(max(0.0, deadline - time.monotonic()))
+            deleted.wait(max(0.0, deadline - time.monotonic()))
         else:  # the program has it still: whoever is last lets go too late
             keep_for_ever(native)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_held.clear)
+    os.register_at_fork(after_in_child=_library_objects.clear)

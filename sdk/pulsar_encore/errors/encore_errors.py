@@ -96,8 +96,8 @@ class PulsarException(EncoreError):
         # As OSError picks FileNotFoundError. Code above the transports raises most exceptions, and
         # a program on the stock transport catches those by the names of `pulsar` too.
         kind = cls if PulsarException._raised_as is None else PulsarException._raised_as(cls)
-        made: Self = super().__new__(kind, *args)
-        return made
+        instance: Self = super().__new__(kind, *args)
+        return instance
 
     def __init__(
         self,

@@ -348,13 +348,13 @@ __all__ = [
 ]
 
 # `Timeout` alone would leave open whether anything failed; a result always is the transport's.
-_NAMED: Final[dict[str, type[PulsarException]]] = {
+_CLASSES: Final[dict[str, type[PulsarException]]] = {
     **{name: globals()[name] for name in __all__},
     "Timeout": TransportTimeout,
 }
 
 # What the protocol calls differently from the clients (its `ServerError`).
-_OF_PROTOCOL: Final = {
+_CLIENT_NAMES: Final = {
     "MetadataError": "BrokerMetadataError",
     "PersistenceError": "BrokerPersistenceError",
     "ServiceNotReady": "ServiceUnitNotReady",
@@ -373,5 +373,5 @@ def named(result: str, message: str, *, retryable: bool | None = None) -> Pulsar
         message: What happened and what to change.
         retryable: As for `PulsarException`.
     """
-    name = _OF_PROTOCOL.get(result, result)
-    return _NAMED.get(name, TransportError)(message, result=name, retryable=retryable)
+    name = _CLIENT_NAMES.get(result, result)
+    return _CLASSES.get(name, TransportError)(message, result=name, retryable=retryable)

@@ -30,11 +30,11 @@ class LoopAffinity:
 
     The calls that are made for each message check it inline::
 
-        if place.thread != get_ident():
-            place.check()
+        if affinity.thread != get_ident():
+            affinity.check()
 
     Args:
-        what: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
+        kind: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
 
     Attributes:
         loop: The event loop.
@@ -42,8 +42,8 @@ class LoopAffinity:
             `check` and `is_here` find it out again.
     """
 
-    # `running_loop() is place.loop` alone would do, but Python 3.11 makes a system call for it: 180
-    # ns for each call, where comparing two thread identifiers takes 40 ns.
+    # `running_loop() is affinity.loop` alone would do, but Python 3.11 makes a system call for it:
+    # 180 ns for each call, where comparing two thread identifiers takes 40 ns.
     #
     # A thread identifier alone is not enough, because two loops can run in a thread one after the
     # other. So `thread` becomes None when the loop stops running. A loop does not announce that,
@@ -55,21 +55,21 @@ class LoopAffinity:
     # this check; waiting for something then fails with asyncio's own error ("attached to a
     # different loop").
 
-    __slots__ = ("__weakref__", "_hook", "_pid", "_what", "loop", "thread")
+    __slots__ = ("__weakref__", "_hook", "_kind", "_pid", "loop", "thread")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, kind: str) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.thread: int | None = None
         self._hook: ref[Any] | None = None
         self._pid = os.getpid()
-        self._what = what
-        self._note_thread()
-        _places.add(self)
+        self._kind = kind
+        self._remember_thread()
+        _affinities.add(self)
 
-    def _note_thread(self) -> None:
+    def _remember_thread(self) -> None:
         hook = sys.get_asyncgen_hooks().firstiter
         if getattr(hook, "__self__", None) is self.loop:
-            self._hook = ref(hook, partial(_stopped, ref(self)))
+            self._hook = ref(hook, partial(_forget_thread, ref(self)))
             self.thread = get_ident()
 
     def is_here(self) -> bool:
@@ -78,7 +78,7 @@ class LoopAffinity:
             return True
         if running_loop() is not self.loop or os.getpid() != self._pid:
             return False
-        self._note_thread()
+        self._remember_thread()
         return True
 
     def check(self) -> None:
@@ -88,14 +88,14 @@ class LoopAffinity:
             WrongLoopError: On another loop, or on none.
         """
         if not self.is_here():
-            raise self._refusal()
+            raise self._wrong_loop_error()
 
     def check_process(self) -> None:
         """
         Raises:
             ForkedError: In a child of the process it was made in.
         """
-        check_process(self._pid, self._what)
+        check_process(self._pid, self._kind)
 
     @property
     def over(self) -> bool:
@@ -109,27 +109,27 @@ class LoopAffinity:
             ForkedError: In a child of the process it was made in.
             RuntimeError: No loop runs.
         """
-        check_process(self._pid, self._what)
-        return LoopAffinity(self._what)
+        check_process(self._pid, self._kind)
+        return LoopAffinity(self._kind)
 
-    def _refusal(self) -> ConfigurationError:
+    def _wrong_loop_error(self) -> ConfigurationError:
         self.check_process()
         if self.over:
-            how = (
+            reason = (
                 "made on an event loop that is closed by now: make it anew on the one in use, as "
                 "each asyncio.run() has its own loop; the client may be kept"
             )
         elif running_loop() is None:
-            how = (
+            reason = (
                 "called without its event loop running: await it there; from another thread use "
                 "asyncio.run_coroutine_threadsafe(...) or loop.call_soon_threadsafe(...)"
             )
         else:
-            how = (
+            reason = (
                 "made on another event loop: call it there "
                 "(asyncio.run_coroutine_threadsafe), or make another from the same client here"
             )
-        return WrongLoopError(f"this {self._what} was {how}")
+        return WrongLoopError(f"this {self._kind} was {reason}")
 
 
 class LoopEnd:
@@ -140,36 +140,36 @@ class LoopEnd:
     end, so a generator waits for it. A loop that is closed without it gives no notice.
 
     Args:
-        ended: Called once, on that loop, and awaited.
+        on_end: Called once, on that loop, and awaited.
     """
 
-    def __init__(self, ended: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._ended: Callable[[], Coroutine[Any, Any, None]] | None = ended
-        self._waiting = self._wait()
-        _step(self._waiting.__anext__())
+    def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._on_end: Callable[[], Coroutine[Any, Any, None]] | None = on_end
+        self._generator = self._wait()
+        _run_one_step(self._generator.__anext__())
         _loop_ends.add(self)
 
     async def _wait(self) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
-            ended, self._ended = self._ended, None
-            if ended is not None:
-                await ended()
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
+                await on_end()
 
     def cancel(self) -> None:
         """Call nothing; on any thread, also if the loop is closed."""
-        self._ended = None
+        self._on_end = None
         try:
-            _step(self._waiting.aclose())
+            _run_one_step(self._generator.aclose())
         except RuntimeError:
             pass  # the call is under way
 
 
-def _step(once: Awaitable[None]) -> None:
+def _run_one_step(awaitable: Awaitable[None]) -> None:
     """Run one step of an awaitable that never suspends."""
     try:
-        once.__await__().__next__()
+        awaitable.__await__().__next__()
     except (StopIteration, StopAsyncIteration):
         pass
 
@@ -205,24 +205,24 @@ def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]
         raise failure
 
 
-def _stopped(where: ref[LoopAffinity], _: object) -> None:
-    affinity = where()
+def _forget_thread(affinity_ref: ref[LoopAffinity], _: object) -> None:
+    affinity = affinity_ref()
     if affinity is not None:
         affinity.thread = None
 
 
-_places: WeakSet[LoopAffinity] = WeakSet()
+_affinities: WeakSet[LoopAffinity] = WeakSet()
 _loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 
-def _in_child() -> None:
+def _reset_in_child() -> None:
     # A fork in a running loop leaves the child with a loop that looks as if it ran, in a thread of
     # the same identifier.
-    for affinity in list(_places):
+    for affinity in list(_affinities):
         affinity.thread = None
     for each in list(_loop_ends):
         each.cancel()  # the child's exit would try to run it on the parent's loop
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)

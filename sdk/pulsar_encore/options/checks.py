@@ -11,10 +11,12 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError, InvalidTopicName
 
-_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a namespace
+_NAME_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a namespace
 # As the C++ library reads them, but for names from before Pulsar 2, with a cluster in them:
 # Pulsar has them no more and says so, but the library asks again until all it says is "Timeout".
-_TOPIC: Final = re.compile(rf"[^/]+|(?:(?:non-)?persistent://)?{_PART}/{_PART}/[^/]+", re.DOTALL)
+_TOPIC: Final = re.compile(
+    rf"[^/]+|(?:(?:non-)?persistent://)?{_NAME_PART}/{_NAME_PART}/[^/]+", re.DOTALL
+)
 
 
 def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: str = "") -> int:
@@ -22,8 +24,8 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be an int, got {type(value).__name__}")
     if value < low or (high is not None and value > high):
-        span = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ConfigurationError(f"{name} must be {span}{unit and ' ' + unit}, got {value}")
+        allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ConfigurationError(f"{name} must be {allowed}{unit and ' ' + unit}, got {value}")
     return value
 
 
@@ -50,8 +52,8 @@ def seconds(
             f"{type(value).__name__}"
         )
     if not low <= value <= high:  # NaN fails this comparison too
-        span = f"from {low:g} to {high:g} s"
-        raise ConfigurationError(f"{name} must be {span}{hint}, got {value}")
+        allowed = f"from {low:g} to {high:g} s"
+        raise ConfigurationError(f"{name} must be {allowed}{hint}, got {value}")
     return float(value)
 
 
@@ -77,12 +79,12 @@ def encodable(value: str, name: str, error: type[Exception] = ConfigurationError
     if not value.isascii():
         try:
             value.encode()
-        except UnicodeEncodeError as failed:
+        except UnicodeEncodeError as cause:
             raise error(
-                f"{name} contains a lone surrogate, U+{ord(value[failed.start]):04X} at index "
-                f"{failed.start}, which is no character and cannot be encoded as UTF-8, got "
+                f"{name} contains a lone surrogate, U+{ord(value[cause.start]):04X} at index "
+                f"{cause.start}, which is no character and cannot be encoded as UTF-8, got "
                 f"{value!r}. Use a name of whole characters"
-            ) from failed
+            ) from cause
 
 
 def _not_blank(value: Any, name: str, blank: type[Exception] = ConfigurationError) -> None:
@@ -130,8 +132,8 @@ def readable_file(value: Any, name: str) -> str | None:
         try:
             os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ConfigurationError(f"{name}: cannot read {path!r}: {why}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{name}: cannot read {path!r}: {reason}") from error
         if not os.path.isfile(path):
             raise ConfigurationError(f"{name}: {path!r} is no file")
     return path
@@ -188,8 +190,8 @@ def check_crypto_key_reader(reader: Any) -> None:
         ConfigurationError: Something else.
     """
     # Stock's last: what ours has for it is made when it is asked for.
-    known = ("private_key", "cryptoKeyReader")
-    if reader is not None and not any(hasattr(reader, each) for each in known):
+    attributes = ("private_key", "cryptoKeyReader")
+    if reader is not None and not any(hasattr(reader, each) for each in attributes):
         raise ConfigurationError(
             f"crypto_key_reader must be a CryptoKeyReader, got {type(reader).__name__}"
         )

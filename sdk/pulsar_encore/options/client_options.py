@@ -79,9 +79,9 @@ class ClientOptions:
         ):
             readable_file(getattr(self, name), name)
         # Stock's last: what ours has for it is made when it is asked for.
-        known = ("method_name", "auth")
+        attributes = ("method_name", "auth")
         if self.authentication is not None and not any(
-            hasattr(self.authentication, each) for each in known
+            hasattr(self.authentication, each) for each in attributes
         ):
             raise ConfigurationError(
                 "authentication must be one of the Authentication classes, such as "

@@ -181,11 +181,11 @@ class ConsumerOptions:
                 f"{type(self.nack_index).__name__}"
             )
         if self.state is not None and self.nack_index is not None:
-            home, nacks = Path(self.state.path), Path(self.nack_index.path)
-            if nacks.resolve().is_relative_to(home.resolve()):
+            state_path, index_path = Path(self.state.path), Path(self.nack_index.path)
+            if index_path.resolve().is_relative_to(state_path.resolve()):
                 raise ConfigurationError(
-                    f"the directory of nack_index, {nacks}, must not be that of "
-                    f"state, {home}, or below it: name another one for nack_index"
+                    f"the directory of nack_index, {index_path}, must not be that of "
+                    f"state, {state_path}, or below it: name another one for nack_index"
                 )
         self._check_combinations()
         self._check_letters()
@@ -224,7 +224,9 @@ class ConsumerOptions:
         if self.batch_receive_policy is not None and not isinstance(
             self.batch_receive_policy, BatchReceivePolicy
         ):
-            object.__setattr__(self, "batch_receive_policy", _policy_of(self.batch_receive_policy))
+            object.__setattr__(
+                self, "batch_receive_policy", _batch_policy_of(self.batch_receive_policy)
+            )
 
     def _check_letters(self) -> None:
         policy: DeadLetterPolicy | None = self.dead_letter_policy
@@ -243,10 +245,10 @@ class ConsumerOptions:
             raise ConfigurationError(
                 "retry_enable on a pattern needs a DeadLetterPolicy with retry_letter_topic"
             )
-        own = {full_name(topic) for topic in self.topics}
+        consumed_topics = {full_name(topic) for topic in self.topics}
         for name in ("retry_letter_topic", "dead_letter_topic"):
             topic = None if policy is None else getattr(policy, name)
-            if topic is not None and full_name(topic) in own:
+            if topic is not None and full_name(topic) in consumed_topics:
                 raise ConfigurationError(f"{name} {topic!r} is a topic the consumer reads: a loop")
 
     def _check_order(self) -> None:
@@ -307,7 +309,7 @@ class ConsumerOptions:
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
-def _policy_of(stock: Any) -> BatchReceivePolicy:
+def _batch_policy_of(stock: Any) -> BatchReceivePolicy:
     """Stock's ConsumerBatchReceivePolicy, read back: it keeps its numbers in a native object."""
     try:
         native = stock.policy()

@@ -73,7 +73,7 @@ class ConsumerDeadLetterPolicy:
         dead_letter_topic: str | None = None,
         initial_subscription_name: str | None = None,
     ) -> None:
-        self._read = DeadLetterPolicy(
+        self._policy = DeadLetterPolicy(
             max_redeliver_count,
             dead_letter_topic or None,
             initial_subscription_name=initial_subscription_name or None,
@@ -82,16 +82,16 @@ class ConsumerDeadLetterPolicy:
     @property
     def dead_letter_topic(self) -> str:
         """ "" when none was named."""
-        return self._read.dead_letter_topic or ""
+        return self._policy.dead_letter_topic or ""
 
     @property
     def max_redeliver_count(self) -> int:
-        return self._read.max_redeliver_count
+        return self._policy.max_redeliver_count
 
     @property
     def initial_subscription_name(self) -> str:
         """ "" when none was named."""
-        return self._read.initial_subscription_name or ""
+        return self._policy.initial_subscription_name or ""
 
     def policy(self) -> Any:
         """The C++ library's object, as stock's own code takes it."""

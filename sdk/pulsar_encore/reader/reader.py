@@ -145,25 +145,25 @@ class Reader:
         delivery, at, count = part
         topic, partition = self._link.topic_of(delivery.source)
         chunk = delivery.first_chunk
-        make: type[MessageId] = getattr(delivery.messages[at], "id_class", MessageId)
-        first = None if chunk is None else make(partition, *chunk, topic=topic)
+        id_class: type[MessageId] = getattr(delivery.messages[at], "id_class", MessageId)
+        first = None if chunk is None else id_class(partition, *chunk, topic=topic)
         size = delivery.batch_size
         return [
             Message.of_reader(
-                delivery.messages[affinity],
+                delivery.messages[index],
                 self._schema,
-                make(
+                id_class(
                     partition,
                     delivery.ledger,
                     delivery.entry,
-                    delivery.indexes[affinity] if size else -1,
+                    delivery.indexes[index] if size else -1,
                     batch_size=size,
                     topic=topic,
                     first_chunk=first,
                 ),
                 delivery.redelivery_count,
             )
-            for affinity in range(at, at + count)
+            for index in range(at, at + count)
         ]
 
     async def has_message_available(self) -> bool:
@@ -213,7 +213,7 @@ class Reader:
                     f"int, got {type(messageid).__name__}"
                 ) from error
         seeking = self.affinity.loop.create_task(self._link.seek(position))
-        seeking.add_done_callback(_retrieve)
+        seeking.add_done_callback(_retrieve_exception)
         await asyncio.shield(seeking)  # cancelled half-way it would meet the next one
 
     async def close(self) -> None:
@@ -227,19 +227,19 @@ class Reader:
             end_all(self.affinity.loop, lambda: self._end(ClosedError("the reader was closed")))
             await self._link.close()
         finally:
-            self._forget()
+            self._notify_closed()
 
     def abandon(self) -> None:
         """Every call fails from now on; for the client, which was shut down."""
         shut_down = ClosedError("the client was shut down")
-        end_all(self.affinity.loop, lambda: self._end(shut_down), self._forget)
+        end_all(self.affinity.loop, lambda: self._end(shut_down), self._notify_closed)
 
     def _end(self, error: Exception) -> None:
         self._closed = True
         self._event_publisher.close()
         self._queue.end(error)
 
-    def _forget(self) -> None:
+    def _notify_closed(self) -> None:
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
             on_closed(self)
@@ -281,6 +281,6 @@ class Reader:
             raise ClosedError("the reader is closed: create another")
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 
 from ..errors import ConfigurationError
 
-_FIRST_REPORT_S: Final = 1.0
-_RAREST_REPORT_S: Final = 300.0
-_MOST_MS: Final = 100 * 365 * 86_400_000  # sums with a clock stay within 64 bits
+_MIN_REPORT_INTERVAL_S: Final = 1.0
+_MAX_REPORT_INTERVAL_S: Final = 300.0
+_MAX_MS: Final = 100 * 365 * 86_400_000  # sums with a clock stay within 64 bits
 
 
 class FailureReports:
@@ -45,7 +45,7 @@ class FailureReports:
         elapsed_s = self.elapsed_s(now_s)
         if now_s < self._due_s and not is_news:
             return False
-        self._due_s = now_s + min(_RAREST_REPORT_S, max(_FIRST_REPORT_S, elapsed_s))
+        self._due_s = now_s + min(_MAX_REPORT_INTERVAL_S, max(_MIN_REPORT_INTERVAL_S, elapsed_s))
         return True
 
     def elapsed_s(self, now_s: float) -> float:
@@ -204,5 +204,5 @@ def _checked_delays(value: Any, name: str) -> tuple[float | timedelta, ...]:
 
 
 def _check_longest(delay_ms: int, name: str, given: float | timedelta) -> None:
-    if delay_ms > _MOST_MS:
+    if delay_ms > _MAX_MS:
         raise ConfigurationError(f"{name} must be at most 100 years, got {given!r}")

@@ -50,7 +50,7 @@ class CryptoKeyReader:
         Raises:
             CryptoError: It cannot be read.
         """
-        return _content(self.public_key_path, "public_key_path", name)
+        return _read_key_file(self.public_key_path, "public_key_path", name)
 
     def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
         """The private key of a name, PEM.
@@ -62,7 +62,7 @@ class CryptoKeyReader:
         Raises:
             CryptoError: It cannot be read.
         """
-        return _content(self.private_key_path, "private_key_path", name)
+        return _read_key_file(self.private_key_path, "private_key_path", name)
 
     @cached_property
     def cryptoKeyReader(self) -> Any:
@@ -190,7 +190,7 @@ class EncryptionContext:
         return str(self)
 
 
-def _content(path: str, option: str, name: str) -> bytes:
+def _read_key_file(path: str, option: str, name: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -14,7 +14,7 @@ from .. import stock
 from ..errors import ConfigurationError
 
 _U64: Final = (1 << 64) - 1
-_MAX: Final = (1 << 63) - 1
+_I64_MAX: Final = (1 << 63) - 1
 
 #: Most messages in a batch, where a number says it and not the batch itself. Acking or seeking into
 #: a batch takes memory for each. No client writes such batches: they would have 100 MB of headers.
@@ -182,11 +182,11 @@ class MessageId:
         An ack by it is an ack by a stored id in stock: it lacks the batch's shared state, and the
         library acks the whole entry: `docs/notes/cpp-client.md#acks`.
         """
-        theirs = stock.library().MessageId
+        native_class = stock.library().MessageId
         for name in ("earliest", "latest"):
             if self == getattr(MessageId, name):
-                return getattr(theirs, name)
-        native = theirs.deserialize(self.serialize())
+                return getattr(native_class, name)
+        native = native_class.deserialize(self.serialize())
         if self._topic:
             native.topic_name(self._topic)
         return native
@@ -204,7 +204,7 @@ class MessageId:
         return (self._ledger, self._entry, self._partition, self._batch_index)
 
     def _order(self) -> tuple[int, int, int, int]:
-        index = self._batch_index if self._batch_index >= 0 else _MAX
+        index = self._batch_index if self._batch_index >= 0 else _I64_MAX
         return (self._ledger, self._entry, index, self._partition)
 
     # All six, and none derived: `pulsar.MessageId` has its own of each, and the ids of the stock
@@ -273,7 +273,7 @@ def check_batch(message_id: MessageId) -> MessageId:
 
 
 MessageId.earliest = MessageId(-1, -1, -1)
-MessageId.latest = MessageId(-1, _MAX, _MAX)
+MessageId.latest = MessageId(-1, _I64_MAX, _I64_MAX)
 
 
 def _varint_of(value: int) -> bytes:
@@ -306,7 +306,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(value: int) -> int:
-    return value - (1 << 64) if value > _MAX else value
+    return value - (1 << 64) if value > _I64_MAX else value
 
 
 def _parse(data: bytes, topic: str, *, is_chunk: bool = False) -> MessageId:

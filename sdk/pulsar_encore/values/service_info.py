@@ -36,7 +36,7 @@ class ServiceInfo:
     ) -> None:
         self._service_url = text(service_url, "service_url")
         check(authentication, "authentication")
-        self._given = authentication
+        self._authentication = authentication
         if tls_trust_certs_file_path is not None:
             text(tls_trust_certs_file_path, "tls_trust_certs_file_path")
         self._certificates = tls_trust_certs_file_path
@@ -48,7 +48,7 @@ class ServiceInfo:
     @property
     def authentication(self) -> Any:
         """As it was given: one of the Authentication classes, stock's or ours, or None."""
-        return self._given
+        return self._authentication
 
     @property
     def use_tls(self) -> bool:
@@ -62,15 +62,15 @@ class ServiceInfo:
     @cached_property
     def _service_info(self) -> Any:
         """The C++ library's object, as stock's own code takes it."""
-        native = None if self._given is None else self._given.auth
+        native = None if self._authentication is None else self._authentication.auth
         return stock.library().ServiceInfo(self._service_url, native, self._certificates)
 
     @classmethod
     def wrap(cls, service_info: Any) -> Self:
         """One of the C++ library's object; its authentication stays in there."""
-        made = cls(service_info.service_url, None, service_info.tls_trust_certs_file_path)
-        made.__dict__["_service_info"] = service_info
-        return made
+        info = cls(service_info.service_url, None, service_info.tls_trust_certs_file_path)
+        info.__dict__["_service_info"] = service_info
+        return info
 
     def __repr__(self) -> str:
         return (
@@ -118,9 +118,9 @@ class AutoClusterFailover:
     ) -> None:
         if not isinstance(secondary, list) or not secondary:
             raise ConfigurationError("secondary must be a list of at least one ServiceInfo")
-        _checked(primary, "primary")
+        _check_service_info(primary, "primary")
         for index, each in enumerate(secondary):
-            _checked(each, f"secondary[{index}]")
+            _check_service_info(each, f"secondary[{index}]")
         self.primary: ServiceInfo = primary
         self.secondary: list[ServiceInfo] = list(secondary)
         self.check_interval_ms: int = integer(
@@ -140,6 +140,6 @@ class AutoClusterFailover:
         )
 
 
-def _checked(value: Any, name: str) -> None:
+def _check_service_info(value: Any, name: str) -> None:
     if not (isinstance(value, ServiceInfo) or stock.is_one(value, "pulsar.ServiceInfo")):
         raise ConfigurationError(f"{name} must be a ServiceInfo, got {type(value).__name__}")
