@@ -1,4 +1,4 @@
-"""An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right."""
+"""An asyncio consumer SDK for Apache Pulsar with exact acks and nacks."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -140,9 +140,9 @@ if TYPE_CHECKING:
     from .state import MetricSample
     from .state.rocks import StoreStatistics
 
-# Modules and names that are imported at their first use, and the modules that the names are in.
-# What a client makes comes from the client; a program names these classes in annotations and
-# `isinstance`. Loading them here would double the time that `import pulsar_encore` takes.
+# Modules and names that are imported at their first use; the values are the modules of the names.
+# Programs need these classes only for annotations and `isinstance`, because a client creates the
+# objects. Importing them here would double the time of `import pulsar_encore`.
 _LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
 _LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
@@ -190,7 +190,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, for completion in a shell: those not imported yet, too."""
+    """Return all public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 

@@ -1,8 +1,4 @@
-"""A batch's bytes as messages, for who has an entry from elsewhere, under stock's name.
-
-Owns `MessageBatch`. It knows what is in the batch: of what the entry's metadata say (producer,
-publish time, schema version) the messages have nothing.
-"""
+"""The public `MessageBatch`, named as in `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -16,37 +12,46 @@ from .values.message_id import MessageId
 from .wire import pulsar_pb2 as pb
 from .wire.entries import decode_batch
 
-_SIZE_BYTES: Final = 4  # bytes of a size, before each message's metadata
+_SIZE_BYTES: Final = 4  # bytes of the metadata size before each message
 
 
 class MessageBatch:
-    """Reads the payload of a batch, not compressed."""
+    """Parser for the uncompressed payload of a batch that the application got elsewhere.
+
+    The messages have no producer name, publish time or schema version: these are in the metadata of
+    the entry, not in its payload.
+
+    Example:
+        ```python
+        messages = MessageBatch().with_message_id(entry_id).parse_from(payload, 10)
+        ```
+    """
 
     def __init__(self) -> None:
         self._id = MessageId()
 
     def with_message_id(self, msg_id: Any) -> Self:
-        """Say which entry it is; each message gets the id of its place there.
+        """Set the id of the entry. Each message gets this id with its batch index.
 
         Args:
-            msg_id: A `MessageId`, stock's or ours.
+            msg_id: A `MessageId` of this package or of `pulsar-client`.
 
         Raises:
-            ConfigurationError: It is none.
+            ConfigurationError: if `msg_id` is not a message id.
         """
         self._id = MessageId.wrap(msg_id)
         return self
 
     def parse_from(self, data: bytes, size: int) -> list[Message]:
-        """The messages.
+        """Return the messages of a batch.
 
         Args:
-            data: The payload.
-            size: How many they are.
+            data: The payload, uncompressed.
+            size: Number of messages.
 
         Raises:
-            ConfigurationError: An argument is of another kind.
-            EntryError: The bytes are no batch of so many.
+            ConfigurationError: if an argument has the wrong type, or `size` is below 1.
+            EntryError: if the bytes are not a batch of `size` messages.
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise ConfigurationError(f"data must be bytes, got {type(data).__name__}")
@@ -66,6 +71,6 @@ class MessageBatch:
 
 
 class _UnknownOrigin:
-    """Where the bytes came from, as far as they say (`Origin`)."""
+    """The `Origin` of a batch from an unknown topic."""
 
     topic = ""

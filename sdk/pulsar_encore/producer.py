@@ -1,7 +1,4 @@
-"""Publishing: arguments checked by name, content encoded by the schema, sent in call order.
-
-Owns `Producer`. Nothing is handed to the transport before every argument is known to be right.
-"""
+"""Publishing: the public `Producer`, over a producer of the transport."""
 
 from __future__ import annotations
 
@@ -30,14 +27,21 @@ _MAX_MS: Final = 2**63 - 1
 
 
 class ContentError(ConfigurationError, TypeError):
-    """The content does not fit the producer's schema (also a TypeError, as in stock)."""
+    """The content does not fit the producer's schema (also a TypeError, as in `pulsar-client`)."""
 
 
 class Producer:
-    """Publishes to one topic; made by `Client.create_producer`.
+    """Publishes to one topic. `Client.create_producer` creates it.
 
-    It belongs to the event loop it was made on, and to the next that uses it once that is closed: a
-    call from another one beside it raises `WrongLoopError`, in a forked child `ForkedError`.
+    A producer belongs to the event loop that created it. When that loop is closed, the next loop
+    that uses the producer takes it over. A call from another loop raises `WrongLoopError`, a call
+    in a forked child `ForkedError`.
+
+    Example:
+        ```python
+        async with client.create_producer("orders") as producer:
+            message_id = await producer.send(b"42", partition_key="customer-7")
+        ```
     """
 
     def __init__(
@@ -78,27 +82,32 @@ class Producer:
     ) -> MessageId:
         """Send a message and wait until the broker has stored it.
 
-        Several sends may be under way at once; they are stored in the order of the calls. When
-        cancelled, the message may or may not be stored.
+        Several sends can be in flight; the broker stores them in the order of the calls. After a
+        cancelled send, the message may or may not be stored.
 
         Args:
-            content: What the schema encodes, bytes without a schema; None publishes a tombstone.
-            properties: Application properties, strings to strings.
-            partition_key: Chooses the partition, and is the key for KeyShared and compaction; bytes
-                where the transport has binary keys.
-            ordering_key: Overrides `partition_key` for KeyShared; bytes likewise.
-            sequence_id: Own sequence id instead of the producer's.
-            replication_clusters: Clusters to replicate to, instead of the namespace's.
+            content: The object that the schema encodes; bytes if there is no schema. None publishes
+                a tombstone.
+            properties: Application properties.
+            partition_key: Key for partition routing, Key_Shared and compaction. The native
+                transport also accepts bytes.
+            ordering_key: Key that replaces `partition_key` for Key_Shared.
+            sequence_id: Sequence id to use in place of the producer's next one.
+            replication_clusters: Clusters to replicate to, in place of the namespace's.
             disable_replication: Do not replicate this message.
-            event_timestamp: The application's own time, ms since the epoch.
-            deliver_at: Not to be delivered (Shared, KeyShared) before, ms since the epoch.
-            deliver_after: The same, from now.
+            event_timestamp: Time of the event, set by the application, in ms since the epoch.
+            deliver_at: Earliest delivery on Shared and Key_Shared, in ms since the epoch.
+            deliver_after: The same, relative to now.
+
+        Returns:
+            The id of the stored message.
 
         Raises:
-            ConfigurationError: An argument is wrong; nothing was sent.
-            NotSupportedError: A key of bytes, on the stock transport; nothing was sent.
-            ClosedError: The producer is or was closed.
-            TransportError: The broker refused, or did not answer in `send_timeout_millis`.
+            ConfigurationError: if an argument is wrong. Nothing was sent.
+            NotSupportedError: if a key is bytes on the stock transport. Nothing was sent.
+            ClosedError: if the producer is closed.
+            TransportError: if the broker refused the message or did not answer within
+                `send_timeout_millis`.
         """
         self._check_open()
         return await self._link.publish(
@@ -130,17 +139,17 @@ class Producer:
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> None:
-        """Send a message without waiting for it, as the synchronous stock client has it.
+        """Send a message without waiting, as in the synchronous `pulsar-client`.
 
         Args:
-            content: This and the others as for `send`.
-            callback: Called on the event loop as ``callback(result, message_id)``: a `Result`,
-                `Result.Ok` when it is stored, and its id, None when it is not. Not called any more
-                once that loop is closed.
+            content: This and the other arguments are those of `send`.
+            callback: Called on the event loop as ``callback(result, message_id)``: `Result.Ok` and
+                the id of the stored message, or the `Result` of the error and None. Not called if
+                that loop is closed first.
 
         Raises:
-            ConfigurationError: An argument is wrong; nothing was sent.
-            ClosedError: The producer is or was closed.
+            ConfigurationError: if an argument is wrong. Nothing was sent.
+            ClosedError: if the producer is closed.
         """
         self._check_open()
         stored = self._link.publish(
@@ -166,7 +175,7 @@ class Producer:
     ) -> None:
         self._pending_sends.discard(sending)
         if sending.cancelled():
-            return  # the loop is being closed, and nobody is there to be told
+            return  # the loop is being closed: no callback can run
         error = sending.exception()
         if callback is None:
             if error is not None:
@@ -223,12 +232,13 @@ class Producer:
         return data
 
     async def flush(self) -> None:
-        """Send what is being batched now, and wait until all of it is stored; by then the callbacks
-        of `send_async` were called.
+        """Send the current batch now and wait until all pending messages are stored.
+
+        The callbacks of `send_async` have been called when this returns.
 
         Raises:
-            ClosedError: The producer is closed.
-            TransportError: Something could not be stored.
+            ClosedError: if the producer is closed.
+            TransportError: if a message could not be stored.
         """
         self._check_open()
         sending = list(self._pending_sends)
@@ -237,7 +247,7 @@ class Producer:
             await asyncio.wait(sending)
 
     async def close(self) -> None:
-        """Close the producer; sends under way fail with `ClosedError`. Again does nothing."""
+        """Close the producer; pending sends fail with `ClosedError`. A second call does nothing."""
         self._bind_to_running_loop()
         await self._close_once()
 
@@ -249,7 +259,7 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Every call fails from now on; for the client, which was shut down."""
+        """Mark the producer as closed, without a command to the broker (for `Client`)."""
         self._end()
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
@@ -261,20 +271,22 @@ class Producer:
             self._event_publisher.events.close()
 
     def topic(self) -> str:
-        """Full name of the topic it publishes to."""
+        """Return the full name of the topic."""
         return self._link.topic
 
     def producer_name(self) -> str:
-        """The name given, or the one the broker chose."""
+        """Return the name that was given, or the name that the broker chose."""
         return self._link.producer_name
 
     def last_sequence_id(self) -> int:
-        """Sequence id of the last message stored, also by an earlier producer of this name; -1
-        when there is none."""
+        """Return the sequence id of the last stored message, or -1 if there is none.
+
+        Messages of earlier producers with the same name count.
+        """
         return self._link.last_sequence_id
 
     def is_connected(self) -> bool:
-        """True while the broker holds the producer."""
+        """Return True if the producer is registered at the broker."""
         return not self._closed and self._link.is_connected()
 
     async def __aenter__(self) -> Self:
@@ -290,10 +302,11 @@ class Producer:
         await self.close()
 
     def _bind_to_running_loop(self) -> None:
+        """Move to the running loop if the own loop is closed; else check the loop."""
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             if self.affinity.over and running_loop() is not None:
                 self.affinity = self.affinity.moved()
-                self._pending_sends.clear()  # nobody is left to be told
+                self._pending_sends.clear()  # their callbacks belonged to the closed loop
                 if self._event_publisher is not None:
                     self._event_publisher.moved(self.affinity.loop)
             self.affinity.check()

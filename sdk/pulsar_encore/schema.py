@@ -1,7 +1,7 @@
-"""Typed payloads: the stock package's schema classes, unchanged, under this package's name.
+"""The schema classes of `pulsar-client`, unchanged.
 
-They bring its library along, so they are loaded with the first that is asked for. To a type checker
-they are what `schema.pyi` says.
+They need the C++ client, so the first use of a name imports them. `schema.pyi` declares them for
+type checkers.
 """
 
 from importlib import import_module
