@@ -1,8 +1,4 @@
-"""Where a client connects when that is more than an address, under stock's names.
-
-Owns `ServiceInfo`, `AutoClusterFailover` and `ServiceInfoProvider`: plain values. Who moves between
-clusters is the transport.
-"""
+"""Service addresses with credentials, and failover, with the names of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -17,15 +13,15 @@ from ..options.checks import integer
 
 
 class ServiceInfo:
-    """One cluster, and how to connect to it.
+    """The address of one cluster and how to connect to it.
 
     Args:
-        service_url: As a `Client` takes it, a str.
+        service_url: An address, as in `Client`.
         authentication: One of the Authentication classes, or None.
-        tls_trust_certs_file_path: Trusted certificates, or None.
+        tls_trust_certs_file_path: File with trusted certificates, or None.
 
     Raises:
-        ConfigurationError: An argument is of another kind.
+        ConfigurationError: if an argument has the wrong type.
     """
 
     def __init__(
@@ -47,12 +43,12 @@ class ServiceInfo:
 
     @property
     def authentication(self) -> Any:
-        """As it was given: one of the Authentication classes, stock's or ours, or None."""
+        """The argument: an Authentication of this package or of `pulsar-client`, or None."""
         return self._authentication
 
     @property
     def use_tls(self) -> bool:
-        """As the scheme of the address says."""
+        """True if the scheme of the address is that of TLS."""
         return self._service_url.startswith(("pulsar+ssl://", "https://"))
 
     @property
@@ -61,13 +57,13 @@ class ServiceInfo:
 
     @cached_property
     def _service_info(self) -> Any:
-        """The C++ library's object, as stock's own code takes it."""
+        """The value as an object of the C++ client."""
         native = None if self._authentication is None else self._authentication.auth
         return stock.library().ServiceInfo(self._service_url, native, self._certificates)
 
     @classmethod
     def wrap(cls, service_info: Any) -> Self:
-        """One of the C++ library's object; its authentication stays in there."""
+        """Convert an object of the C++ client, which keeps its authentication."""
         info = cls(service_info.service_url, None, service_info.tls_trust_certs_file_path)
         info.__dict__["_service_info"] = service_info
         return info
@@ -80,32 +76,56 @@ class ServiceInfo:
 
 
 class ServiceInfoProvider:
-    """Tells a client where to connect, now and later; a subclass says how it knows."""
+    """Tells a client which cluster to use, now and later. Subclasses implement the methods.
+
+    Example:
+        ```python
+        class FromRegistry(pulsar_encore.ServiceInfoProvider):
+            def initial_service_info(self):
+                return pulsar_encore.ServiceInfo(registry.current())
+
+            def initialize(self, on_service_info_update):
+                registry.subscribe(
+                    lambda url: on_service_info_update(pulsar_encore.ServiceInfo(url))
+                )
+        ```
+    """
 
     def initial_service_info(self) -> ServiceInfo:
-        """Where the client connects first."""
+        """Return the cluster to connect to first."""
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """Called once; the client goes where `on_service_info_update` is told."""
+        """Store a function that moves the client to another cluster. Called once."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called when the client is closed."""
+        """Release resources. Called when the client is closed."""
 
 
 class AutoClusterFailover:
-    """Clusters to go to when the first does not answer.
+    """A primary cluster, and others to use while the primary does not answer.
 
     Args:
-        primary: The one to be on when it answers.
-        secondary: The others, in order; at least one.
-        check_interval_ms: From probe to probe, in ms.
-        failover_threshold: So many probes in a row fail before the client leaves.
-        switch_back_threshold: So many probes of `primary` in a row succeed before it returns.
+        primary: The preferred cluster.
+        secondary: The other clusters, in order; at least one.
+        check_interval_ms: Time between two probes, in ms.
+        failover_threshold: Failed probes in a row after which the client leaves a cluster.
+        switch_back_threshold: Successful probes of `primary` in a row after which the client
+            returns.
 
     Raises:
-        ConfigurationError: A value is wrong; the text names it.
+        ConfigurationError: if a value is wrong.
+
+    Example:
+        ```python
+        client = pulsar_encore.Client(
+            pulsar_encore.AutoClusterFailover(
+                pulsar_encore.ServiceInfo("pulsar://east:6650"),
+                [pulsar_encore.ServiceInfo("pulsar://west:6650")],
+            )
+        )
+        ```
     """
 
     def __init__(
