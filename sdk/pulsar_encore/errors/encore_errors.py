@@ -51,7 +51,7 @@ class ConfigurationError(EncoreError, ValueError):
 
 
 class MessageNotHeldError(ConfigurationError):
-    """This consumer does not hold the message, so it cannot be settled here.
+    """This consumer does not hold the message, so it cannot settle it.
 
     The id belongs to another consumer, or names a message of a batch that this consumer does not
     hold.
@@ -120,7 +120,7 @@ class PulsarException(EncoreError):
         if isinstance(message, Result) or stock.is_one(message, "_pulsar.Result"):
             result = message.name
             message = msg or message.name
-        # Always one argument: pickle and copy call the class with it and restore the other attributes.
+        # Always one argument: pickle and copy call the class with it, then restore the attributes.
         Exception.__init__(self, message or result or self.result)
         if result is not None:
             self.result = result
@@ -149,7 +149,7 @@ class Timeout(PulsarException):
 
 
 class ReceiveTimeout(Timeout, TimeoutError):
-    """No message arrived within the timeout of `receive` or `read_next`; no message was taken."""
+    """No message arrived within the timeout of `receive` or `read_next`. None was taken."""
 
 
 class TransportError(PulsarException):

@@ -84,16 +84,15 @@ def key_reader_of(value: Any) -> CryptoKeyReader | None:
     """Return a `crypto_key_reader` whose keys Python can read, or None.
 
     Raises:
-        NotSupportedError: if it belongs to `pulsar-client`, whose paths are hidden in the C++
-            client.
+        NotSupportedError: if it belongs to `pulsar-client`: only the C++ client can read its paths.
         ConfigurationError: if it is anything else.
     """
     if value is None or isinstance(value, CryptoKeyReader):
         return value
     if hasattr(value, "cryptoKeyReader"):
         raise NotSupportedError(
-            "crypto_key_reader belongs to pulsar-client, and only the C++ client can read it: create a "
-            "pulsar_encore.CryptoKeyReader, or use the stock transport"
+            "crypto_key_reader belongs to pulsar-client, and only the C++ client can read it: create "
+            "a pulsar_encore.CryptoKeyReader, or use the stock transport"
         )
     raise ConfigurationError(
         f"crypto_key_reader must be a CryptoKeyReader, got {type(value).__name__}"
@@ -111,7 +110,7 @@ class KeyFields(Protocol):
 
 
 class ContextFields(Protocol):
-    """The data of a transport about the encryption of a message; the C++ client's object fits."""
+    """The data of a transport about the encryption of a message, as in the C++ client."""
 
     def keys(self) -> Sequence[KeyFields]: ...
     def param(self) -> bytes: ...
