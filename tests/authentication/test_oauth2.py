@@ -164,7 +164,7 @@ REFUSALS: dict[str, tuple[str, tuple[int, Any], str, bool]] = {
     "busy": ("/token", (503, b"<html>"), "/token answered 503", True),
     "too many": ("/token", (429, {}), "/token answered 429", True),
     "no token": ("/token", (200, {"access_token": ""}), "without an access_token", False),
-    "no JSON": ("/token", (200, b"token-1"), "something else than a JSON object", False),
+    "no JSON": ("/token", (200, b"token-1"), "something other than a JSON object", False),
     "too much": ("/token", (200, b" " * (1 << 21)), "more than 1048576 bytes", False),
     "no discovery": (WELL_KNOWN, (404, b""), "openid-configuration answered 404", False),
     "moved": (WELL_KNOWN, (301, b""), "openid-configuration answered 301", False),
@@ -232,7 +232,7 @@ async def test_a_secret_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch
         return {"token_endpoint": "http://issuer/token"}
 
     monkeypatch.setattr("pulsar_encore.authentication.oauth2_issuer._request_json", answer)
-    with pytest.raises(encore.AuthenticationError, match="without TLS, which gets no secret"):
+    with pytest.raises(encore.AuthenticationError, match="without TLS, and the secret is not sent"):
         await oauth2("https://issuer").data()
 
 

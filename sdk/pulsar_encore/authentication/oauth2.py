@@ -1,8 +1,4 @@
-"""OAuth2 client credentials: a token from an issuer, cached while it is good.
-
-Owns `AuthenticationOauth2` and its cached token. On one event loop one request is under way at
-most, whoever waits for it; being cancelled ends it for nobody.
-"""
+"""OAuth2 client credentials: a token from an issuer, cached until shortly before it expires."""
 
 from __future__ import annotations
 
@@ -19,12 +15,12 @@ from .oauth2_issuer import request_token
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
-_RENEWAL_SHARE: Final = 0.1  # a token is renewed before this last part of its life,
-_RENEWAL_MAX_S: Final = 60.0  # or this long before its end, if that is later
+_RENEWAL_SHARE: Final = 0.1  # renew a token in this last share of its lifetime,
+_RENEWAL_MAX_S: Final = 60.0  # but at most this long before its end
 
 
 class _CachedToken(NamedTuple):
-    """A token, until when it is used, and until when it is good (monotonic s)."""
+    """A token and two times in monotonic s: when to request a new one, and when it expires."""
 
     token: str
     renew_at: float
@@ -34,15 +30,17 @@ class _CachedToken(NamedTuple):
 class AuthenticationOauth2(Authentication):
     """OAuth2 client credentials.
 
-    Needs `pip install "pulsar-encore[oauth2]"` (the stock transport does not).
+    Needs `pip install "pulsar-encore[oauth2]"`, except on the stock transport.
 
     Args:
-        auth_params_string: JSON with `issuer_url`; `private_key`, a path, ``file:///path`` or
-            ``data:application/json;base64,...`` of JSON with `client_id` and `client_secret` (or
-            these two themselves); and, if need be, `audience` and `scope`.
+        auth_params_string: JSON with `issuer_url`, `private_key`, and optionally `audience` and
+            `scope`. `private_key` is a path, ``file:///path`` or
+            ``data:application/json;base64,...`` of JSON with `client_id` and `client_secret`; the
+            parameters may also contain these two directly.
 
     Raises:
-        ConfigurationError: One is missing or wrong, or the file cannot be read; no value is shown.
+        ConfigurationError: if a value is missing or wrong, or the file cannot be read. The text
+            shows no value.
     """
 
     method_name: str = "token"
@@ -56,18 +54,21 @@ class AuthenticationOauth2(Authentication):
         )
 
     async def data(self) -> bytes:
-        """The access token, asked for when the last one is near its end or was refused.
+        """Return the access token. Requests a new one near its end, or after the broker refused it.
 
-        If the issuer gives no new token, the last one is used until it expires.
+        If the issuer returns no new token, the last one is used until it expires.
 
         Raises:
-            AuthenticationError: The issuer gave none; `retryable` where it is only away.
-            ConfigurationError: The key file cannot be used any more.
-            NotSupportedError: `httpx2` is not installed.
+            AuthenticationError: if the issuer returned no token; `retryable` if it was only
+                unavailable.
+            ConfigurationError: if the key file is no longer usable.
+            NotSupportedError: if `httpx2` is not installed.
         """
         cached = self._cached
         if cached is not None and time.monotonic() < cached.renew_at:
             return cached.token.encode()
+        # One request per loop serves all callers. It is shielded, so that cancelling one caller does
+        # not fail the others.
         loop = asyncio.get_running_loop()
         request = self._requests.get(loop)
         if request is None or request.done():
@@ -76,12 +77,12 @@ class AuthenticationOauth2(Authentication):
         return (await asyncio.shield(request)).encode()
 
     async def _renew(self) -> str:
-        requested_at = time.monotonic()  # the token's life begins after that: never too long
+        requested_at = time.monotonic()  # the lifetime begins later: a safe bound
         try:
             answer = await request_token(self._parameters)
         except Exception as error:
-            # Whatever is wrong with the issuer, or with the key file: a broker still takes a token
-            # that is good, and the issuer is asked again the next time.
+            # The issuer or the key file failed. Brokers still accept a token that has not expired,
+            # and the next call asks the issuer again.
             cached = self._cached
             if cached is not None and requested_at < cached.expires_at:
                 log.warning(
@@ -100,7 +101,7 @@ class AuthenticationOauth2(Authentication):
         return answer.token
 
     def refused(self) -> None:
-        """The broker did not take the token: ask for another the next time."""
+        """Request a new token next time: the broker did not accept this one."""
         if self._cached is not None:
             self._cached = self._cached._replace(renew_at=-math.inf)
 
@@ -109,11 +110,11 @@ class AuthenticationOauth2(Authentication):
 
 
 def renew_after_s(lifetime_s: float) -> float:
-    """How long a token is used that is good for `lifetime_s`."""
+    """Return how long a token with this lifetime is used before a new one is requested."""
     return lifetime_s - min(_RENEWAL_MAX_S, _RENEWAL_SHARE * lifetime_s)
 
 
 def _retrieve_exception(task: asyncio.Task[str]) -> None:
-    """What failed is told to those who wait; when they are gone, to nobody."""
+    """Mark the exception as retrieved, because all waiting callers may have been cancelled."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,6 @@
-"""The parameters of OAuth2's client credentials, and the key file they name.
+"""The parameters of OAuth2 client credentials, and the key file that they name.
 
-Owns `Parameters`. Pure but for reading that file, which is read again for each token, so that a
-secret that was replaced is used. Nothing of what is in it is shown.
+The file is read for each token, so that a replaced secret is used. Errors show none of its content.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _INLINE_TYPE: Final = "application/json;base64,"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OAuth2Client:
-    """Who asks for a token."""
+    """The identity that requests a token."""
 
     client_id: str
     client_secret: str
@@ -35,14 +34,14 @@ class OAuth2Client:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Parameters:
-    """What a token is asked for with.
+    """The parameters of a token request.
 
     Attributes:
-        issuer_url: Who is asked.
-        audience: For whom the token is; None to leave that out.
-        scope: What it shall allow; None to leave that out.
-        path: The key file, "" where `inline_client` is.
-        inline_client: Who asks, where the parameters said so themselves.
+        issuer_url: Address of the issuer.
+        audience: Audience of the token, or None.
+        scope: Scope of the token, or None.
+        path: The key file; "" if there is an `inline_client`.
+        inline_client: The identity, if the parameters contain it.
     """
 
     issuer_url: str
@@ -52,10 +51,10 @@ class Parameters:
     inline_client: OAuth2Client | None
 
     def client(self) -> OAuth2Client:
-        """Who asks, as the key file has it now.
+        """Return the identity. Reads the key file.
 
         Raises:
-            ConfigurationError: The file cannot be used.
+            ConfigurationError: if the file cannot be used.
         """
         if self.inline_client is not None:
             return self.inline_client
@@ -70,16 +69,16 @@ class Parameters:
 
 
 def read(text: str) -> Parameters:
-    """Read stock's parameters, JSON.
+    """Parse the JSON parameters of `AuthenticationOauth2`.
 
     Raises:
-        ConfigurationError: One is missing or wrong, or the key file cannot be read.
+        ConfigurationError: if a value is missing or wrong, or the key file cannot be read.
     """
     values = _parse_object(text, _PARAMETERS)
     issuer = field(values, "issuer_url", _PARAMETERS)
     if not is_web_address(issuer):
         raise ConfigurationError(
-            f"{_PARAMETERS}: issuer_url must be https://host and perhaps a path, without a user"
+            f"{_PARAMETERS}: issuer_url must be https://host with an optional path, without a user"
         )
     optional: dict[str, str | None] = {}
     for name in ("audience", "scope"):
@@ -89,7 +88,7 @@ def read(text: str) -> Parameters:
 
 
 def is_web_address(text: str) -> bool:
-    """Whether it is one of http or https, with a host and without a user."""
+    """Return True for an http or https address with a host and without a user."""
     try:
         url = urlsplit(text)
     except ValueError:
@@ -98,7 +97,7 @@ def is_web_address(text: str) -> bool:
 
 
 def _key_source(values: Mapping[str, Any]) -> tuple[str, OAuth2Client | None]:
-    """Path of the key file, or the key itself."""
+    """Return the path of the key file, or the key itself."""
     if "private_key" not in values:
         return "", _client_from(values, f"{_PARAMETERS}, without private_key,")
     key = field(values, "private_key", _PARAMETERS)
@@ -116,7 +115,7 @@ def _key_source(values: Mapping[str, Any]) -> tuple[str, OAuth2Client | None]:
         content = base64.b64decode(inline.removeprefix(_INLINE_TYPE), validate=True)
     except binascii.Error as error:
         raise ConfigurationError(
-            f"{_PRIVATE_KEY}: what follows {_DATA_PREFIX}{_INLINE_TYPE} is no base64"
+            f"{_PRIVATE_KEY}: the text after {_DATA_PREFIX}{_INLINE_TYPE} is not base64"
         ) from error
     return "", _parse_client(content, _PRIVATE_KEY)
 
@@ -134,7 +133,7 @@ def _client_from(values: Mapping[str, Any], context: str) -> OAuth2Client:
 def _parse_object(content: str | bytes, context: str) -> Mapping[str, Any]:
     try:
         values = json.loads(content)
-    except (ValueError, TypeError):  # not from it: its text would show what it could not read
+    except (ValueError, TypeError):  # not chained: its text would show the secret
         values = None
     if not isinstance(values, dict):
         raise ConfigurationError(f"{context} must be a JSON object")

@@ -1,8 +1,7 @@
-"""The HTTP side of OAuth2: an issuer is asked where tokens are given, and for one.
+"""The HTTP side of OAuth2: discover the token endpoint of an issuer and request a token.
 
-Owns `request_token`. An issuer that is away can be tried again, one that refuses cannot.
-Refuses: more than `_MAX_ANSWER_BYTES` bytes of answer, redirects, and to send a secret in the clear
-where the issuer is reached by https. Needs `httpx2`.
+An error is retryable if the issuer was unavailable, not if it refused. Redirects, answers over
+`_MAX_ANSWER_BYTES`, and an http endpoint of an https issuer are errors. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from .oauth2_credentials import Parameters, is_web_address
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _TIMEOUT_S: Final = 30.0
-_MAX_ANSWER_BYTES: Final = 1 << 20  # bytes of an answer
-_MAX_REASON_LENGTH: Final = 300  # characters of an issuer's own words in an error
-_SERVER_ERROR_STATUS: Final = 500  # from this status on it is the issuer's own trouble
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_MAX_REASON_LENGTH: Final = 300  # of the issuer's text in an error
+_SERVER_ERROR_STATUS: Final = 500  # this status and above are failures of the issuer
 _TOO_MANY_REQUESTS_STATUS: Final = 429
 
 
 class TokenGrant(NamedTuple):
-    """A token, and for how many seconds from now it is good; 0 when the issuer did not say."""
+    """A token and its lifetime in s from now; 0 if the issuer gave none."""
 
     token: str
     lifetime_s: float
 
 
 async def request_token(parameters: Parameters) -> TokenGrant:
-    """Ask for a token with client credentials: `docs/notes/wire-protocol.md#authentication`.
+    """Request a token with client credentials: `docs/notes/wire-protocol.md#authentication`.
 
     Raises:
-        AuthenticationError: There is none; the text says why.
-        ConfigurationError: The key file cannot be used.
-        NotSupportedError: `httpx2` is not installed.
+        AuthenticationError: if there is no token; the text says why.
+        ConfigurationError: if the key file cannot be used.
+        NotSupportedError: if `httpx2` is not installed.
     """
     httpx2 = _httpx2()
     client = await asyncio.to_thread(parameters.client)
@@ -62,7 +61,7 @@ async def request_token(parameters: Parameters) -> TokenGrant:
             endpoint = _endpoint(found.get("token_endpoint"), discovery)
             answer = await _request_json(http, "POST", endpoint, form)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        # Its text may hold an address with a secret in it; its type does not.
+        # The text of the error may contain an address with a secret; its type does not.
         reason = f"{parameters.issuer_url}: {type(error).__name__}"
         raise authentication_failed(
             reason, retryable=isinstance(error, httpx2.TransportError)
@@ -76,8 +75,8 @@ async def request_token(parameters: Parameters) -> TokenGrant:
 async def _request_json(
     http: Any, method: str, url: str, form: Mapping[str, str] | None
 ) -> Mapping[str, Any]:
-    """The JSON object that is the answer."""
-    # As it is sent: unpacked, a small answer could become a large one.
+    """Send a request and return the JSON object of the answer."""
+    # Not compressed: a small answer could unpack to a large one.
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     body = bytearray()
     async with http.stream(method, url, data=form, headers=headers) as response:
@@ -98,12 +97,12 @@ async def _request_json(
             retryable=status >= _SERVER_ERROR_STATUS or status == _TOO_MANY_REQUESTS_STATUS,
         )
     if not isinstance(answer, dict):
-        raise authentication_failed(f"{url} answered with something else than a JSON object")
+        raise authentication_failed(f"{url} answered with something other than a JSON object")
     return answer
 
 
 def _reason(answer: object, form: Mapping[str, str] | None) -> str:
-    """What an issuer says of its refusal, without the secret if it repeats that."""
+    """Return the issuer's error text. If the issuer repeats the secret, it is removed."""
     if not isinstance(answer, dict):
         return ""
     texts = [answer.get(name) for name in ("error", "error_description")]
@@ -117,8 +116,8 @@ def _endpoint(endpoint: object, discovery: str) -> str:
         raise authentication_failed(f"{discovery} names no token_endpoint")
     if endpoint.startswith("http:") and discovery.startswith("https:"):
         raise authentication_failed(
-            f"{discovery} names a token_endpoint without TLS, which gets no secret: "
-            f"{endpoint.partition('?')[0]}. Configure the issuer to name one of https://"
+            f"{discovery} names a token_endpoint without TLS, and the secret is not sent "
+            f"there: {endpoint.partition('?')[0]}. Configure the issuer to name an https endpoint"
         )
     return endpoint
 

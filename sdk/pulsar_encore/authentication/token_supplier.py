@@ -1,14 +1,14 @@
-"""A supplier of secrets in the hands of the C++ library.
+"""A token supplier that the C++ client calls, and its release at process exit.
 
-Owns how the library calls one, and when it lets go. It does that on a thread of its own, some time
-after its last client was closed, and needs the interpreter for it: a thread that wants the
-interpreter when that has ended is unwound by force, and that aborts the process.
+The C++ client releases a supplier on a thread of its own, some time after the last client was
+closed. The release needs the interpreter. A thread that wants the interpreter after its end is
+unwound by force, which aborts the process.
 
-A supplier never raises into the library. The library catches an exception when it connects to a
-broker, but not when it answers an AUTH_CHALLENGE and not when it looks up a topic by HTTP: there
-the exception ends the process. If a supplier fails, the library gets the token that the supplier
-gave last, which may still be valid, or an empty one if there was none. A broker that refuses it
-closes the connection. The library then connects again after a backoff and calls the supplier again.
+A supplier never raises into the C++ client. The C++ client catches an exception when it connects to
+a broker, but not when it answers an AUTH_CHALLENGE or looks up a topic by HTTP; there the exception
+ends the process. If a supplier fails, the C++ client gets the supplier's last token, which may
+still be valid, or an empty one if there was none. A broker that refuses it closes the connection.
+The C++ client then reconnects after a backoff and calls the supplier again.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Supplier = Callable[[], str | Awaitable[str]]
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for the library
+_EXIT_WAIT_S: Final = 1.0  # longest wait for the C++ client at process exit
 
 _library_objects: Final[dict[threading.Event, ref[Any]]] = {}
 
 
 def supplier_name(supplier: Supplier) -> str:
-    """The supplier in the text of an error: reading the token file, or the application's."""
+    """Return how an error text refers to the supplier."""
     return str(getattr(supplier, "description", "the token's supplier"))
 
 
 class PendingSupplier(Protocol):
-    """Calls of a client that wait for the library to connect."""
+    """Pending calls of a client that wait until the C++ client is connected."""
 
     def fail_authentication(self, why: str) -> None:
-        """Fail the calls under way with an AuthenticationError. Called on any thread."""
+        """Fail the pending calls with an AuthenticationError. Called on any thread."""
 
 
 def library_authentication(
@@ -52,16 +52,16 @@ def library_authentication(
     create: Callable[[Callable[[], object]], Any],
     waiting: Iterable[PendingSupplier] = (),
 ) -> Any:
-    """Make the library's object that asks `supplier`.
+    """Create the C++ client's authentication object for `supplier`.
 
     The object is destroyed before the interpreter ends, or leaked on purpose.
 
     Args:
         supplier: The application's function.
-        create: Makes the object of a function that the library may call on any thread.
-        waiting: Told of a failure while the supplier has given no token yet. The library would
-            retry with an empty token until the operation times out, and the error would not name
-            the supplier.
+        create: Creates the object from a function that the C++ client may call on any thread.
+        waiting: Notified of a failure while the supplier has given no token yet. Without this, the
+            C++ client would retry with an empty token until the operation times out, and the error
+            would not name the supplier.
     """
     callback = _LibraryCallback(supplier, waiting)
     native = create(callback)
@@ -70,7 +70,10 @@ def library_authentication(
 
 
 class _LibraryCallback:
-    """What a thread of the library calls; its deletion is what exit waits for."""
+    """The function that threads of the C++ client call.
+
+    Its deletion sets `deleted`, and process exit waits for that event.
+    """
 
     __slots__ = ("_last_token", "_supplier", "_waiting", "deleted")
 
@@ -88,7 +91,7 @@ class _LibraryCallback:
                 asyncio.run(as_coroutine(result)) if inspect.isawaitable(result) else result
             )
         except BaseException as error:
-            # A handler of the log may raise as well.
+            # A logging handler may raise, too.
             with contextlib.suppress(BaseException):
                 self._report_failure(error)
             return self._last_token
@@ -96,7 +99,7 @@ class _LibraryCallback:
         return token
 
     def _report_failure(self, error: BaseException) -> None:
-        """Log the failure without its text, which may hold the secret."""
+        """Log the failure without its text, which may contain the secret."""
         if isinstance(error, _NoTokenError):
             reason = f"{supplier_name(self._supplier)} gave {error}"
         else:
@@ -104,7 +107,7 @@ class _LibraryCallback:
         if self._last_token:
             logger.warning("%s: the broker gets the token of the call before", reason)
             return
-        for each in list(self._waiting):  # before the log, whose handlers may raise
+        for each in list(self._waiting):  # before logging, whose handlers may raise
             each.fail_authentication(reason)
         logger.error("%s, and there is no earlier token: the broker gets an empty one", reason)
 
@@ -114,18 +117,18 @@ class _LibraryCallback:
 
 
 class _NoTokenError(Exception):
-    """A supplier gave something else than a token; the text says what, without the value."""
+    """A supplier returned something other than a token. The text does not show the value."""
 
 
 def _token(result: object) -> str | bytes:
-    """Check what a supplier gave; a subclass of str or bytes becomes its base class."""
+    """Check the result of a supplier; a subclass of str or bytes becomes its base class."""
     if isinstance(result, str):
         try:
             token: str | bytes = str.encode(result).decode()
         except UnicodeEncodeError:
             raise _NoTokenError("text that UTF-8 cannot encode") from None
     elif isinstance(result, bytes):
-        token = bytes(result)  # the library takes them as they are
+        token = bytes(result)  # the C++ client accepts bytes, too
     else:
         raise _NoTokenError(f"{type(result).__name__} (a token is a str)")
     if not token:
@@ -134,18 +137,19 @@ def _token(result: object) -> str | bytes:
 
 
 async def as_coroutine(result: Awaitable[object]) -> object:
-    """What it gives, as a coroutine."""
+    """Return an awaitable as a coroutine."""
     return await result
 
 
-@at_end  # of the package's import, so called when the clients are closed
+# Runs after the exit handlers of the program, which may close its clients.
+@at_end
 def _release_all() -> None:
     deadline = time.monotonic() + _EXIT_WAIT_S
     for deleted, native_ref in list(_library_objects.items()):
         native = native_ref()
         if native is None:
             deleted.wait(max(0.0, deadline - time.monotonic()))
-        else:  # the program has it still: whoever is last lets go too late
+        else:  # still in use: its release would come too late
             keep_for_ever(native)
 
 

@@ -91,8 +91,8 @@ def key_reader_of(value: Any) -> CryptoKeyReader | None:
         return value
     if hasattr(value, "cryptoKeyReader"):
         raise NotSupportedError(
-            "crypto_key_reader belongs to pulsar-client, and only the C++ client can read it: create "
-            "a pulsar_encore.CryptoKeyReader, or use the stock transport"
+            "crypto_key_reader belongs to pulsar-client, and only the C++ client can read it: "
+            "create a pulsar_encore.CryptoKeyReader, or use the stock transport"
         )
     raise ConfigurationError(
         f"crypto_key_reader must be a CryptoKeyReader, got {type(value).__name__}"
