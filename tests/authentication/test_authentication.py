@@ -247,7 +247,7 @@ def test_a_transport_is_told_which_it_cannot_read() -> None:
     ours = encore.AuthenticationToken("t")
     assert authentication.of(ours) is ours
     assert authentication.of(None) is None
-    with pytest.raises(encore.NotSupportedError, match=r"make a pulsar_encore\.Authentication"):
+    with pytest.raises(encore.NotSupportedError, match=r"create a pulsar_encore\.Authentication"):
         authentication.of(pulsar.AuthenticationToken("t"))
     with pytest.raises(encore.ConfigurationError, match="authentication must be one of"):
         authentication.of("token")

@@ -251,7 +251,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "no base64": (
         {"issuer_url": "https://a", "private_key": f"data:application/json;base64,{SECRET}"},
-        "no base64",
+        "not base64",
     ),
     "an audience of numbers": (
         {"issuer_url": "https://a", "private_key": "x", "audience": 3},

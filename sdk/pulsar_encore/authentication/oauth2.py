@@ -67,8 +67,8 @@ class AuthenticationOauth2(Authentication):
         cached = self._cached
         if cached is not None and time.monotonic() < cached.renew_at:
             return cached.token.encode()
-        # One request per loop serves all callers. It is shielded, so that cancelling one caller does
-        # not fail the others.
+        # One request per loop serves all callers. It is shielded: a cancelled caller must not fail
+        # the others.
         loop = asyncio.get_running_loop()
         request = self._requests.get(loop)
         if request is None or request.done():

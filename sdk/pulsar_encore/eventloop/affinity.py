@@ -1,10 +1,9 @@
-"""Which event loop and process an object belongs to, and the end of a loop.
+"""The event loop and process that an object belongs to, and the end of an event loop.
 
-Owns `LoopAffinity`, `LoopEnd`, `cancel` and `end_all`. A consumer, a reader or a producer keeps
-timers, waiters and an order of events on the loop it was made on. Called from another one it would
-wait for answers that go elsewhere, or send and then fail; in a forked child its connection and its
-threads are not there at all. So every call looks where it is before it does anything; on its own
-loop that costs one comparison of thread identifiers.
+Consumers, readers and producers keep timers, waiters and an order of events on the loop that
+created them. A call from another loop would wait for answers that arrive on the first one. In a
+forked child, the connections and threads do not exist. Every call therefore checks its loop first,
+which costs one comparison of thread identifiers on the right loop.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ __all__ = ["LoopAffinity", "LoopEnd", "cancel", "end_all", "get_ident", "running
 
 
 class LoopAffinity:
-    """The event loop that runs now, and this process.
+    """The running event loop and the current process, as the owners of an object.
 
-    The calls that are made for each message check it inline::
+    Calls that are made for each message check it inline::
 
         if affinity.thread != get_ident():
             affinity.check()
@@ -38,8 +37,8 @@ class LoopAffinity:
 
     Attributes:
         loop: The event loop.
-        thread: The identifier of the thread in which the loop runs; None if that is not known.
-            `check` and `is_here` find it out again.
+        thread: The identifier of the thread in which the loop runs; None if it is not known.
+            `check` and `is_here` determine it again.
     """
 
     # `running_loop() is affinity.loop` alone would do, but Python 3.11 makes a system call for it:
@@ -73,7 +72,7 @@ class LoopAffinity:
             self.thread = get_ident()
 
     def is_here(self) -> bool:
-        """Return True if the caller is on the loop, in the process that made this object."""
+        """Return True if the caller is on the loop, in the process that created this object."""
         if self.thread == get_ident():
             return True
         if running_loop() is not self.loop or os.getpid() != self._pid:
@@ -82,32 +81,35 @@ class LoopAffinity:
         return True
 
     def check(self) -> None:
-        """
+        """Raise an error if the caller is not on the loop.
+
         Raises:
-            ForkedError: In a child of the process it was made in.
-            WrongLoopError: On another loop, or on none.
+            ForkedError: in a forked child.
+            WrongLoopError: on another loop, or without a running loop.
         """
         if not self.is_here():
             raise self._wrong_loop_error()
 
     def check_process(self) -> None:
-        """
+        """Raise an error in a forked child.
+
         Raises:
-            ForkedError: In a child of the process it was made in.
+            ForkedError: in a forked child.
         """
         check_process(self._pid, self._kind)
 
     @property
     def over(self) -> bool:
-        """Its loop is closed: nothing it waits for can happen any more."""
+        """True if the loop is closed, so that nothing on it can complete any more."""
         return self.loop.is_closed()
 
     def moved(self) -> LoopAffinity:
-        """The same on the loop that runs now, for what keeps nothing on its own.
+        """Return the same affinity for the running loop, for an object without state on its own
+        loop.
 
         Raises:
-            ForkedError: In a child of the process it was made in.
-            RuntimeError: No loop runs.
+            ForkedError: in a forked child.
+            RuntimeError: if no loop runs.
         """
         check_process(self._pid, self._kind)
         return LoopAffinity(self._kind)
@@ -116,8 +118,8 @@ class LoopAffinity:
         self.check_process()
         if self.over:
             reason = (
-                "made on an event loop that is closed by now: make it anew on the one in use, as "
-                "each asyncio.run() has its own loop; the client may be kept"
+                "made on an event loop that is closed by now: create it again on the running "
+                "loop, because each asyncio.run() has its own loop. The client can be kept"
             )
         elif running_loop() is None:
             reason = (
@@ -127,17 +129,17 @@ class LoopAffinity:
         else:
             reason = (
                 "made on another event loop: call it there "
-                "(asyncio.run_coroutine_threadsafe), or make another from the same client here"
+                "(asyncio.run_coroutine_threadsafe), or create another from the same client here"
             )
         return WrongLoopError(f"this {self._kind} was {reason}")
 
 
 class LoopEnd:
-    """Awaits a call at the end of the running event loop, while the loop can still do I/O.
+    """Awaits a function at the end of the running event loop, while the loop can still do I/O.
 
     `asyncio.run`, `asyncio.Runner` and `uvloop.run` shut down the asynchronous generators of a loop
     (`loop.shutdown_asyncgens`) before they close it. That is the only public notice of a loop's
-    end, so a generator waits for it. A loop that is closed without it gives no notice.
+    end, so a generator waits for it. A loop that is closed in another way gives no notice.
 
     Args:
         on_end: Called once, on that loop, and awaited.
@@ -158,12 +160,12 @@ class LoopEnd:
                 await on_end()
 
     def cancel(self) -> None:
-        """Call nothing; on any thread, also if the loop is closed."""
+        """Do not call `on_end`. Works on any thread, and after the loop was closed."""
         self._on_end = None
         try:
             _run_one_step(self._generator.aclose())
         except RuntimeError:
-            pass  # the call is under way
+            pass  # `on_end` is running
 
 
 def _run_one_step(awaitable: Awaitable[None]) -> None:
@@ -175,8 +177,10 @@ def _run_one_step(awaitable: Awaitable[None]) -> None:
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task or future, if its event loop is not closed: on a closed loop it never goes on,
-    and `cancel` would raise RuntimeError."""
+    """Cancel a task or future, unless its event loop is closed.
+
+    A task of a closed loop never continues, and its `cancel` would raise RuntimeError.
+    """
     if task.get_loop().is_closed():
         forget(task)
     else:
@@ -187,11 +191,11 @@ def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]
     """Run every cleanup call, even if one of them fails.
 
     Args:
-        loop: The loop that the calls belong to, if it is one. If it is closed, a RuntimeError of a
-            call is no failure: whoever waits on that loop cannot be told, and never goes on.
+        loop: The loop that the calls belong to, or None. If it is closed, a RuntimeError of a call
+            is ignored: tasks that wait on that loop never continue, so they cannot be notified.
 
     Raises:
-        Exception: The first failure, after all calls.
+        Exception: the first failure, after all calls.
     """
     failure: Exception | None = None
     for call in calls:
@@ -216,8 +220,8 @@ _loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 
 def _reset_in_child() -> None:
-    # A fork in a running loop leaves the child with a loop that looks as if it ran, in a thread of
-    # the same identifier.
+    # After a fork in a running loop, the loop seems to run in the child too, in a thread with the
+    # same identifier.
     for affinity in list(_affinities):
         affinity.thread = None
     for each in list(_loop_ends):
