@@ -89,7 +89,6 @@ def of(value: Any) -> Authentication | None:
 
     Raises:
         NotSupportedError: if it belongs to `pulsar-client`: its secrets are in the C++ client.
-        ConfigurationError: if it is anything else.
     """
     check(value, "authentication")
     if value is None or isinstance(value, Authentication):
@@ -101,11 +100,7 @@ def of(value: Any) -> Authentication | None:
 
 
 def check(value: Any, name: str) -> None:
-    """Check that a value is an Authentication of this package or of `pulsar-client`, or None.
-
-    Raises:
-        ConfigurationError: if it is anything else.
-    """
+    """Raise ConfigurationError unless a value is an Authentication, also pulsar-client's, or None."""
     if not (
         value is None
         or isinstance(value, Authentication)
@@ -118,11 +113,9 @@ def check(value: Any, name: str) -> None:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a str, which may be empty. Errors do not show it.
+    """Return a str, which may be empty and which UTF-8 can encode. Errors do not show it.
 
-    Raises:
-        ConfigurationError: if it has another type, or UTF-8 cannot encode it. The C++ client would
-            show the value in its own error.
+    The C++ client would show a value that it cannot encode.
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, got {type(value).__name__}")
@@ -134,11 +127,7 @@ def text(value: Any, name: str) -> str:
 
 
 def field(values: Mapping[str, Any], name: str, where: str) -> str:
-    """Return a required non-empty str of a JSON object.
-
-    Raises:
-        ConfigurationError: if it is missing or wrong. The text does not show the value.
-    """
+    """Return a required non-empty str of a JSON object. Errors do not show it."""
     value = values.get(name)
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{where} needs {name!r}, a string that is not empty")
@@ -146,7 +135,7 @@ def field(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def authentication_failed(reason: str, *, retryable: bool = False) -> AuthenticationError:
-    """Return the error for missing data; `retryable` if the data may be available later."""
+    """Return the error for missing data; `retryable` if it may be available later."""
     return AuthenticationError(
         f"authentication= failed here, and the broker was not asked: {reason}", retryable=retryable
     )

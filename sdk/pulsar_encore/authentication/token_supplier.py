@@ -1,14 +1,14 @@
 """A token supplier that the C++ client calls, and its release at process exit.
 
-The C++ client releases a supplier on a thread of its own, some time after the last client was
-closed. The release needs the interpreter. A thread that wants the interpreter after its end is
-unwound by force, which aborts the process.
+The C++ client releases a supplier on its own thread, some time after the last client was closed,
+and needs the interpreter for that. A thread that wants the interpreter after its end is unwound by
+force, which aborts the process.
 
-A supplier never raises into the C++ client. The C++ client catches an exception when it connects to
-a broker, but not when it answers an AUTH_CHALLENGE or looks up a topic by HTTP; there the exception
-ends the process. If a supplier fails, the C++ client gets the supplier's last token, which may
-still be valid, or an empty one if there was none. A broker that refuses it closes the connection.
-The C++ client then reconnects after a backoff and calls the supplier again.
+A supplier never raises into the C++ client, because an exception ends the process when the C++
+client answers an AUTH_CHALLENGE or looks up a topic by HTTP (it only catches exceptions when it
+connects). If a supplier fails, the C++ client gets the last token, which may still be valid, or an
+empty one. A broker that refuses it closes the connection. The C++ client then reconnects after a
+backoff and calls the supplier again.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def library_authentication(
     Args:
         supplier: The application's function.
         create: Creates the object from a function that the C++ client may call on any thread.
-        waiting: Notified of a failure while the supplier has given no token yet. Without this, the
-            C++ client would retry with an empty token until the operation times out, and the error
-            would not name the supplier.
+        waiting: Fails if the supplier fails before its first token. Otherwise the C++ client would
+            retry with an empty token until the operation times out, with an error that does not
+            name the supplier.
     """
     callback = _LibraryCallback(supplier, waiting)
     native = create(callback)

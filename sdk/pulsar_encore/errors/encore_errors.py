@@ -1,29 +1,30 @@
 """The exceptions of this package.
 
-The tree below says who can fix each error: the caller (C), or the broker and the network (B).
-
     EncoreError
-      ConfigurationError      C: an option or argument is wrong (also a ValueError)
-        MessageNotHeldError   C: this consumer cannot settle that message
-        NotSupportedError     C: the transport does not support that
-          UnreadableError     the transport cannot read a key or property of a message
-        WrongLoopError        C: called from another event loop
-        ForkedError           C: used in a child process
-      LeaseLostError          the lease is over; stop work on the message
-      PulsarException         errors with a `Result`
-        ClosedError           C: the object was closed
+      ConfigurationError *      also a ValueError
+        MessageNotHeldError *
+        NotSupportedError *
+          UnreadableError
+        WrongLoopError *
+        ForkedError *
+      LeaseLostError
+      PulsarException           errors with a `Result`
+        ClosedError *
         Timeout
-          ReceiveTimeout      no message arrived in time (also a TimeoutError)
-          TransportTimeout    B: no answer in time; a TransportError too
-        TransportError        B: with `retryable`, trying again can help
-          ProtocolError       B: the peer sent bytes that violate the protocol
-          SchemaVersionError  B: the schema of a message could not be fetched
-      StoreError              a local store failed; its data is still in memory
-        StateInUseError       C: the directory is open elsewhere; the text says where
-        StateFormatError      C: not a state directory, or of a newer version
-        StateMismatchError    C: the directory belongs to another cluster or topic
-        StateDamagedError     C: files of the directory are corrupted
-      Refusal                 a broker or transport of `testing` does not support that
+          ReceiveTimeout        also a TimeoutError
+          TransportTimeout      also a TransportError
+        TransportError          with `retryable`, trying again can help
+          ProtocolError
+          SchemaVersionError
+      StoreError                the data of a failed store is still in memory
+        StateInUseError *
+        StateFormatError *
+        StateMismatchError *
+        StateDamagedError *
+      Refusal                   a broker or transport of `testing` does not support that
+
+The caller can fix the errors that are marked with a star. The others are failures of the broker,
+the network or the disk, or no failure at all (ReceiveTimeout).
 
 Results with a class in `pulsar.exceptions` are raised as the class of that name in
 `pulsar_encore.exceptions`. It is a ConfigurationError if the caller made the mistake, else a

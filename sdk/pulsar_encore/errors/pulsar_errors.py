@@ -274,25 +274,25 @@ class Interrupted(TransportError):
 
 
 class TransactionCoordinatorNotFoundError(TransportError):
-    """Not used: this package has no transactions. The name exists in `pulsar-client`."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "TransactionCoordinatorNotFoundError"
 
 
 class InvalidTxnStatusError(TransportError):
-    """Not used: this package has no transactions. The name exists in `pulsar-client`."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "InvalidTxnStatusError"
 
 
 class TransactionConflict(TransportError):
-    """Not used: this package has no transactions. The name exists in `pulsar-client`."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "TransactionConflict"
 
 
 class TransactionNotFound(TransportError):
-    """Not used: this package has no transactions. The name exists in `pulsar-client`."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "TransactionNotFound"
 

@@ -1,9 +1,9 @@
 """The event loop and process that an object belongs to, and the end of an event loop.
 
-Consumers, readers and producers keep timers, waiters and an order of events on the loop that
-created them. A call from another loop would wait for answers that arrive on the first one. In a
-forked child, the connections and threads do not exist. Every call therefore checks its loop first,
-which costs one comparison of thread identifiers on the right loop.
+Consumers, readers and producers keep timers, waiters and an order of events on their loop. A call
+from another loop would wait for answers that arrive on the first one. A forked child has neither
+the connections nor the threads. Every call therefore checks its loop first, which costs one
+comparison of thread identifiers on the right loop.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ class LoopAffinity:
     # 180 ns for each call, where comparing two thread identifiers takes 40 ns.
     #
     # A thread identifier alone is not enough, because two loops can run in a thread one after the
-    # other. So `thread` becomes None when the loop stops running. A loop does not announce that,
-    # but while it runs it installs its hook for asynchronous generators
-    # (`sys.set_asyncgen_hooks`), a bound method that ceases to exist when the loop stops. A weak
-    # reference to the hook reports the stop. The loops of asyncio and uvloop both work this way. If
-    # a loop installs no hook of its own, `thread` stays None, and every call asks for the running
-    # loop. If a debugger keeps the hook alive, calls from the next loop in the same thread pass
-    # this check; waiting for something then fails with asyncio's own error ("attached to a
-    # different loop").
+    # other. So `thread` becomes None when the loop stops. A loop does not announce that, but while
+    # it runs it installs a hook for asynchronous generators (`sys.set_asyncgen_hooks`), a bound
+    # method that ceases to exist when the loop stops. A weak reference to it reports the stop.
+    # asyncio and uvloop both work this way. With a loop without such a hook, `thread` stays None,
+    # and every call asks for the running loop. If a debugger keeps the hook alive, calls from the
+    # next loop in the same thread pass this check, and then fail with asyncio's own error
+    # ("attached to a different loop").
 
     __slots__ = ("__weakref__", "_hook", "_kind", "_pid", "loop", "thread")
 
@@ -81,21 +80,12 @@ class LoopAffinity:
         return True
 
     def check(self) -> None:
-        """Raise an error if the caller is not on the loop.
-
-        Raises:
-            ForkedError: in a forked child.
-            WrongLoopError: on another loop, or without a running loop.
-        """
+        """Raise WrongLoopError if the caller is not on the loop, ForkedError in a forked child."""
         if not self.is_here():
             raise self._wrong_loop_error()
 
     def check_process(self) -> None:
-        """Raise an error in a forked child.
-
-        Raises:
-            ForkedError: in a forked child.
-        """
+        """Raise ForkedError in a forked child."""
         check_process(self._pid, self._kind)
 
     @property
@@ -104,12 +94,9 @@ class LoopAffinity:
         return self.loop.is_closed()
 
     def moved(self) -> LoopAffinity:
-        """Return the same affinity for the running loop, for an object without state on its own
-        loop.
+        """Return the affinity to the running loop, for an object without state on its own loop.
 
-        Raises:
-            ForkedError: in a forked child.
-            RuntimeError: if no loop runs.
+        Raises ForkedError in a forked child.
         """
         check_process(self._pid, self._kind)
         return LoopAffinity(self._kind)

@@ -1,4 +1,4 @@
-"""Checks of option values. Each returns the value, or raises an error that names the option."""
+"""Checks of option values: each returns the value, or raises ConfigurationError."""
 
 from __future__ import annotations
 
@@ -40,9 +40,6 @@ def seconds(
         low: Least value, in s.
         high: Largest value, in s.
         hint: Text after the range in the error.
-
-    Raises:
-        ConfigurationError: if the value has another type or is out of range.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -73,8 +70,8 @@ def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) 
 def encodable(value: str, name: str, error: type[Exception] = ConfigurationError) -> None:
     """Raise an error if a string contains a lone surrogate.
 
-    The protocol and the state directory store strings as UTF-8, which cannot encode it. Such
-    strings come from file names and JSON escapes.
+    The protocol and the state directory use UTF-8, which cannot encode it. Such strings come from
+    file names and JSON escapes.
     """
     if not value.isascii():
         try:
@@ -142,15 +139,7 @@ def readable_file(value: Any, name: str) -> str | None:
 
 
 def directory(value: Any, owner: str) -> Path:
-    """Return the path of a directory, which need not exist.
-
-    Args:
-        value: The value of the option.
-        owner: The option class, for the text of the error.
-
-    Raises:
-        ConfigurationError: if the value is not a path, is empty or contains NUL.
-    """
+    """Return the path of a directory, which need not exist, for the option class `owner`."""
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str) or not path:
         raise ConfigurationError(f"{owner} needs the path of a directory, got {value!r}")
@@ -160,11 +149,7 @@ def directory(value: Any, owner: str) -> Path:
 
 
 def check_schema(schema: Any) -> None:
-    """Check that a value is a schema object (of `pulsar-client`, or with its methods) or None.
-
-    Raises:
-        ConfigurationError: if a method is missing, or the value is a class and not an instance.
-    """
+    """Raise ConfigurationError unless a value is a schema object (by its methods) or None."""
     if schema is None:
         return
     methods = ("encode", "decode_message", "schema_info")
@@ -186,11 +171,7 @@ def check_schema(schema: Any) -> None:
 
 
 def check_crypto_key_reader(reader: Any) -> None:
-    """Check that a value is a CryptoKeyReader of this package or of `pulsar-client`, or None.
-
-    Raises:
-        ConfigurationError: if it is anything else.
-    """
+    """Raise ConfigurationError unless a value is a CryptoKeyReader or None."""
     # `cryptoKeyReader` last: on our own class, reading that attribute loads the C++ client.
     attributes = ("private_key", "cryptoKeyReader")
     if reader is not None and not any(hasattr(reader, each) for each in attributes):
@@ -200,11 +181,7 @@ def check_crypto_key_reader(reader: Any) -> None:
 
 
 def check_event_listener(listener: Any) -> None:
-    """Check that a value is a plain function or None.
-
-    Raises:
-        ConfigurationError: if it cannot be called or is a coroutine function.
-    """
+    """Raise ConfigurationError unless a value is a plain function or None."""
     if listener is not None and not _is_plain(listener):
         raise ConfigurationError(
             "event_listener must be a plain function: nobody awaits what it returns; it can "

@@ -333,15 +333,7 @@ def _batch_policy_of(stock: Any) -> BatchReceivePolicy:
 
 
 def parse_topics(topic: Any, is_pattern_topic: bool) -> tuple[tuple[str, ...], str | None]:
-    """Split the argument `topic` of `subscribe` into topic names and a pattern.
-
-    Args:
-        topic: A str, a list of str or a compiled pattern.
-        is_pattern_topic: True if the str is a pattern.
-
-    Raises:
-        ConfigurationError: if `topic` has another type, or is a list with `is_pattern_topic`.
-    """
+    """Split `topic` (a str, a list of str or a compiled pattern) into topic names and a pattern."""
     if isinstance(topic, re.Pattern):
         return (), text(topic.pattern, "topic")
     if isinstance(topic, str):

@@ -60,7 +60,7 @@ class DeadLetterPolicy:
 
 
 class ConsumerDeadLetterPolicy:
-    """A dead letter policy in the form of `pulsar-client`; see `DeadLetterPolicy`.
+    """A `DeadLetterPolicy` in the form of `pulsar-client`.
 
     Args:
         max_redeliver_count: At least 1.
@@ -155,11 +155,7 @@ class DeadLetterPolicyBuilder:
 
 
 def policy_of(value: Any) -> DeadLetterPolicy | None:
-    """Return a `DeadLetterPolicy`, converted from a ConsumerDeadLetterPolicy if necessary, or None.
-
-    Raises:
-        ConfigurationError: if the value is anything else.
-    """
+    """Return a DeadLetterPolicy, converted from another form if necessary, or None."""
     if value is None or isinstance(value, DeadLetterPolicy):
         return value
     try:

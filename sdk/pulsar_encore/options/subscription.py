@@ -1,4 +1,4 @@
-"""A subscription as a transport needs it: what to read, under which name, from which position.
+"""A subscription as a transport needs it.
 
 Options that only the consumer needs, such as delays, group times and letter policies, are not part
 of it.
@@ -23,15 +23,11 @@ from .enums import (
 class Subscription:
     """One subscription: durable for a consumer, non-durable for a reader.
 
+    Fields that are not listed are those of `Client.subscribe`.
+
     Attributes:
         topics: Short or full names; empty if there is a pattern.
         pattern: Regular expression of topic names. New topics that match are added.
-        regex_subscription_mode: Domains of the topics that the pattern may match.
-        pattern_auto_discovery_period: Time between two checks for topics of the pattern, in s.
-        subscription_name: Name at the broker.
-        consumer_type: How consumers share the subscription.
-        consumer_name: Name at the broker; None lets the transport or the broker choose it.
-        schema: Schema to register with the topics; None for bytes.
         receiver_queue_size: Most messages of a topic or partition that were received and not
             `consumed`.
         max_total_receiver_queue_size_across_partitions: The same for all topics together.
@@ -42,18 +38,12 @@ class Subscription:
         start_message_id_inclusive: Deliver the message of that id too, or of an id that is sought.
             For `MessageId.latest` this is the last message.
         read_compacted: Read only the last message of each key, in the compacted part of the topic.
-        properties: Properties of the consumer in the broker's statistics.
-        replicate_subscription_state_enabled: Copy the acks to the other clusters.
-        key_shared_policy: A `ConsumerKeySharedPolicy` for Key_Shared; None for the broker's
-            default.
-        crypto_key_reader: Reads the private keys for encrypted messages.
-        crypto_failure_action: What to do with a message that cannot be decrypted.
         max_pending_chunked_message: Most incomplete chunked messages; 0 for no limit.
         auto_ack_oldest_chunked_message_on_queue_full: Ack the oldest message beyond that limit.
         broker_consumer_stats_cache_time_ms: Longest age of cached broker statistics, in ms.
-        priority_level: 0 is served first; used by transports that support it.
-        force_topic_creation: False if a missing topic must not be created; used by transports that
-            support it.
+        priority_level: 0 is served first, if the transport supports it.
+        force_topic_creation: False if a missing topic must not be created, if the transport
+            supports it.
 
     Raises:
         ConfigurationError: if there are neither or both of topics and a pattern; if a durable

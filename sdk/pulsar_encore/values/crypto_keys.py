@@ -85,7 +85,6 @@ def key_reader_of(value: Any) -> CryptoKeyReader | None:
 
     Raises:
         NotSupportedError: if it belongs to `pulsar-client`: only the C++ client can read its paths.
-        ConfigurationError: if it is anything else.
     """
     if value is None or isinstance(value, CryptoKeyReader):
         return value

@@ -262,12 +262,7 @@ def _check_numbers(**numbers: Any) -> None:
 
 
 def check_batch(message_id: MessageId) -> MessageId:
-    """Check the batch size and index of an id from the application, before memory is allocated by
-    them.
-
-    Raises:
-        ConfigurationError: if the batch size or the batch index is over 2**24.
-    """
+    """Raise ConfigurationError if an id of the application has a batch size or index over 2**24."""
     for name, value in (
         ("batch size", message_id.batch_size),
         ("batch index", message_id.batch_index()),
