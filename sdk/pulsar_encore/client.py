@@ -277,7 +277,7 @@ class Client:
             message_router=message_router,
             event_listener=event_listener,
         )
-        from .producer import Producer  # lazy: see the top of the module
+        from .producer import Producer  # lazy: see above
 
         event_publisher = self._producer_event_publisher(options)
         link = await self._transport.create_producer(options, event_publisher)
@@ -295,7 +295,7 @@ class Client:
                 f"event_listener: the {capabilities.name} transport is told nothing about its "
                 "producers. Leave it out, or use transport='native'"
             )
-        from .consumer.event_publisher import (  # lazy: see the top of the module
+        from .consumer.event_publisher import (  # lazy: see above
             EventDispatcher,
             ProducerEventPublisher,
         )
@@ -351,8 +351,7 @@ class Client:
         ordered_leases: bool = False,
         nack_index: SpillingNackIndex | None = None,
     ) -> Consumer:
-        """Subscribe to a topic, a list of topics or a pattern: `await` the call, or use `async
-        with`.
+        """Subscribe to one or more topics: `await` the call, or use `async with`.
 
         Keywords, units and defaults are those of `pulsar.asyncio`; `message_listener` and
         `pattern_auto_discovery_period` (s) are those of the synchronous client. New in this
@@ -455,10 +454,7 @@ class Client:
             ordered_leases=ordered_leases,
             nack_index=nack_index,
         )
-        from .consumer.consumer_factory import (
-            make_consumer,
-            open_link,
-        )  # lazy: see the top of the module
+        from .consumer.consumer_factory import make_consumer, open_link  # lazy: see above
 
         spilling: NackSpilling | None = None
         state_writer: StateWriter | None = None
@@ -534,7 +530,7 @@ class Client:
             crypto_failure_action=crypto_failure_action,
             event_listener=event_listener,
         )
-        from .reader.reader import Reader, subscription_of  # lazy: see the top of the module
+        from .reader.reader import Reader, subscription_of  # lazy: see above
 
         link = await self._transport.subscribe(subscription_of(options))
         await self._check_still_open(link)
@@ -566,12 +562,11 @@ class Client:
         end_all(None, *cleanups, self._transport.shutdown)
 
     async def close(self) -> None:
-        """Close every producer, consumer and reader, then the connections. A second call does
-        nothing.
+        """Close all producers, consumers and readers, then the connections.
 
-        Consumers send their acks first. Cancelling the call does not stop the close. Objects of
-        another event loop are closed on that loop. If that loop no longer runs, messages acked in
-        its last `ack_group_time_ms` may be redelivered.
+        A second call does nothing. Consumers send their acks first. Cancelling the call does not
+        stop the close. Objects of another event loop are closed on that loop. If that loop no
+        longer runs, messages acked in its last `ack_group_time_ms` may be redelivered.
 
         Raises:
             TransportTimeout: if another event loop did not close its objects within 10 s.

@@ -160,8 +160,9 @@ class Message:
         return self._raw.partition_key()
 
     def partition_key_bytes(self) -> bytes | None:
-        """Return the partition key as bytes, or None if there is none. A text key is encoded as
-        UTF-8.
+        """Return the partition key as bytes, or None if there is none.
+
+        A text key is encoded as UTF-8.
 
         Raises:
             UnreadableError: on the stock transport, which cannot tell binary keys from text.
@@ -177,8 +178,9 @@ class Message:
         return self._raw.ordering_key()
 
     def ordering_key_bytes(self) -> bytes | None:
-        """Return the ordering key as bytes, or None if there is none. A text key is encoded as
-        UTF-8.
+        """Return the ordering key as bytes, or None if there is none.
+
+        A text key is encoded as UTF-8.
 
         Raises:
             UnreadableError: on the stock transport, if the key is not UTF-8.

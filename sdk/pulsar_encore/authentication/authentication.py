@@ -100,7 +100,7 @@ def of(value: Any) -> Authentication | None:
 
 
 def check(value: Any, name: str) -> None:
-    """Raise ConfigurationError unless a value is an Authentication, also pulsar-client's, or None."""
+    """Raise ConfigurationError unless a value is an Authentication (of either package) or None."""
     if not (
         value is None
         or isinstance(value, Authentication)

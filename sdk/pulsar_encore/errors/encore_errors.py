@@ -64,8 +64,7 @@ class NotSupportedError(ConfigurationError):
 
 
 class UnreadableError(NotSupportedError):
-    """The transport cannot read a key or the properties of a message, or cannot tell bytes from
-    text.
+    """The transport cannot read a key or property, or cannot tell its bytes from text.
 
     The rest of the message can be read, and the message can be settled.
     """

@@ -107,12 +107,12 @@ class Reader:
     async def read_entry(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
     ) -> list[Message]:
-        """Return the unread messages of the next entry, at least one. It is faster than
-        `read_next`.
+        """Return the unread messages of the next entry, at least one.
 
-        An entry is one message or a producer's batch. A batch is incomplete if the start position
-        or `read_next` is inside it. The C++ client delivers messages and not entries, so on the
-        stock transport a batch may arrive in several parts.
+        An entry is one message or a producer's batch. This is faster than `read_next` for each
+        message. A batch is incomplete if the start position or `read_next` is inside it. The C++
+        client delivers messages and not entries, so on the stock transport a batch may arrive in
+        several parts.
 
         Args:
             timeout_millis: Longest wait, in ms; None waits without limit.
