@@ -22,26 +22,24 @@ class RocksState:
     Args:
         path: Directory on a local disk. It is created if it is missing.
         count_attempts: "before" writes each delivery to disk before the application gets the
-            message, so that an attempt that kills the process is counted. Each `receive` and each
-            `batch_receive` is one write. "lazy" writes failed attempts, and deliveries that are
+            message, so that an attempt that kills the process is counted (one write for each
+            `receive` or `batch_receive`). "lazy" writes failed attempts, and deliveries that are
             held longer than `stay_buffer`, at the latest after twice that time; a kill forgets
-            newer attempts. None: "before" with a `dead_letter_policy`, whose decisions depend on
-            the attempts, else "lazy".
+            newer attempts. None: "before" with a `dead_letter_policy`, else "lazy".
         stay_buffer: With "lazy", a message that is settled within this time is never written. s or
             a timedelta; RocketMQ's popCkStayBufferTime.
-        durability: "kill": writes survive the death of the process, and a crash of the machine
-            except for the last seconds. "power": writes survive a power cut once the fsync after
-            each burst of writes has ended.
-        salvage: If files of the directory are corrupted, move them aside and use the readable part.
-            By default that is a `StateDamagedError`.
-        on_mismatch: Reaction to a directory of another cluster, or of a topic that was deleted and
-            created again: its ids then belong to other messages. A message that differs from its
-            record is always delivered as new. "error": if the first 100 entries of a topic with a
-            record all differ, the consumer fails with `StateMismatchError`. The records stay on
-            disk, so the directory can still be used at its own cluster. Until one message matches
-            its record, attempts of differing messages are counted in memory only. "fresh":
-            differing records are deleted, and the consumer continues. (Records that were written in
-            format 1 do not identify their message and match any.)
+        durability: "kill": writes survive a killed process, and a crash of the machine except for
+            its last seconds. "power": writes survive a power cut after the fsync that follows each
+            burst of writes.
+        salvage: Move corrupted files aside and use the readable part. By default they are a
+            `StateDamagedError`.
+        on_mismatch: Reaction to ids that belong to other messages, because the directory is of
+            another cluster or a topic was deleted and created again. A message that differs from
+            its record is delivered as new. "error": the consumer fails with `StateMismatchError` if
+            the first 100 entries of a topic that have a record all differ. The records stay on disk
+            for their own cluster, and until one message matches, attempts of differing messages are
+            counted in memory only. "fresh": differing records are deleted, and the consumer
+            continues. Records of format 1 do not identify their message and match any.
 
     Raises:
         ConfigurationError: if an option is wrong.
