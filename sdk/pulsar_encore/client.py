@@ -292,7 +292,7 @@ class Client:
         capabilities = self._transport.capabilities
         if not capabilities.producer_events:
             raise NotSupportedError(
-                f"event_listener: the {capabilities.name} transport is told nothing about its "
+                f"event_listener: the {capabilities.name} transport reports no events of "
                 "producers. Leave it out, or use transport='native'"
             )
         from .consumer.event_publisher import (  # lazy: see above

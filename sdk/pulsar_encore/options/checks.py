@@ -184,8 +184,8 @@ def check_event_listener(listener: Any) -> None:
     """Raise ConfigurationError unless a value is a plain function or None."""
     if listener is not None and not _is_plain(listener):
         raise ConfigurationError(
-            "event_listener must be a plain function: nobody awaits what it returns; it can "
-            "start a task"
+            "event_listener must be a plain function, because its result is not awaited. "
+            "It can start a task"
         )
 
 
