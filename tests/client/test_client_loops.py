@@ -487,7 +487,7 @@ async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(
     worker.start()
     await asyncio.to_thread(blocked.wait, 20)
     try:
-        with pytest.raises(encore.TransportTimeout, match="let that loop run"):
+        with pytest.raises(encore.TransportTimeout, match="Keep that loop running"):
             await client.close()
     finally:
         over.set()
