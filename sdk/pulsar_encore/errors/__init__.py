@@ -1,4 +1,4 @@
-"""Errors: this package's own, those with the names of `pulsar.exceptions`, and result codes."""
+"""Exceptions, with the names of `pulsar.exceptions` among them, and result codes."""
 
 from .encore_errors import (
     ClosedError,
