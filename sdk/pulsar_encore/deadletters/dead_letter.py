@@ -38,11 +38,11 @@ class Letter(reading.LetterFacts[Message]):
         stem = base_name(dead_topic).removesuffix("-DLQ")
         if stem == base_name(dead_topic) or not self.real_topic:
             return False
-        said = self.properties.get(REAL_SUBSCRIPTION)
-        if said is None:  # another client's letter
+        subscription = self.properties.get(REAL_SUBSCRIPTION)
+        if subscription is None:  # another client's letter
             return stem.startswith(f"{self.real_topic}-")
-        return stem.endswith(f"-{said}") and (
-            base_name(stem.removesuffix(f"-{said}")) == self.real_topic
+        return stem.endswith(f"-{subscription}") and (
+            base_name(stem.removesuffix(f"-{subscription}")) == self.real_topic
         )
 
     def target(self, dead_topic: str, target: str | None, allowed: Container[str]) -> str:

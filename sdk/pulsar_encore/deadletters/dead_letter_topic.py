@@ -22,15 +22,15 @@ from ..values.topic_names import base_name, full_name
 from .dead_letter import Letter
 from .letter_errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .letter_groups import Grouping, LetterGroup
-from .replay import Pace, Replay, ReplayOptions, checked_replay_id
+from .replay import RateLimit, Replay, ReplayOptions, checked_replay_id
 from .replay_report import ReplayReport
 from .selection import Selection
 
 SUBSCRIPTION: Final = "encore-replay"
 _EVERYTHING: Final = Selection()
-_LOOK_MS: Final = 50  # read so long before asking whether there is anything
-_END_MS: Final = 500  # a last letter that is there comes sooner
-_MOST_NAMED: Final = 5
+_POLL_MS: Final = 50  # read so long before asking whether there is anything
+_LAST_LETTER_TIMEOUT_MS: Final = 500  # a last letter that is there comes sooner
+_MAX_NAMED: Final = 5
 
 
 class DeadLetters:
@@ -204,7 +204,7 @@ class DeadLetters:
             crypto_key_reader=self._crypto_key_reader,
             text_keys=self._text_keys,
             selection=selection,
-            pace=Pace(rate),
+            rate_limit=RateLimit(rate),
             limit=None if limit is None else integer(limit, "limit", low=1, unit="letters"),
             keep_counters=boolean(keep_counters, "keep_counters"),
             target=target_topic,
@@ -222,7 +222,7 @@ class DeadLetters:
         else:
             await replay.run(partitions)
         if not report.selected and not report.refused:
-            raise NothingSelectedError(await self._why_nothing(selection))
+            raise NothingSelectedError(await self._nothing_selected_reason(selection))
         return report
 
     async def list(self, selection: Selection = _EVERYTHING) -> list[LetterGroup]:
@@ -242,7 +242,7 @@ class DeadLetters:
         try:
             return tuple(await self._client.get_topic_partitions(self.topic))
         except TransportError as error:
-            raise self._named(error) from error
+            raise self._with_name_hint(error) from error
 
     async def _scan(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
         async with AsyncExitStack() as stack:
@@ -253,22 +253,22 @@ class DeadLetters:
                     return
                 end = _KnownEnd(last)
             except ReceiveTimeout:
-                later = await self._reader(partition, MessageId.latest, inclusive=False)
-                end = _UnknownEnd(await stack.enter_async_context(later))
+                tail_reader = await self._reader(partition, MessageId.latest, inclusive=False)
+                end = _UnknownEnd(await stack.enter_async_context(tail_reader))
             letters = await stack.enter_async_context(aclosing(self._read(partition, start)))
             async for letter in letters:
-                here = letter.message.message_id()
-                if await end.is_before(here):
+                position = letter.message.message_id()
+                if await end.is_before(position):
                     return
                 yield letter
-                if end.last == here:
+                if end.last == position:
                     return
 
     async def _read(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
         async with await self._reader(partition, start) as reader:
             while True:
                 try:
-                    entry = await reader.read_entry(timeout_millis=_LOOK_MS)
+                    entry = await reader.read_entry(timeout_millis=_POLL_MS)
                 except ReceiveTimeout:
                     if not await reader.has_message_available():
                         return
@@ -285,7 +285,7 @@ class DeadLetters:
         async with await self._reader(partition, MessageId.latest) as reader:
             if not await reader.has_message_available():
                 return None
-            return (await reader.read_next(timeout_millis=_END_MS)).message_id()
+            return (await reader.read_next(timeout_millis=_LAST_LETTER_TIMEOUT_MS)).message_id()
 
     async def _reader(self, partition: str, start: MessageId, *, inclusive: bool = True) -> Reader:
         try:
@@ -298,9 +298,9 @@ class DeadLetters:
                 crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
         except TransportError as error:
-            raise self._named(error) from error
+            raise self._with_name_hint(error) from error
 
-    def _named(self, error: TransportError) -> TransportError:
+    def _with_name_hint(self, error: TransportError) -> TransportError:
         if error.result != "TopicNotFound":
             return error
         return TopicNotFound(
@@ -338,16 +338,16 @@ class DeadLetters:
             "itself, asking for one that is missing may have made it)"
         )
 
-    async def _why_nothing(self, selection: Selection) -> str:
-        known, alike = Grouping(), 0
+    async def _nothing_selected_reason(self, selection: Selection) -> str:
+        known, matching = Grouping(), 0
         async with aclosing(self.letters()) as scan:
             async for letter in scan:
                 known.add(letter)
-                alike += selection.takes(letter)
+                matching += selection.takes(letter)
         groups = known.result()
-        if alike:
+        if matching:
             return (
-                f"{alike} letters match, and all of them were replayed under the subscription "
+                f"{matching} letters match, and all of them were replayed under the subscription "
                 f"{self.subscription!r}: replay again under another subscription name"
             )
         fingerprints = {group.fingerprint for group in groups}
@@ -356,16 +356,16 @@ class DeadLetters:
                 return self._unknown(each, groups)
         if selection.ids:
             missing = [str(each) for each in sorted(selection.ids, key=str)]
-            return f"{self.topic} has no letter {', '.join(missing[:_MOST_NAMED])}" + (
-                "" if len(missing) <= _MOST_NAMED else f" and {len(missing) - _MOST_NAMED} more"
+            return f"{self.topic} has no letter {', '.join(missing[:_MAX_NAMED])}" + (
+                "" if len(missing) <= _MAX_NAMED else f" and {len(missing) - _MAX_NAMED} more"
             )
         return f"none of the {sum(group.count for group in groups)} letters of {self.topic} matches"
 
     def _unknown(self, fingerprint: str, groups: Any) -> str:
         # Fingerprints are the letters' own words; as reprs they are safe to print.
         known = list(dict.fromkeys(group.fingerprint for group in groups))
-        names = ", ".join(repr(each) for each in known[:_MOST_NAMED]) or "none"
-        more = "" if len(known) <= _MOST_NAMED else f" and {len(known) - _MOST_NAMED} more"
+        names = ", ".join(repr(each) for each in known[:_MAX_NAMED]) or "none"
+        more = "" if len(known) <= _MAX_NAMED else f" and {len(known) - _MAX_NAMED} more"
         return f"{self.topic} has no letter with fingerprint {fingerprint!r}; it has {names}{more}"
 
 
@@ -375,9 +375,9 @@ class _KnownEnd:
     def __init__(self, last: MessageId) -> None:
         self.last: MessageId | None = last
 
-    async def is_before(self, here: MessageId) -> bool:
+    async def is_before(self, position: MessageId) -> bool:
         assert self.last is not None
-        return here > self.last
+        return position > self.last
 
 
 class _UnknownEnd:
@@ -386,18 +386,18 @@ class _UnknownEnd:
 
     last: MessageId | None = None
 
-    def __init__(self, later: Reader) -> None:
-        self._later = later
+    def __init__(self, tail_reader: Reader) -> None:
+        self._tail_reader = tail_reader
         self._first: MessageId | None = None
 
-    async def is_before(self, here: MessageId) -> bool:
-        if self._first is None and await self._later.has_message_available():
+    async def is_before(self, position: MessageId) -> bool:
+        if self._first is None and await self._tail_reader.has_message_available():
             try:
-                first = await self._later.read_next(timeout_millis=_END_MS)
+                first = await self._tail_reader.read_next(timeout_millis=_LAST_LETTER_TIMEOUT_MS)
             except ReceiveTimeout:
                 return False  # a chunked one, of which only some chunks are there
             self._first = first.message_id()
-        return self._first is not None and here >= self._first
+        return self._first is not None and position >= self._first
 
 
 def _number(partition: str) -> int:

@@ -64,7 +64,7 @@ class Grouping:
     """
 
     def __init__(self, most: int = MOST_GROUPS) -> None:
-        self._most = most
+        self._max_groups = most
         self._groups: dict[tuple[str, str], LetterGroup] = {}
 
     def add(self, letter: Letter) -> None:
@@ -72,7 +72,7 @@ class Grouping:
         key = (letter.fingerprint or NO_FINGERPRINT, letter.real_topic)
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= self._most:
+            if len(self._groups) >= self._max_groups:
                 key = _OTHERS
             group = self._groups.setdefault(key, LetterGroup(*key))
         group.add(letter)

@@ -41,10 +41,10 @@ _MAX_IN_FLIGHT: Final = 64
 _ACK_GROUP_MS: Final = 10
 _NO_WINDOW: Final = 2**62  # brokers limit unacked messages on Shared and Key_Shared only
 _DRAIN_S: Final = 35.0  # longer than the send timeout of the producers
-_MOST_ID: Final = 200
+_MAX_ID_LENGTH: Final = 200
 
 
-class Pace:
+class RateLimit:
     """Limits the rate of letters by the event loop's clock.
 
     The letters are spaced evenly. After a delay they do not come in a burst to catch up.
@@ -88,7 +88,7 @@ class ReplayOptions:
     crypto_key_reader: Any
     text_keys: bool
     selection: Selection
-    pace: Pace
+    rate_limit: RateLimit
     limit: int | None
     keep_counters: bool
     target: str | None
@@ -186,7 +186,7 @@ class Replay:
                     if consumer.is_connected():
                         return False
                     continue
-                await self._look(consumer, message)
+                await self._process(consumer, message)
                 if self._last(message, end):
                     return True
             return False
@@ -201,9 +201,9 @@ class Replay:
     @staticmethod
     def _last(message: Message, end: tuple[int, int]) -> bool:
         message_id = message.message_id()
-        here = (message_id.ledger_id(), message_id.entry_id())
+        position = (message_id.ledger_id(), message_id.entry_id())
         whole = message_id.batch_index() >= message_id.batch_size - 1
-        return here > end or (here == end and whole)
+        return position > end or (position == end and whole)
 
     async def _subscribe(self, partition: str) -> Consumer:
         options = self._options
@@ -225,13 +225,13 @@ class Replay:
                 "replay runs, or it is not a replay's; wait for it, or name another subscription"
             ) from error
 
-    async def _look(self, consumer: Consumer, message: Message) -> None:
+    async def _process(self, consumer: Consumer, message: Message) -> None:
         letter = Letter(message)
         judged = self._judge(letter)
         if judged is None:
             return
         destination, copy = judged
-        await self._options.pace.step()
+        await self._options.rate_limit.step()
         if not await self._copies.room():
             return
         try:
@@ -287,6 +287,6 @@ def checked_replay_id(replay_id: Any) -> str:
     if replay_id is None:
         return uuid.uuid4().hex[:12]
     checked = text(replay_id, "replay_id")
-    if len(checked) > _MOST_ID or not checked.isprintable():
-        raise ConfigurationError(f"replay_id must be at most {_MOST_ID} printable characters")
+    if len(checked) > _MAX_ID_LENGTH or not checked.isprintable():
+        raise ConfigurationError(f"replay_id must be at most {_MAX_ID_LENGTH} printable characters")
     return checked

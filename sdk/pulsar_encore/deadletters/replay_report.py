@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOST_REFUSALS: Final = 100  # kept with their reasons; all are counted
-_MOST_REASONS: Final = 100  # counted each
+_MAX_REASONS: Final = 100  # counted each
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ReplayReport:
         self.refused += 1
         if len(self.refusals) < MOST_REFUSALS:
             self.refusals.append(RefusedLetter(letter_id, reason))
-        if reason in self.reasons or len(self.reasons) < _MOST_REASONS:
+        if reason in self.reasons or len(self.reasons) < _MAX_REASONS:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def select(self, target: str) -> None:

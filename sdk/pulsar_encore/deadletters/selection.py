@@ -45,15 +45,15 @@ class Selection:
     def __post_init__(self) -> None:
         fingerprints = _texts(self.fingerprints, "fingerprints")
         topics = _texts(self.real_topics, "real_topics")
-        since, until = _moment(self.since, "since"), _moment(self.until, "until")
+        since, until = _epoch_seconds(self.since, "since"), _epoch_seconds(self.until, "until")
         if since is not None and until is not None and until <= since:
             raise ConfigurationError("until must be after since: nothing lies between them")
-        put = object.__setattr__
-        put(self, "fingerprints", fingerprints)
-        put(self, "real_topics", frozenset(base_name(full_name(topic)) for topic in topics))
-        put(self, "since", since)
-        put(self, "until", until)
-        put(self, "ids", frozenset(_id(each) for each in _several(self.ids, "ids")))
+        assign = object.__setattr__
+        assign(self, "fingerprints", fingerprints)
+        assign(self, "real_topics", frozenset(base_name(full_name(topic)) for topic in topics))
+        assign(self, "since", since)
+        assign(self, "until", until)
+        assign(self, "ids", frozenset(_id(each) for each in _as_list(self.ids, "ids")))
 
     def takes(self, letter: Letter) -> bool:
         """Whether the letter is chosen."""
@@ -76,21 +76,21 @@ class Selection:
         )
 
 
-def _several(values: Any, name: str) -> list[Any]:
+def _as_list(values: Any, name: str) -> list[Any]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise ConfigurationError(f"{name} must be a list, got {type(values).__name__}")
     return list(values)
 
 
 def _texts(values: Any, name: str) -> frozenset[str]:
-    several = _several(values, name)
-    for each in several:
+    items = _as_list(values, name)
+    for each in items:
         if not isinstance(each, str) or not each.strip():
             raise ConfigurationError(f"{name} must hold strings that are not blank, got {each!r}")
-    return frozenset(several)
+    return frozenset(items)
 
 
-def _moment(value: Any, name: str) -> float | None:
+def _epoch_seconds(value: Any, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, datetime):

@@ -30,10 +30,10 @@ class Comparison(Generic[P]):
 
     def __init__(self, topic: str, count: int) -> None:
         self._topic = topic
-        self._left = count
+        self._remaining = count
         self.sure: bool = False
         self._others = 0
-        self._doubted: list[tuple[P, str]] = []
+        self._undecided: list[tuple[P, str]] = []
 
     def same(self) -> list[tuple[P, str]]:
         """Take note of an entry that is the one of its record.
@@ -41,11 +41,11 @@ class Comparison(Generic[P]):
         Returns:
             What can be let go of now, with the reason.
         """
-        self._left -= 1
+        self._remaining -= 1
         self.sure = True
-        return self._released()
+        return self._take_undecided()
 
-    def missing(self, part: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
+    def missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
         """Take note of an entry that is not there; returns as `same` does.
 
         Args:
@@ -56,10 +56,14 @@ class Comparison(Generic[P]):
         Raises:
             StateMismatchError: All entries that were compared are others.
         """
-        self._left -= 1
+        self._remaining -= 1
         self._others += other
-        self._doubted.append((part, reason))
-        if not self.sure and self._others and (self._others == MOST_DIFFERENT or self._left <= 0):
+        self._undecided.append((entry, reason))
+        if (
+            not self.sure
+            and self._others
+            and (self._others == MOST_DIFFERENT or self._remaining <= 0)
+        ):
             raise StateMismatchError(
                 f"the state is of another cluster, or {self._topic} was deleted and made again: "
                 f"all messages that were compared ({self._others}) differ from those that wait. "
@@ -67,15 +71,15 @@ class Comparison(Generic[P]):
                 "service URL of the cluster that the state belongs to; to go on with other topics, "
                 "name them one by one"
             )
-        return self._released()
+        return self._take_undecided()
 
-    def doubted(self) -> list[P]:
+    def undecided(self) -> list[P]:
         """Return the entries that were not there, while no entry showed the right cluster."""
-        return [part for part, _ in self._doubted]
+        return [entry for entry, _ in self._undecided]
 
-    def _released(self) -> list[tuple[P, str]]:
+    def _take_undecided(self) -> list[tuple[P, str]]:
         if not self.sure:
             return []
-        released = self._doubted
-        self._doubted = []
+        released = self._undecided
+        self._undecided = []
         return released

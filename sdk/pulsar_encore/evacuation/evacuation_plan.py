@@ -111,11 +111,11 @@ def choose(
     return chosen
 
 
-def _unknown(what: str, wanted: str, there: Iterable[str]) -> ConfigurationError:
-    names = sorted(set(there))
+def _unknown(kind: str, wanted: str, available: Iterable[str]) -> ConfigurationError:
+    names = sorted(set(available))
     known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     return ConfigurationError(
-        f"the state has nothing of the {what} {wanted!r}; it has {known or 'no source at all'}"
+        f"the state has nothing of the {kind} {wanted!r}; it has {known or 'no source at all'}"
     )
 
 

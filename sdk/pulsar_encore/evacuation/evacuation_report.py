@@ -8,7 +8,7 @@ from typing import Final
 
 from ..errors import EncoreError
 
-MOST_NAMED: Final = 100
+MAX_NAMED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class EvacuationReport:
         """These are in their topic no more."""
         for each in ids:
             self.gone += 1
-            if len(self.missing) < MOST_NAMED:
+            if len(self.missing) < MAX_NAMED:
                 self.missing.append(NotMoved(topic=topic, message_id=each, reason=reason))
 
     def refuse(self, topic: str, ids: Iterable[str], reason: str) -> None:
@@ -71,10 +71,10 @@ class EvacuationReport:
         count = 0
         for each in ids:
             count += 1
-            if len(self.refusals) < MOST_NAMED:
+            if len(self.refusals) < MAX_NAMED:
                 self.refusals.append(NotMoved(topic=topic, message_id=each, reason=reason))
         self.refused += count
-        if reason in self.reasons or len(self.reasons) < MOST_NAMED:
+        if reason in self.reasons or len(self.reasons) < MAX_NAMED:
             self.reasons[reason] = self.reasons.get(reason, 0) + count
 
 

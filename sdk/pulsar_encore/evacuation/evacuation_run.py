@@ -57,10 +57,10 @@ from .topic_entries import NEAR, TopicEntries
 
 #: Messages in flight: copies without a receipt, or originals whose acks are not confirmed.
 MAX_IN_FLIGHT: Final = 500
-_BURST: Final = 100  # entries in a turn of the loop
+_YIELD_EVERY: Final = 100  # entries in a turn of the loop
 _ACK_GROUP_MS: Final = 10
-_ACK_S: Final = 60.0
-_LOOK_AHEAD: Final = 1000  # entries
+_ACK_TIMEOUT_S: Final = 60.0
+_MAX_FETCH_AHEAD: Final = 1000  # entries
 _MAX_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
 _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
 _CHUNKED: Final = (
@@ -68,11 +68,11 @@ _CHUNKED: Final = (
     "them; the next one of the subscription gets it at once"
 )
 _GONE: Final = "its topic has it no more"
-_NOTHING_THERE: Final = (
+_NOT_FOUND: Final = (
     "the cluster has no message of its topic that waits: check the URL; if they were deleted, run "
     "it again with --forget-missing (forget_missing=True)"
 )
-_OTHER: Final = (
+_DIFFERENT_MESSAGE: Final = (
     "its id is that of another message now, which stays: the topic was deleted and made again, or "
     "is one of another cluster"
 )
@@ -150,17 +150,17 @@ async def evacuate(
     try:
         store.claim()
         if not store.alone:
-            raise _used_here(path)
+            raise _open_in_this_process(path)
         report.waiting = sum(plan.waiting for plan in plans)
         for plan in plans:
             if plan.waiting:
-                source = store.source(
+                topic_store = store.source(
                     plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
                 )
                 try:
-                    await _Evacuation(client, store, source, plan, report, options).run()
+                    await _Evacuation(client, store, topic_store, plan, report, options).run()
                 finally:
-                    source.close()
+                    topic_store.close()
     except TransportError as error:
         if not report.moved and not report.gone:
             raise
@@ -181,7 +181,7 @@ class _Options(NamedTuple):
     on_progress: OnProgress | None
 
 
-class _LostTopicError(EncoreError):
+class _RetryTopicError(EncoreError):
     """A retry letter topic takes no copies."""
 
 
@@ -228,12 +228,12 @@ async def check_unused(path: str | os.PathLike[str]) -> None:
     store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
     try:
         if not store.alone:
-            raise _used_here(path)
+            raise _open_in_this_process(path)
     finally:
         await store.aclose()
 
 
-def _used_here(path: str | os.PathLike[str]) -> StateInUseError:
+def _open_in_this_process(path: str | os.PathLike[str]) -> StateInUseError:
     return StateInUseError(
         f"consumers of this process have the state in {os.fspath(path)}: close them first"
     )
@@ -246,7 +246,7 @@ class _Evacuation:
         self,
         client: Client,
         store: RocksStore,
-        source: TopicStore,
+        topic_store: TopicStore,
         plan: TopicPlan,
         report: EvacuationReport,
         options: _Options,
@@ -254,7 +254,7 @@ class _Evacuation:
         self._client = client
         self._transport = transport_of(client)
         self._store = store
-        self._source = source
+        self._topic_store = topic_store
         self._plan = plan
         self._report = report
         self._options = options
@@ -283,35 +283,35 @@ class _Evacuation:
             ClosedError: The client was closed.
             StoreError: The state cannot be written.
         """
-        waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._source))
-        if await self._topic_is_there():
+        waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._topic_store))
+        if await self._topic_exists():
             await self._move(waiting_entries)
         else:
-            await self._nothing_there(waiting_entries)
+            await self._end_unverified(waiting_entries)
 
     async def _move(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
         # Records without a fingerprint say nothing of the cluster, so their entries come last.
         waiting_entries = sorted(waiting_entries, key=lambda waiting: not waiting.fingerprint)
-        named = sum(waiting.fingerprint != NO_FINGERPRINT for waiting in waiting_entries)
-        comparison = Comparison[_WaitingEntry](self._plan.topic, named)
+        fingerprinted = sum(waiting.fingerprint != NO_FINGERPRINT for waiting in waiting_entries)
+        comparison = Comparison[_WaitingEntry](self._plan.topic, fingerprinted)
         done = 0
-        lost: EncoreError | None = None
+        topic_error: EncoreError | None = None
         try:
-            async with AsyncExitStack() as open_:
-                open_.push_async_callback(self._copies.close)
-                open_.push_async_callback(self._end)
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._copies.close)
+                stack.push_async_callback(self._end)
                 entries = TopicEntries(
                     self._client, self._plan.topic, self._options.crypto_key_reader
                 )
-                open_.push_async_callback(entries.close)
-                open_.push_async_callback(self._copies.drain)
+                stack.push_async_callback(entries.close)
+                stack.push_async_callback(self._copies.drain)
                 for at, waiting in enumerate(waiting_entries):
-                    if at % _BURST == 0:
+                    if at % _YIELD_EVERY == 0:
                         await asyncio.sleep(0)  # entries that are gone suspend nowhere else
-                    if named and at == named:
+                    if fingerprinted and at == fingerprinted:
                         if not comparison.sure:
-                            missing = [*comparison.doubted(), *waiting_entries[at:]]
-                            await self._nothing_there(missing)
+                            missing = [*comparison.undecided(), *waiting_entries[at:]]
+                            await self._end_unverified(missing)
                             return
                         # Here begin the records without a fingerprint. Their ids start from the
                         # lowest again, and a reader cannot go back.
@@ -321,7 +321,7 @@ class _Evacuation:
                     )
                     other = bool(messages) and waiting.is_other(messages or ())
                     if other or messages == []:
-                        reason = _OTHER if other else _GONE
+                        reason = _DIFFERENT_MESSAGE if other else _GONE
                         for gone, why in comparison.missing(waiting, reason, other=other):
                             self._drop(gone, why)
                         if comparison.sure:
@@ -345,28 +345,28 @@ class _Evacuation:
                     moving = self._move_entry(self._consumer, waiting, messages)
                     self._copies.begin(moving, messages=len(messages))
                 else:
-                    await self._nothing_there(comparison.doubted())
+                    await self._end_unverified(comparison.undecided())
         except TransportError as error:
             if error.result in _NO_CLUSTER:
                 raise
-            lost = error
+            topic_error = error
         failure = self._copies.failure
-        if isinstance(failure, _LostTopicError):
-            lost = lost or failure
-        if lost is not None:
-            self._refuse(waiting_entries[done:], str(lost))
-        if failure is not None and not isinstance(failure, _LostTopicError):
+        if isinstance(failure, _RetryTopicError):
+            topic_error = topic_error or failure
+        if topic_error is not None:
+            self._refuse(waiting_entries[done:], str(topic_error))
+        if failure is not None and not isinstance(failure, _RetryTopicError):
             raise failure
 
-    async def _nothing_there(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
+    async def _end_unverified(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
         """Refuse or drop entries when no message has shown that the cluster is the right one."""
         for at, waiting in enumerate(waiting_entries):
-            if at % _BURST == 0:
+            if at % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             if self._options.forget_missing:
                 self._drop(waiting, "the cluster has no message of its topic that waits")
             else:
-                self._refuse([waiting], _NOTHING_THERE)
+                self._refuse([waiting], _NOT_FOUND)
 
     # Of one entry
 
@@ -387,8 +387,8 @@ class _Evacuation:
         whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
         if not whole and not self._transport.capabilities.ack_unseen_index:
             left = {at: due for at, due in waiting.dues.items() if at not in absent}
-            stays = replace(waiting, dues=left)
-            return self._refuse([stays], _PART_OF_A_BATCH)
+            remaining = replace(waiting, dues=left)
+            return self._refuse([remaining], _PART_OF_A_BATCH)
         outcomes = await asyncio.gather(
             *(self._send(waiting, each) for each in chosen), return_exceptions=True
         )
@@ -410,7 +410,7 @@ class _Evacuation:
         self._progress()
         if self._copies.exhausted:  # the destinations differ in form and share the topic
             last = next(iter(self._copies.exhausted.values()))
-            raise _LostTopicError(
+            raise _RetryTopicError(
                 f"{self._plan.retry_topic} took none of {_MAX_FAILURES} in a row: {last}"
             )
 
@@ -423,7 +423,7 @@ class _Evacuation:
         assert index is not None
         due_ms = waiting.dues[index]
         now = wall_now_ms(self._loop)
-        known = self._source.records.recall(*waiting.key, message.message_id().batch_index())
+        known = self._topic_store.records.recall(*waiting.key, message.message_id().batch_index())
         return parked_nack(
             message,
             self._author,
@@ -442,11 +442,11 @@ class _Evacuation:
                 MessageId(first.partition(), first.ledger_id(), first.entry_id(), topic=first.topic)
             ]
         try:
-            async with asyncio.timeout(_ACK_S):
+            async with asyncio.timeout(_ACK_TIMEOUT_S):
                 await consumer.acknowledge(ids)
         except TimeoutError as error:
             raise TransportError(
-                f"acks on {self._plan.topic} are not confirmed in {_ACK_S:g} s: check the broker",
+                f"acks on {self._plan.topic} are not confirmed in {_ACK_TIMEOUT_S:g} s: check the broker",
                 result="Timeout",
                 retryable=True,
             ) from error
@@ -456,11 +456,11 @@ class _Evacuation:
     def _forget(self, waiting: _WaitingEntry, indexes: Sequence[int]) -> None:
         ledger, entry = waiting.key
         if -1 in indexes:
-            self._source.records.settled(ledger, entry)
+            self._topic_store.records.settled(ledger, entry)
             self._store.flush()
         else:
-            self._source.records.ends_waiting((ledger, entry, each) for each in indexes)
-            self._source.records.settled(ledger, entry, sum(1 << each for each in indexes))
+            self._topic_store.records.ends_waiting((ledger, entry, each) for each in indexes)
+            self._topic_store.records.settled(ledger, entry, sum(1 << each for each in indexes))
         if self._store.trouble is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
@@ -483,7 +483,7 @@ class _Evacuation:
 
     # The broker
 
-    async def _topic_is_there(self) -> bool:
+    async def _topic_exists(self) -> bool:
         topic = self._plan.topic
         try:
             names = await self._transport.topic_partitions(base_name(topic), create=False)
@@ -519,18 +519,18 @@ class _Evacuation:
             await self._consumer.close()
 
 
-def _waiting_entries(source: TopicStore) -> list[_WaitingEntry]:
+def _waiting_entries(topic_store: TopicStore) -> list[_WaitingEntry]:
     """Return the entries with waiting messages in order."""
     return [
         _WaitingEntry(key, record.dues_by_index(), record.fingerprint)
-        for key, record in source.records.entries_waiting()
+        for key, record in topic_store.records.entries_waiting()
     ]
 
 
 def _run_length(waiting_entries: Sequence[_WaitingEntry], at: int) -> int:
     """Return how many entries to fetch ahead: as long as the next waiting entry is near."""
     first = last = waiting_entries[at].key
-    for waiting in waiting_entries[at + 1 : at + 1 + _LOOK_AHEAD]:
+    for waiting in waiting_entries[at + 1 : at + 1 + _MAX_FETCH_AHEAD]:
         ledger, entry = waiting.key
         if ledger != last[0] or entry - last[1] > NEAR:
             break

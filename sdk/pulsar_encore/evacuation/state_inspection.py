@@ -123,22 +123,22 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
             )
             for each in state.sources()
         }
-        strange = 0
+        unknown = 0
         for due_ms, number, _ in state.waiting():
-            if (source := found.get(number)) is None:
-                strange += 1
+            if (found_topic := found.get(number)) is None:
+                unknown += 1
                 continue
-            source.waiting += 1
-            if source.earliest_ms is None:
-                source.earliest_ms = due_ms
-            source.latest_ms = due_ms
+            found_topic.waiting += 1
+            if found_topic.earliest_ms is None:
+                found_topic.earliest_ms = due_ms
+            found_topic.latest_ms = due_ms
         for record in state.records():
-            if (source := found.get(record.source)) is None:
-                strange += 1
+            if (found_topic := found.get(record.source)) is None:
+                unknown += 1
                 continue
-            source.records += 1
+            found_topic.records += 1
             for attempts, mask in record.record.groups:
-                source.attempts[attempts] += mask.bit_count()
+                found_topic.attempts[attempts] += mask.bit_count()
         owner = state.owner
         return StateFound(
             path=os.fspath(path),
@@ -152,7 +152,7 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
                 closed=owner.closed,
             ),
             sources=list(found.values()),
-            unreadable=state.unreadable + strange,
+            unreadable=state.unreadable + unknown,
         )
 
 
@@ -188,18 +188,18 @@ class WaitingMessages:
 
     def __iter__(self) -> Iterator[WaitingMessage]:
         for due_ms, number, key in self._state.waiting():
-            source = self._sources.get(number)
-            if source is not None:
-                yield self._waiting(source, due_ms, key)
+            found_topic = self._sources.get(number)
+            if found_topic is not None:
+                yield self._waiting(found_topic, due_ms, key)
 
-    def _waiting(self, source: FoundTopic, due_ms: int, key: MessageKey) -> WaitingMessage:
+    def _waiting(self, found_topic: FoundTopic, due_ms: int, key: MessageKey) -> WaitingMessage:
         ledger, entry, index = key
-        record = self._state.record(source.number, ledger, entry)
+        record = self._state.record(found_topic.number, ledger, entry)
         return WaitingMessage(
-            topic=source.topic,
-            subscription=source.subscription,
-            consumer=source.consumer,
-            message_id=waiting_id(source.topic, key),
+            topic=found_topic.topic,
+            subscription=found_topic.subscription,
+            consumer=found_topic.consumer,
+            message_id=waiting_id(found_topic.topic, key),
             due_ms=due_ms,
             attempts=0 if record is None else record.attempts_of(index),
         )

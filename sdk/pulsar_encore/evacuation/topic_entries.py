@@ -22,9 +22,9 @@ from ..values.message_id import MessageId
 
 #: Entries that are read and dropped on the way to the next one.
 NEAR: Final = 100
-_MOST_QUEUED: Final = 1000
-_PATIENCE_S: Final = 5.0
-_TRIES: Final = 6
+_MAX_QUEUED: Final = 1000
+_READ_TIMEOUT_S: Final = 5.0
+_MAX_READS: Final = 6
 
 
 class TopicEntries:
@@ -41,8 +41,8 @@ class TopicEntries:
         self._topic = topic
         self._crypto_key_reader = crypto_key_reader
         self._reader: Reader | None = None
-        self._at: EntryKey = (-1, -1)  # read up to here
-        self._ahead: list[Message] = []  # read, and not asked for so far
+        self._position: EntryKey = (-1, -1)  # read up to here
+        self._read_ahead: list[Message] = []  # read, and not asked for so far
         self._ended = False
 
     async def of(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
@@ -57,28 +57,28 @@ class TopicEntries:
         Raises:
             TransportError: It cannot be read.
         """
-        if self._ahead and _key(self._ahead[0]) < key:
-            self._ahead = []
-        if not self._ahead:
+        if self._read_ahead and _key(self._read_ahead[0]) < key:
+            self._read_ahead = []
+        if not self._read_ahead:
             if self._ended:
                 return []
-            if self._reader is None or not _near(self._at, key):
+            if self._reader is None or not _near(self._position, key):
                 await self._open(key, run())
         found: list[Message] = []
         while True:
-            part, self._ahead = self._ahead or await self._next(), []
-            if part is None:
+            entry, self._read_ahead = self._read_ahead or await self._next(), []
+            if entry is None:
                 return found or None
-            if not part:
+            if not entry:
                 self._ended = True
                 return found
-            self._at = here = _key(part[0])
-            if here > key:
-                self._ahead = part
-                return None if not found and here[0] == key[0] else found
-            if here == key:
-                found += part
-                if len(found) >= part[0].message_id().batch_size:
+            self._position = position = _key(entry[0])
+            if position > key:
+                self._read_ahead = entry
+                return None if not found and position[0] == key[0] else found
+            if position == key:
+                found += entry
+                if len(found) >= entry[0].message_id().batch_size:
                     return found
 
     async def _open(self, key: EntryKey, run: int) -> None:
@@ -86,7 +86,7 @@ class TopicEntries:
         self._reader = await self._client.create_reader(
             self._topic,
             MessageId(-1, *key),
-            receiver_queue_size=max(1, min(run, _MOST_QUEUED)),
+            receiver_queue_size=max(1, min(run, _MAX_QUEUED)),
             start_message_id_inclusive=True,
             crypto_key_reader=self._crypto_key_reader,
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
@@ -99,11 +99,11 @@ class TopicEntries:
             TransportError: Nobody answers.
         """
         assert self._reader is not None
-        for _ in range(_TRIES):
+        for _ in range(_MAX_READS):
             if not await self._reader.has_message_available():
                 return []
             try:
-                return await self._reader.read_entry(timeout=_PATIENCE_S)
+                return await self._reader.read_entry(timeout=_READ_TIMEOUT_S)
             except ReceiveTimeout:
                 if self._reader.is_connected():
                     return None
@@ -116,7 +116,7 @@ class TopicEntries:
     async def close(self) -> None:
         """End the reading. A later `of` begins a new one, and may ask for lower ids."""
         reader, self._reader = self._reader, None
-        self._at, self._ahead, self._ended = (-1, -1), [], False
+        self._position, self._read_ahead, self._ended = (-1, -1), [], False
         if reader is not None:
             await reader.close()
 
