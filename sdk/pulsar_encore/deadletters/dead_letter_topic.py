@@ -1,8 +1,6 @@
-"""A dead-letter topic: what lies there, one letter in full, and the way back.
+"""Read and replay one dead letter topic.
 
-Owns `DeadLetters`. Looking needs no subscription and changes nothing: readers from the beginning,
-one for each partition. Replaying is `Replay`'s. A broker that makes topics by itself makes one of
-any name asked for, so an empty answer may be a misspelt name; errors say so.
+Reading needs no subscription and changes nothing: it uses one reader per partition.
 """
 
 from __future__ import annotations
@@ -28,29 +26,40 @@ from .selection import Selection
 
 SUBSCRIPTION: Final = "encore-replay"
 _EVERYTHING: Final = Selection()
-_POLL_MS: Final = 50  # read so long before asking whether there is anything
-_LAST_LETTER_TIMEOUT_MS: Final = 500  # a last letter that is there comes sooner
+_POLL_MS: Final = 50  # read this long before asking the broker whether more is available
+_LAST_LETTER_TIMEOUT_MS: Final = 500  # an available last letter arrives sooner
 _MAX_NAMED: Final = 5
 
 
 class DeadLetters:
-    """The letters of one dead-letter topic.
+    """The letters of one dead letter topic.
+
+    A broker with topic auto-creation creates a missing topic when a client asks for it. A misspelt
+    topic then looks empty.
 
     Args:
-        client: Open; stays open.
-        topic: The dead-letter topic, short or full; with partitions, all of them are read.
-        subscription: The durable subscription that remembers what was replayed. A letter replayed
-            under it is not replayed under it again; another name starts anew.
-        schema: Registered with the target topics when letters without a schema of their own are
-            replayed; needed where a target insists on one. Letters that have one are sent with
-            the version they were written with. Payload bytes are copied as they are in any case.
-        crypto_key_reader: Decrypts letters of encrypted topics, and encrypts their copies with the
-            same keys. Without it they are listed, and not replayed.
-        text_keys: The letters' keys are text, also where they read as base64 of bytes
+        client: An open client. It stays open.
+        topic: The dead letter topic, as short or full name. All its partitions are read.
+        subscription: The durable subscription that remembers which letters were replayed. A letter
+            is replayed once per subscription; with another name all letters are replayed again.
+        schema: Registered with the target topics for letters that have no schema of their own. Some
+            target topics require one. A letter with a schema is sent with the schema version that
+            it was written with. Payload bytes are never changed.
+        crypto_key_reader: Decrypts the letters of encrypted topics, and encrypts their copies with
+            the same keys. Without it such letters are listed but not replayed.
+        text_keys: Letter keys are text, even if they look like base64
             (`DeadLetterPolicy.text_keys`).
 
     Raises:
-        ConfigurationError: A name is blank, or is no topic's.
+        ConfigurationError: if a name is blank or is not a topic name.
+
+    Example:
+        Replay the letters of one failure, at most 50 a second::
+
+            dead = DeadLetters(client, "orders-billing-DLQ")
+            for group in await dead.list():
+                print(group.count, group.fingerprint, group.error_message)
+            report = await dead.replay(Selection(fingerprints=("f3a81c02",)), rate=50)
     """
 
     def __init__(
@@ -72,13 +81,12 @@ class DeadLetters:
         self._text_keys = boolean(text_keys, "text_keys")
 
     async def letters(self, selection: Selection = _EVERYTHING) -> AsyncGenerator[Letter, None]:
-        """Every letter selected, oldest first in each partition, up to the end there is now.
+        """Yield the selected letters, the oldest first in each partition.
 
-        Now is when a partition's turn comes; letters that arrive from then on are not waited for.
+        Letters that arrive after the reading of their partition started are not waited for.
 
         Raises:
-            TransportError: The broker refused. A topic that is missing looks empty where the
-                broker makes topics by itself, and is made by asking.
+            TransportError: if the broker refuses.
         """
         for partition in await self._partitions():
             async with aclosing(self._scan(partition, MessageId.earliest)) as scan:
@@ -87,15 +95,15 @@ class DeadLetters:
                         yield letter
 
     async def show(self, which: str | MessageId) -> Letter:
-        """One letter in full.
+        """Return one letter.
 
         Args:
-            which: Its id, as listed, or a fingerprint, for the last letter that has it.
+            which: A letter id as listed, or a fingerprint, for the last letter that has it.
 
         Raises:
-            LetterNotFoundError: There is none; `NoLettersError` where there are none at all.
-            TransportError: The broker refused. A topic that is missing looks empty where the
-                broker makes topics by itself, and is made by asking.
+            LetterNotFoundError: if there is no such letter; `NoLettersError` if the topic has no
+                letters at all.
+            TransportError: if the broker refuses.
         """
         if isinstance(which, str) and ":" not in which:
             return await self._last_of(which)
@@ -147,44 +155,47 @@ class DeadLetters:
         quiet: float = 2.0,
         on_progress: Callable[[ReplayReport], None] | None = None,
     ) -> ReplayReport:
-        """Send letters back to the topics they died on, and ack each once its copy is persisted.
+        """Send letters back to the topics where they failed, and ack each one when its copy is
+        stored.
 
-        A letter that is not selected stays with the subscription for a later replay. Interrupted,
-        by a cancel or a kill, it can be run again: what was acked is not sent again. A cancel waits
-        for what is under way, and leaves no doubles. After a kill, what was sent and whose ack had
-        not left (64 letters, and those of the last 0.1 s) may be sent again: then two messages
-        carry the same `letters.REPLAYED_FROM`, the id of the letter. One replay runs at a time on a
-        subscription. A letter passed by costs about 200 bytes of memory while the replay runs.
+        Letters that are not selected stay on the subscription, and cost about 200 bytes of memory
+        each while the replay runs. One replay at a time runs on a subscription.
 
-        A letter is sent to the topic that it names only if the dead-letter topic is named after
-        that and the letter's subscription, or the selection names it in `real_topics`: the name may
-        be the publisher's own word, and a replay has an operator's rights.
+        An interrupted replay can be run again, because an acked letter is not sent again. A cancel
+        waits for the copies in flight and leaves no duplicates. After a kill, up to 64 letters in
+        flight and those of the last 0.1 s, with unsent acks, may be sent again. Then two messages
+        carry the same `letters.REPLAYED_FROM`, the id of the letter.
+
+        A publisher may have forged the topic that a letter names, and a replay has the operator's
+        rights. A letter is therefore sent there only if the dead letter topic is named after that
+        topic and the letter's subscription, or if `selection.real_topics` lists the topic.
 
         Args:
-            selection: Which letters, and which other topics they may go to.
-            dry_run: Send and ack nothing; count what would be. Reads the topic and leaves no
-                subscription, so it cannot tell what was replayed before and counts that too.
-            rate: Most letters a second; None for as fast as the targets take them.
-            limit: Stop after so many letters.
-            keep_counters: Keep attempt counts and evidence; they are dropped otherwise, and the
-                message has all its attempts again.
-            replay_id: Written on every message as `letters.REPLAY_ID`; made up when None.
-            target: A topic for all of them, instead of their own.
-            quiet: When the topic's last letters were replayed before, nothing tells that the end
-                is reached but that nothing comes for so long, in s.
+            selection: The letters to replay, and other topics to which they may go.
+            dry_run: Send and ack nothing, and count the letters that would be sent. A dry run reads
+                the topic without a subscription, so it also counts letters that were replayed
+                before.
+            rate: Maximum letters per second; None for no limit.
+            limit: Stop after this many letters.
+            keep_counters: Keep attempt counts and evidence. By default they are dropped, so that
+                the message gets all its delivery attempts again.
+            replay_id: Written on every message as `letters.REPLAY_ID`; None generates one.
+            target: One topic for all letters, instead of the topics that they name.
+            quiet: If the last letters of the topic were replayed before, the only sign of the end
+                is that no letter arrives for this time, in s.
             on_progress: Called with the running report after each letter, on the event loop.
 
         Returns:
-            What was done. Letters that cannot be sent are named in it with the reason, and stay;
-            the others go on.
+            The report. Letters that could not be sent are listed in it, stay on the subscription
+            and delay no other letter.
 
         Raises:
-            ConfigurationError: An argument is wrong; nothing was connected.
-            NothingSelectedError: No letter left under the subscription is selected.
-            ReplayStoppedError: The client was closed meanwhile; what was done before counts.
-            NoLettersError: The topic holds none; it is not subscribed to then. A topic that is
-                missing looks so where the broker makes topics by itself.
-            TransportError: The broker refused, or another replay runs on the subscription.
+            ConfigurationError: if an argument is wrong. Nothing was connected.
+            NothingSelectedError: if no letter that is left on the subscription is selected.
+            ReplayStoppedError: if the client was closed meanwhile. Letters replayed before stay
+                replayed.
+            NoLettersError: if the topic has no letters. No subscription was created.
+            TransportError: if the broker refuses, or another replay runs on the subscription.
         """
         if not isinstance(selection, Selection):
             raise ConfigurationError(
@@ -213,7 +224,8 @@ class DeadLetters:
         )
         report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
         partitions = await self._partitions()
-        # Before the subscription is made: on a wrong topic it would keep messages for ever.
+        # Checked before the subscription is created: on a wrong topic it would retain messages for
+        # ever.
         await self._check_letters(any_message=target_topic is not None)
         replay = Replay(self._client, options, report)
         if dry_run:
@@ -226,11 +238,10 @@ class DeadLetters:
         return report
 
     async def list(self, selection: Selection = _EVERYTHING) -> list[LetterGroup]:
-        """The letters selected, counted by fingerprint and topic; largest group first.
+        """Count the selected letters by fingerprint and topic, the largest group first.
 
         Raises:
-            TransportError: The broker refused. A topic that is missing looks empty where the
-                broker makes topics by itself, and is made by asking.
+            TransportError: if the broker refuses.
         """
         grouping = Grouping()
         async with aclosing(self.letters(selection)) as scan:
@@ -277,10 +288,11 @@ class DeadLetters:
                         yield Letter(message)
 
     async def _last(self, partition: str) -> MessageId | None:
-        """Id of the last letter there is; None when there is none.
+        """Return the id of the last letter; None if the partition is empty.
 
         Raises:
-            ReceiveTimeout: It is chunked, and a reader that begins with its last chunk gets none.
+            ReceiveTimeout: if the last letter is chunked: a reader that starts at its last chunk
+                gets no message.
         """
         async with await self._reader(partition, MessageId.latest) as reader:
             if not await reader.has_message_available():
@@ -294,7 +306,8 @@ class DeadLetters:
                 start,
                 crypto_key_reader=self._crypto_key_reader,
                 start_message_id_inclusive=inclusive,
-                # What cannot be decrypted is a letter too; a reader that refuses it never ends.
+                # A message that cannot be decrypted is a letter too. With FAIL the reader would
+                # never reach the end.
                 crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
         except TransportError as error:
@@ -309,7 +322,11 @@ class DeadLetters:
         )
 
     async def _check_letters(self, *, any_message: bool) -> None:
-        """There is a letter; with `any_message` any message will do, as it is told where to go."""
+        """Raise `NoLettersError` unless the topic holds a letter.
+
+        Args:
+            any_message: Accept any message as a letter, because a target topic was given.
+        """
         messages = 0
         async with aclosing(self.letters()) as scan:
             async for letter in scan:
@@ -324,12 +341,7 @@ class DeadLetters:
         raise NoLettersError(self._empty())
 
     async def check(self) -> None:
-        """There is something on the topic.
-
-        Raises:
-            NoLettersError: There is not, or no such topic.
-            TransportError: The broker refused.
-        """
+        """Raise `NoLettersError` if the topic is empty or missing."""
         await self._check_letters(any_message=True)
 
     def _empty(self) -> str:
@@ -362,7 +374,7 @@ class DeadLetters:
         return f"none of the {sum(group.count for group in groups)} letters of {self.topic} matches"
 
     def _unknown(self, fingerprint: str, groups: Any) -> str:
-        # Fingerprints are the letters' own words; as reprs they are safe to print.
+        # Fingerprints come from the letters and are not trusted. Their reprs are safe to print.
         known = list(dict.fromkeys(group.fingerprint for group in groups))
         names = ", ".join(repr(each) for each in known[:_MAX_NAMED]) or "none"
         more = "" if len(known) <= _MAX_NAMED else f" and {len(known) - _MAX_NAMED} more"
@@ -370,7 +382,7 @@ class DeadLetters:
 
 
 class _KnownEnd:
-    """The last letter there was when a look began."""
+    """The end of a partition: its last letter when the reading started."""
 
     def __init__(self, last: MessageId) -> None:
         self.last: MessageId | None = last
@@ -381,8 +393,11 @@ class _KnownEnd:
 
 
 class _UnknownEnd:
-    """The end when a look began, where its last letter cannot be read alone: before whatever a
-    reader gets that began there."""
+    """The end of a partition with a chunked last letter, which cannot be read alone.
+
+    A second reader was opened at the end when the reading started. The end is before the first
+    message that this reader gets.
+    """
 
     last: MessageId | None = None
 
@@ -395,7 +410,7 @@ class _UnknownEnd:
             try:
                 first = await self._tail_reader.read_next(timeout_millis=_LAST_LETTER_TIMEOUT_MS)
             except ReceiveTimeout:
-                return False  # a chunked one, of which only some chunks are there
+                return False  # a chunked message that is not complete yet
             self._first = first.message_id()
         return self._first is not None and position >= self._first
 

@@ -1,13 +1,13 @@
-"""Dead-letter replay: receive letters, publish each one to its real topic, then ack it.
+"""Receive letters, publish each one to its target topic, then ack it.
 
-An Exclusive subscription delivers in order, has no unacked window that letters left unacked could
-fill, and admits one replay at a time. The broker remembers each single ack, so a second run
-continues where the first one was interrupted. A letter that is not selected stays unacked and costs
-memory until the replay closes.
+An Exclusive subscription delivers in order, has no unacked window that skipped letters could fill,
+and admits one replay at a time. The broker remembers each single ack, so a second run continues
+where the first one was interrupted. A letter that is not selected stays unacked and costs memory
+until the replay ends.
 
-Invariant: the ack of a letter follows the receipt of its copy. A cancelled or failed `Replay` waits
-for the copies in flight, so only a kill can leave a copy stored and its letter unacked. A letter
-that cannot be sent is refused by its id and delays no other letter.
+Invariant: a letter is acked after the receipt of its copy. A cancelled or failed `Replay` waits for
+the copies in flight, so only a kill can leave a copy stored and its letter unacked. A letter that
+cannot be sent is reported by its id and delays no other letter.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _MAX_ID_LENGTH: Final = 200
 class RateLimit:
     """Limits the rate of letters by the event loop's clock.
 
-    The letters are spaced evenly. After a delay they do not come in a burst to catch up.
+    The letters are spaced evenly. After a delay no burst follows to catch up.
 
     Args:
         rate: Letters per second; None for no limit.
 
     Raises:
-        ConfigurationError: The rate is not a number above 0.
+        ConfigurationError: if the rate is not a number above 0.
     """
 
     def __init__(self, rate: Any) -> None:
@@ -128,8 +128,8 @@ class Replay:
         """Replay one partition after the other.
 
         Raises:
-            ReplayStoppedError: The client was closed.
-            TransportError: A partition could not be subscribed.
+            ReplayStoppedError: if the client was closed.
+            TransportError: if the subscription fails.
         """
         ended = []
         try:
