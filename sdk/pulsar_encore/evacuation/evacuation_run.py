@@ -1,14 +1,12 @@
-"""Evacuation: move waiting messages of a state directory to retry letter topics.
+"""Move the waiting messages of a state directory to retry letter topics.
 
-Owns `evacuate`. For each message the steps are: read it, publish a copy, ack the original, remove
-its record from the state. Invariants: an ack follows the receipt of the copy, and a record is
-removed after the ack is confirmed. A crash between two steps leaves a duplicate at worst, and the
-next run continues. The subscription is made on the retry letter topic before the first copy is sent
-there, because a topic without a subscription keeps nothing. A cancelled or failed run waits for the
-copies in flight.
+The steps for each message are: read it, publish a copy, ack the original, remove its record from
+the state. Invariants: an ack follows the receipt of the copy, and a record is removed after the ack
+is confirmed. A crash between two steps leaves at worst a duplicate, and the next run continues. A
+cancelled or failed run waits for the copies in flight.
 
 The acks are sent by a Shared consumer that requests no messages. It acks by id messages that the
-broker did not send to it, and this changes no delivery count.
+broker did not send to it. This changes no delivery count.
 """
 
 from __future__ import annotations
@@ -55,30 +53,30 @@ from .evacuation_report import EvacuationReport, EvacuationStoppedError
 from .state_inspection import waiting_id
 from .topic_entries import NEAR, TopicEntries
 
-#: Messages in flight: copies without a receipt, or originals whose acks are not confirmed.
+#: Messages in flight: copies without a receipt, or originals with unconfirmed acks.
 MAX_IN_FLIGHT: Final = 500
-_YIELD_EVERY: Final = 100  # entries in a turn of the loop
+_YIELD_EVERY: Final = 100  # entries
 _ACK_GROUP_MS: Final = 10
 _ACK_TIMEOUT_S: Final = 60.0
 _MAX_FETCH_AHEAD: Final = 1000  # entries
-_MAX_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
+_MAX_FAILURES: Final = 20  # in a row: then the retry letter topic is given up
 _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
 _CHUNKED: Final = (
-    "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
-    "them; the next one of the subscription gets it at once"
+    "it is a chunked message, or not a message: only a consumer that received all chunks can ack "
+    "it, and the next consumer of the subscription gets it at once"
 )
-_GONE: Final = "its topic has it no more"
+_GONE: Final = "its topic no longer has it"
 _NOT_FOUND: Final = (
-    "the cluster has no message of its topic that waits: check the URL; if they were deleted, run "
-    "it again with --forget-missing (forget_missing=True)"
+    "the cluster has none of the waiting messages of its topic: check the URL; if they were "
+    "deleted, run it again with --forget-missing (forget_missing=True)"
 )
 _DIFFERENT_MESSAGE: Final = (
-    "its id is that of another message now, which stays: the topic was deleted and made again, or "
-    "is one of another cluster"
+    "its id belongs to another message now, which stays: the topic was deleted and recreated, or "
+    "the cluster is another one"
 )
 _PART_OF_A_BATCH: Final = (
-    "it is part of a batch, and the stock transport acks no part of one that it was not sent: use "
-    "the native transport"
+    "it is part of a batch, and the stock transport cannot ack part of a batch that it did not "
+    "receive: use the native transport"
 )
 
 OnProgress: TypeAlias = Callable[[EvacuationReport], None]
@@ -173,8 +171,6 @@ async def evacuate(
 
 
 class _Options(NamedTuple):
-    """Arguments of `evacuate` that apply to every topic."""
-
     crypto_key_reader: Any
     text_keys: bool
     forget_missing: bool
@@ -182,7 +178,7 @@ class _Options(NamedTuple):
 
 
 class _RetryTopicError(EncoreError):
-    """A retry letter topic takes no copies."""
+    """A retry letter topic accepts no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +231,7 @@ async def check_unused(path: str | os.PathLike[str]) -> None:
 
 def _open_in_this_process(path: str | os.PathLike[str]) -> StateInUseError:
     return StateInUseError(
-        f"consumers of this process have the state in {os.fspath(path)}: close them first"
+        f"consumers of this process use the state in {os.fspath(path)}: close them first"
     )
 
 
@@ -290,7 +286,8 @@ class _Evacuation:
             await self._end_unverified(waiting_entries)
 
     async def _move(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
-        # Records without a fingerprint say nothing of the cluster, so their entries come last.
+        # Records without a fingerprint cannot show that the cluster is the right one: they come
+        # last.
         waiting_entries = sorted(waiting_entries, key=lambda waiting: not waiting.fingerprint)
         fingerprinted = sum(waiting.fingerprint != NO_FINGERPRINT for waiting in waiting_entries)
         comparison = Comparison[_WaitingEntry](self._plan.topic, fingerprinted)
@@ -307,13 +304,13 @@ class _Evacuation:
                 stack.push_async_callback(self._copies.drain)
                 for at, waiting in enumerate(waiting_entries):
                     if at % _YIELD_EVERY == 0:
-                        await asyncio.sleep(0)  # entries that are gone suspend nowhere else
+                        await asyncio.sleep(0)  # missing entries suspend nowhere else
                     if fingerprinted and at == fingerprinted:
                         if not comparison.sure:
                             missing = [*comparison.undecided(), *waiting_entries[at:]]
                             await self._end_unverified(missing)
                             return
-                        # Here begin the records without a fingerprint. Their ids start from the
+                        # The records without a fingerprint begin here. Their ids start from the
                         # lowest again, and a reader cannot go back.
                         await entries.close()
                     messages = await entries.of(
@@ -336,8 +333,10 @@ class _Evacuation:
                         continue
                     if not await self._copies.room(len(messages)):
                         break
-                    if self._consumer is None:  # not before the cluster is known to be right
+                    if self._consumer is None:  # only now is the cluster known to be right
                         self._consumer = await self._subscribe()
+                        # A topic without a subscription keeps nothing, so it exists before the
+                        # first copy is sent.
                         await ensure_subscription(
                             self._transport, self._plan.retry_topic, self._plan.subscription
                         )
@@ -359,26 +358,24 @@ class _Evacuation:
             raise failure
 
     async def _end_unverified(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
-        """Refuse or drop entries when no message has shown that the cluster is the right one."""
+        """Refuse or drop entries while no message has shown that the cluster is the right one."""
         for at, waiting in enumerate(waiting_entries):
             if at % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             if self._options.forget_missing:
-                self._drop(waiting, "the cluster has no message of its topic that waits")
+                self._drop(waiting, "the cluster has none of the waiting messages of its topic")
             else:
                 self._refuse([waiting], _NOT_FOUND)
-
-    # Of one entry
 
     async def _move_entry(
         self, consumer: Consumer, waiting: _WaitingEntry, messages: Sequence[Message]
     ) -> None:
         try:
             form_of(messages[0])
-        except NotSupportedError as error:  # a batch that was not decrypted cannot be divided
+        except NotSupportedError as error:  # an undecrypted batch cannot be split
             return self._refuse([waiting], str(error))
         except UnreadableError:
-            pass  # concerns one message only, whose copy fails with this error
+            pass  # concerns one message, and its copy fails with the same error
         chosen = [each for each in messages if waiting.index_of(each) is not None]
         absent = waiting.dues.keys() - {waiting.index_of(each) for each in chosen}
         if absent:
@@ -446,12 +443,11 @@ class _Evacuation:
                 await consumer.acknowledge(ids)
         except TimeoutError as error:
             raise TransportError(
-                f"acks on {self._plan.topic} are not confirmed in {_ACK_TIMEOUT_S:g} s: check the broker",
+                f"acks on {self._plan.topic} are not confirmed in {_ACK_TIMEOUT_S:g} s: "
+                "check the broker",
                 result="Timeout",
                 retryable=True,
             ) from error
-
-    # The state
 
     def _forget(self, waiting: _WaitingEntry, indexes: Sequence[int]) -> None:
         ledger, entry = waiting.key
@@ -463,8 +459,8 @@ class _Evacuation:
             self._topic_store.records.settled(ledger, entry, sum(1 << each for each in indexes))
         if self._store.trouble is not None:
             raise StoreError(
-                f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
-                "once more by the next run"
+                f"the state cannot be written: {self._store.trouble}. The next run may move "
+                "some messages again"
             )
 
     def _drop(self, waiting: _WaitingEntry, reason: str) -> None:
@@ -480,8 +476,6 @@ class _Evacuation:
     def _progress(self) -> None:
         if self._options.on_progress is not None:
             self._options.on_progress(self._report)
-
-    # The broker
 
     async def _topic_exists(self) -> bool:
         topic = self._plan.topic
@@ -501,7 +495,7 @@ class _Evacuation:
                 plan.topic,
                 plan.subscription,
                 ConsumerType.Shared,
-                # Request no messages; the C++ client requests at least one.
+                # The C++ client requests at least one message.
                 receiver_queue_size=0 if capabilities.ack_unseen_index else 1,
                 initial_position=InitialPosition.Latest,
                 batch_index_ack_enabled=True,
@@ -520,7 +514,7 @@ class _Evacuation:
 
 
 def _waiting_entries(topic_store: TopicStore) -> list[_WaitingEntry]:
-    """Return the entries with waiting messages in order."""
+    """Return the entries with waiting messages, in order."""
     return [
         _WaitingEntry(key, record.dues_by_index(), record.fingerprint)
         for key, record in topic_store.records.entries_waiting()
@@ -528,7 +522,7 @@ def _waiting_entries(topic_store: TopicStore) -> list[_WaitingEntry]:
 
 
 def _run_length(waiting_entries: Sequence[_WaitingEntry], at: int) -> int:
-    """Return how many entries to fetch ahead: as long as the next waiting entry is near."""
+    """Return how many entries to fetch ahead: up to the next long gap between waiting entries."""
     first = last = waiting_entries[at].key
     for waiting in waiting_entries[at + 1 : at + 1 + _MAX_FETCH_AHEAD]:
         ledger, entry = waiting.key

@@ -1,7 +1,7 @@
-"""Looking at what waits in a state directory: sums, and one message after the other.
+"""Inspect the waiting messages of a state directory.
 
-Owns `inspect_state` and `waiting_messages`. Both read as `StateReader` does, also beside a live
-owner, change nothing, and keep in memory a line for each source, however much waits.
+Both functions change nothing, work beside a live owner, and keep only one summary per topic in
+memory.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from .evacuation_plan import choose
 
 @dataclass(kw_only=True, slots=True)
 class TopicFound:
-    """
+    """The state of one topic and subscription.
+
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Its name.
-        consumer: Which of its consumers, where they are kept apart; else "".
-        waiting: Messages that wait.
-        earliest_ms: When the first of them is due, ms since the epoch; None where none waits.
-        latest_ms: When the last of them is due.
-        records: Entries of which attempts are known.
-        attempts: Messages by how often they were handed over.
+        subscription: Name of the subscription.
+        consumer: Name of the consumer, if consumers are kept apart; else "".
+        waiting: Number of waiting messages.
+        earliest_ms: First due time, in ms since the epoch; None if no message waits.
+        latest_ms: Last due time.
+        records: Number of entries with known attempts.
+        attempts: Number of messages by delivery attempts.
     """
 
     topic: str
@@ -45,13 +46,14 @@ class TopicFound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnerFound:
-    """
+    """The current or last owner of a state directory.
+
     Attributes:
-        pid: Of the process that has the directory, or had it last.
-        host: Its name.
-        since_ms: Since when, ms since the epoch.
-        epoch: Its number.
-        closed: It closed the directory in order.
+        pid: Process id.
+        host: Host name.
+        since_ms: When the process opened the directory, in ms since the epoch.
+        epoch: Number of this opening.
+        closed: True if the owner closed the directory cleanly.
     """
 
     pid: int
@@ -63,12 +65,13 @@ class OwnerFound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFound:
-    """
+    """The content of a state directory.
+
     Attributes:
         path: The directory.
-        owner: None when that cannot be told.
-        sources: By number.
-        unreadable: Keys and records that made no sense, or are of no source.
+        owner: The owner; None if unknown.
+        sources: The topics, ordered by their number in the state.
+        unreadable: Number of keys and records that are corrupted or belong to no topic.
     """
 
     path: str
@@ -78,26 +81,26 @@ class StateFound:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait, of all sources."""
+        """Waiting messages of all topics."""
         return sum(each.waiting for each in self.sources)
 
     @property
     def records(self) -> int:
-        """Entries of which attempts are known, of all sources."""
+        """Entries with known attempts, of all topics."""
         return sum(each.records for each in self.sources)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingMessage:
-    """A message that waits.
+    """A waiting message.
 
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Its name.
-        consumer: Which of its consumers, where they are kept apart; else "".
-        message_id: `ledger:entry:partition`, in a batch `:index` behind it.
-        due_ms: Until when, ms since the epoch.
-        attempts: How often it was handed over.
+        subscription: Name of the subscription.
+        consumer: Name of the consumer, if consumers are kept apart; else "".
+        message_id: `ledger:entry:partition`, and `:index` in a batch.
+        due_ms: Due time, in ms since the epoch.
+        attempts: Delivery attempts.
     """
 
     topic: str
@@ -109,12 +112,12 @@ class WaitingMessage:
 
 
 def inspect_state(path: str | os.PathLike[str]) -> StateFound:
-    """What there is in a state directory. Blocks.
+    """Return a summary of a state directory. Blocks.
 
     Raises:
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        ConfigurationError: `rocksdict` is not installed.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        ConfigurationError: if `rocksdict` is not installed.
     """
     with StateReader(path) as state:
         found = {
@@ -157,17 +160,20 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
 
 
 class WaitingMessages:
-    """What waits, the earliest due first. A context manager, to be iterated once.
+    """The waiting messages of a state directory, the earliest due first.
+
+    Use it as a context manager and iterate once.
 
     Args:
         path: The state directory.
-        topic: Only this topic, with its partitions, or this partition.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
 
     Raises:
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
+            not installed.
     """
 
     def __init__(
@@ -183,7 +189,7 @@ class WaitingMessages:
 
     @property
     def unreadable(self) -> int:
-        """Keys and records so far that made no sense."""
+        """Keys and records so far that are corrupted."""
         return self._state.unreadable
 
     def __iter__(self) -> Iterator[WaitingMessage]:
@@ -219,11 +225,11 @@ class WaitingMessages:
 def waiting_messages(
     path: str | os.PathLike[str], *, topic: str | None = None, subscription: str | None = None
 ) -> WaitingMessages:
-    """See `WaitingMessages`."""
+    """Return the waiting messages of a state directory; see `WaitingMessages`."""
     return WaitingMessages(path, topic, subscription)
 
 
 def waiting_id(topic: str, key: MessageKey) -> str:
-    """A key as it is named to people: `ledger:entry:partition`, in a batch `:index` behind it."""
+    """Return a message id for reports: `ledger:entry:partition`, and `:index` in a batch."""
     plain = f"{key[0]}:{key[1]}:{partition_of(topic)}"
     return plain if key[2] < 0 else f"{plain}:{key[2]}"

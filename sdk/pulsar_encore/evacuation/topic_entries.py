@@ -1,10 +1,10 @@
-"""Chosen entries of a topic, read in order, each from its own position.
+"""Read chosen entries of a topic in order.
 
-Owns `TopicEntries`. What lies near is read on to; what lies far is read from a reader of its own,
-so that a few messages of a long backlog do not cost the backlog. That an entry is not there is
-known from what comes in its place, or from the topic's end, and never from silence. One whose
-ledger is there is there too, for topics are trimmed by ledgers: then it is nothing that can be read
-by itself, as the last chunk of a message.
+A reader reads on to a near entry. A far entry gets a new reader, so that a few messages of a long
+backlog do not cost reading the whole backlog. An entry is reported as missing only if a later entry
+or the end of the topic was read instead, never because of a timeout. Topics are trimmed by whole
+ledgers. If a later entry of the same ledger was read, the entry exists but cannot be read alone,
+like the last chunk of a message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..options import ConsumerCryptoFailureAction
 from ..reader.reader import Reader
 from ..values.message_id import MessageId
 
-#: Entries that are read and dropped on the way to the next one.
+#: Maximum distance to the next entry, in entries, at which the same reader reads on.
 NEAR: Final = 100
 _MAX_QUEUED: Final = 1000
 _READ_TIMEOUT_S: Final = 5.0
@@ -28,7 +28,7 @@ _MAX_READS: Final = 6
 
 
 class TopicEntries:
-    """Entries of one topic or partition; asked for in ascending order.
+    """Reads entries of one topic or partition, in ascending order.
 
     Args:
         client: Open.
@@ -41,21 +41,24 @@ class TopicEntries:
         self._topic = topic
         self._crypto_key_reader = crypto_key_reader
         self._reader: Reader | None = None
-        self._position: EntryKey = (-1, -1)  # read up to here
-        self._read_ahead: list[Message] = []  # read, and not asked for so far
+        self._position: EntryKey = (-1, -1)  # the last entry read
+        self._read_ahead: list[Message] = []  # read and not requested yet
         self._ended = False
 
     async def of(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
-        """The messages of an entry, all of them; [] when it is in the topic no more, None when it
-        is and cannot be read by itself.
+        """Return all messages of an entry.
 
         Args:
-            key: Which.
-            run: Tells how many entries from here on are of interest, about: no more are fetched
-                ahead. Asked where a reading begins.
+            key: The entry.
+            run: Returns about how many entries from this one on will be requested. No more are
+                fetched ahead. Called when a reader is opened.
+
+        Returns:
+            The messages; [] if the topic no longer has the entry; None if the entry exists and
+            cannot be read alone.
 
         Raises:
-            TransportError: It cannot be read.
+            TransportError: if the topic cannot be read.
         """
         if self._read_ahead and _key(self._read_ahead[0]) < key:
             self._read_ahead = []
@@ -93,10 +96,14 @@ class TopicEntries:
         )
 
     async def _next(self) -> list[Message] | None:
-        """What comes next; [] at the end of the topic, None where it has only what is no message.
+        """Return the messages of the next entry.
+
+        Returns:
+            The messages; [] at the end of the topic; None if the topic has only entries that are no
+            messages.
 
         Raises:
-            TransportError: Nobody answers.
+            TransportError: if the connection is lost and does not come back.
         """
         assert self._reader is not None
         for _ in range(_MAX_READS):
@@ -114,7 +121,7 @@ class TopicEntries:
         )
 
     async def close(self) -> None:
-        """End the reading. A later `of` begins a new one, and may ask for lower ids."""
+        """Close the reader. A later `of` opens a new one, and may request lower ids."""
         reader, self._reader = self._reader, None
         self._position, self._read_ahead, self._ended = (-1, -1), [], False
         if reader is not None:
