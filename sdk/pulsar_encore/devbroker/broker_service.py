@@ -96,11 +96,11 @@ class BrokerService:
         return entry
 
     def _created(self, topic: str) -> None:
-        self._tell_watchers(new=topic)
+        self._notify_watchers(new=topic)
         if self.on_created is not None:
             self.on_created(topic)
 
-    def _tell_watchers(self, *, new: str | None = None, deleted: str | None = None) -> None:
+    def _notify_watchers(self, *, new: str | None = None, deleted: str | None = None) -> None:
         """Tell who watches of a topic that has come or gone, each the hash of its list as it is."""
         topic = new or deleted or ""
         for session in sorted(self.sessions, key=lambda session: session.id):
@@ -123,7 +123,7 @@ class BrokerService:
         if not attached.state.log.persistent:
             attached.subscription.ack(entry.ledger, entry.entry)
 
-    def tell(self, notices: Iterable[Notice]) -> None:
+    def notify(self, notices: Iterable[Notice]) -> None:
         """Send notices to the consumers they are for."""
         for consumer, kind in notices:
             attached: AttachedConsumer = consumer.owner
@@ -138,16 +138,16 @@ class BrokerService:
         """A consumer is gone from its session; a reader's cursor goes with it."""
         attached.session.consumers.pop(attached.id, None)
         state, subscription = attached.state, attached.subscription
-        self.tell(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
-        self._after_leaving(state, subscription)
+        self.notify(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
+        self._after_removal(state, subscription)
 
-    def _after_leaving(self, state: BrokerTopic, subscription: Subscription) -> None:
+    def _after_removal(self, state: BrokerTopic, subscription: Subscription) -> None:
         if not subscription.durable and not subscription.consumers:
-            self.forget(state, subscription)
+            self.delete_subscription(state, subscription)
         else:
             self.scheduler.wake(state, subscription)
 
-    def forget(self, state: BrokerTopic, subscription: Subscription) -> None:
+    def delete_subscription(self, state: BrokerTopic, subscription: Subscription) -> None:
         """Delete a subscription."""
         if state.subscriptions.get(subscription.name) is subscription:
             del state.subscriptions[subscription.name]
@@ -161,12 +161,12 @@ class BrokerService:
                 pb.CommandCloseConsumer(consumer_id=attached.id, request_id=NO_REQUEST)
             )
 
-    def withdraw(self, attached: AttachedProducer) -> None:
+    def detach_producer(self, attached: AttachedProducer) -> None:
         """A producer is gone from its session; a waiting one may take over."""
         attached.session.producers.pop(attached.id, None)
-        following = attached.state.producers.remove(attached.publisher)
-        if following is not None:
-            self.producer_ready(following.owner)
+        successor = attached.state.producers.remove(attached.publisher)
+        if successor is not None:
+            self.producer_ready(successor.owner)
 
     def producer_ready(self, attached: AttachedProducer) -> None:
         """Answer PRODUCER, now or later with the same request id."""
@@ -199,7 +199,7 @@ class BrokerService:
         for subscription in list(state.subscriptions.values()):
             self.close_consumers(subscription.unload())
             if not subscription.durable:
-                self.forget(state, subscription)
+                self.delete_subscription(state, subscription)
         self.close_producers(state)
         state.log.roll_ledger()
 
@@ -212,9 +212,9 @@ class BrokerService:
         for state in self.catalogue.delete(topic):
             self.unload(state)
             state.subscriptions.clear()
-            self._tell_watchers(deleted=state.name)
+            self._notify_watchers(deleted=state.name)
 
     def terminate(self, state: BrokerTopic) -> None:
         """No more messages for a topic; consumers are told once they have acked all."""
         self.close_producers(state)
-        self.tell(state.terminate())
+        self.notify(state.terminate())

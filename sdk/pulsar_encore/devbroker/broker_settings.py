@@ -123,7 +123,7 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         self.accepted()
-        least = {
+        minimums = {
             "port": 0,
             "max_message_size": 1024,
             "auto_create_partitions": 0,
@@ -136,7 +136,7 @@ class BrokerSettings:
             "failover_delay_ms": 0,
             "look_ahead": 1,
         }
-        for name, bound in least.items():
+        for name, bound in minimums.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < bound:
                 raise ConfigurationError(

@@ -57,15 +57,15 @@ class Login:
 
     def respond(self, command: pb.CommandAuthResponse) -> None:
         """Take the new credential; success is silent."""
-        before = self._credential
-        if before is None:
+        previous = self._credential
+        if previous is None:
             return
         response = command.response
         if not self._accept(response.auth_method_name, response.auth_data):
             return
         assert self._credential is not None
-        if self._credential.role != before.role:
-            self._end(f"role {self._credential.role!r} answers for {before.role!r}")
+        if self._credential.role != previous.role:
+            self._end(f"role {self._credential.role!r} answers for {previous.role!r}")
         self._challenged = False
 
     def close(self) -> None:

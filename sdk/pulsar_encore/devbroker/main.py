@@ -65,17 +65,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    given = parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     try:
         settings = BrokerSettings(
-            host=given.host,
-            port=given.port,
-            auto_create_partitions=given.partitions,
-            token=given.token,
-            namespaces=None if given.any_namespace else ("public/default",),
-            delayed_tick_ms=round(given.tick * 1000),
-            rewind_overtaken=given.rewind_overtaken,
+            host=parsed.host,
+            port=parsed.port,
+            auto_create_partitions=parsed.partitions,
+            token=parsed.token,
+            namespaces=None if parsed.any_namespace else ("public/default",),
+            delayed_tick_ms=round(parsed.tick * 1000),
+            rewind_overtaken=parsed.rewind_overtaken,
             record=False,
         )
         asyncio.run(serve(settings))

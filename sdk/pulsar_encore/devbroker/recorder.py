@@ -80,7 +80,7 @@ class Recorder:
     """The last `limit` commands (`RecordedCommands`)."""
 
     def __init__(self, limit: int) -> None:
-        self._kept: deque[Recorded] = deque(maxlen=limit)
+        self._commands: deque[Recorded] = deque(maxlen=limit)
 
     def add(
         self,
@@ -92,17 +92,17 @@ class Recorder:
         body: Data,
     ) -> None:
         """Keep a command; not the body behind it, which is the log's."""
-        self._kept.append(Recorded(at_ms, connection, direction, name, content))
+        self._commands.append(Recorded(at_ms, connection, direction, name, content))
 
     def find(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
         """Commands in order, of one type and direction if given."""
         return [
             one
-            for one in self._kept
+            for one in self._commands
             if (name is None or one.type == name)
             and (direction is None or one.direction == direction)
         ]
 
     def clear(self) -> None:
         """Forget what was recorded so far."""
-        self._kept.clear()
+        self._commands.clear()

@@ -33,7 +33,7 @@ from .rules.topic_watchers import Watcher
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
-_UNSERVED = frozenset(
+_UNSUPPORTED = frozenset(
     name
     for name in pb.BaseCommand.Type.keys()
     if "TXN" in name or name.startswith("TC_CLIENT")
@@ -89,12 +89,12 @@ class Session:
         self._transport = transport
         limit = service.settings.max_message_size + FRAME_OVERHEAD
         self._decoder = FrameDecoder(limit, skip_unknown=False)
-        self._login = Login(service, certificate, self.send, self._refuse)
+        self._login = Login(service, certificate, self.send, self._end_on_login_error)
         self._connected = False
         self._keeps_alive = False
-        self._heard = True
+        self._received_any = True
         self._probes: list[Callable[[], None]] = []
-        self._out: list[bytes] = []
+        self._output: list[bytes] = []
         self._flushing = False
         self._tick: Timer | None = None
         self._await_tick()
@@ -112,8 +112,8 @@ class Session:
         for consumer in list(self.consumers.values()):
             self._service.detach(consumer)
         for producer in list(self.producers.values()):
-            self._service.withdraw(producer)
-        self._probed()
+            self._service.detach_producer(producer)
+        self._run_probes()
 
     def close(self) -> None:
         """Write what is queued, then close."""
@@ -130,9 +130,9 @@ class Session:
 
     def receive(self, data: bytes) -> None:
         """Handle what the client sent, cut anywhere."""
-        self._heard = True
+        self._received_any = True
         if self._probes:
-            self._probed()
+            self._run_probes()
         broken: FrameError | None = None
         try:
             frames = self._decoder.feed(data)
@@ -143,14 +143,14 @@ class Session:
                 return
             self._receive(frame)
         if broken is not None and not self.closed:
-            self._broken(broken)
+            self._close_on_error(broken)
 
-    def _broken(self, error: EncoreError) -> None:
+    def _close_on_error(self, error: EncoreError) -> None:
         log.warning("connection %d from %s closed: %s", self.id, self.address, error)
         self.close()
 
-    def _refuse(self, reason: str) -> None:
-        self._broken(ProtocolError(reason))
+    def _end_on_login_error(self, reason: str) -> None:
+        self._close_on_error(ProtocolError(reason))
 
     def _receive(self, frame: Frame) -> None:
         name = _NAMES[frame.command.type]
@@ -183,7 +183,7 @@ class Session:
             else:
                 self._handle_own(name, frame.command)
         except Exception as error:
-            self._not_handled(name, frame, error)
+            self._answer_error(name, frame, error)
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
         """Handle a request again after the holder of what it wants was probed."""
@@ -192,14 +192,14 @@ class Session:
         try:
             handle()
         except Exception as error:
-            self._not_handled(_NAMES[frame.command.type], frame, error)
+            self._answer_error(_NAMES[frame.command.type], frame, error)
 
-    def _not_handled(self, name: str, frame: Frame, error: Exception) -> None:
+    def _answer_error(self, name: str, frame: Frame, error: Exception) -> None:
         """Answer what was refused, close on what is broken."""
         if isinstance(error, Refusal):
             self.send(refuse(frame.command, error))
         elif isinstance(error, EncoreError):
-            self._broken(error)
+            self._close_on_error(error)
         else:
             log.error("connection %d: %s failed in the broker", self.id, name, exc_info=error)
             self.close()
@@ -213,7 +213,7 @@ class Session:
             self._connect(command.connect)
         elif not self._connected:
             raise ProtocolError(f"{name} before CONNECT")
-        elif name in _UNSERVED:
+        elif name in _UNSUPPORTED:
             raise Refusal("NotAllowedError", f"the development broker does not serve {name}")
         elif name == "AUTH_RESPONSE":
             self._login.respond(command.authResponse)
@@ -249,14 +249,14 @@ class Session:
 
     def _keep_alive(self) -> None:
         if not self._connected:
-            self._broken(ProtocolError("no CONNECT within a keep-alive interval"))
+            self._close_on_error(ProtocolError("no CONNECT within a keep-alive interval"))
             return
         self.closed_producers.clear()
         if self._keeps_alive:
-            if not self._heard:
-                self._broken(ProtocolError("silent for two keep-alive intervals"))
+            if not self._received_any:
+                self._close_on_error(ProtocolError("silent for two keep-alive intervals"))
                 return
-            self._heard = False
+            self._received_any = False
             self.send(pb.CommandPing())
         self._await_tick()
 
@@ -272,7 +272,7 @@ class Session:
         if self._probes and not self.closed:
             self.abort()
 
-    def _probed(self) -> None:
+    def _run_probes(self) -> None:
         probes, self._probes = self._probes, []
         for then in probes:
             then()
@@ -310,17 +310,17 @@ class Session:
             records.add(self._clock.now_ms(), self.id, "out", name, command, body)
         size = len(command)
         head = (4 + size + len(body)).to_bytes(4, "big") + size.to_bytes(4, "big")
-        self._out.append(head + command)
+        self._output.append(head + command)
         if body:
-            self._out.append(body)
+            self._output.append(body)
         if not self._flushing:
             self._flushing = True
             self._clock.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._out:
-            out, self._out = self._out, []
+        if self._output:
+            out, self._output = self._output, []
             self._transport.write(b"".join(out))
 
     def pause_writing(self) -> None:

@@ -71,33 +71,33 @@ class BrokerDialer:
         await asyncio.sleep(0)
         if not self.reachable:
             raise ConnectError(f"no connection to {address}: refused")
-        line = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
-        line.client = make(ConnectionEnd(line, to_broker=True))
-        line.broker = BrokerSession(
+        connection = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
+        connection.client = make(ConnectionEnd(connection, to_broker=True))
+        connection.broker = BrokerSession(
             self.service,
-            ConnectionEnd(line, to_broker=False),
+            ConnectionEnd(connection, to_broker=False),
             url=str(address),
             address="/memory:1",
         )
-        self.lines.append(line)
-        return line.client
+        self.lines.append(connection)
+        return connection.client
 
     def drop(self) -> None:
         """Cut every connection."""
-        for line in list(self.lines):
-            line.cut()
+        for connection in list(self.lines):
+            connection.cut()
 
     def forget(self) -> None:
         """The event loop that the connections are of is no more: only the broker hears of it."""
-        for line in list(self.lines):
-            line.forget()
+        for connection in list(self.lines):
+            connection.forget()
 
     def _outage(self, seconds: float) -> None:
         self.reachable = False
         self.drop()
-        asyncio.get_running_loop().call_later(seconds, self._back)
+        asyncio.get_running_loop().call_later(seconds, self._end_outage)
 
-    def _back(self) -> None:
+    def _end_outage(self) -> None:
         self.reachable = True
 
 
@@ -112,7 +112,7 @@ class MemoryConnection:
     ) -> None:
         self._loop = loop
         self._cuts = cuts
-        self._lines = lines
+        self._connections = lines
         self._open = True
 
     def carry(self, data: bytes, *, to_broker: bool) -> None:
@@ -135,7 +135,7 @@ class MemoryConnection:
         """Both ends lose the connection, and what is under way."""
         if self._open:
             self._open = False
-            self._lines.remove(self)
+            self._connections.remove(self)
             self.client.lost(None)
             self.broker.lost()
 
@@ -143,22 +143,22 @@ class MemoryConnection:
         """The broker's end loses the connection."""
         if self._open:
             self._open = False
-            self._lines.remove(self)
+            self._connections.remove(self)
             self.broker.lost()
 
 
 class ConnectionEnd:
     """Where one side writes (`ByteTransport`)."""
 
-    def __init__(self, line: MemoryConnection, *, to_broker: bool) -> None:
-        self._line = line
+    def __init__(self, connection: MemoryConnection, *, to_broker: bool) -> None:
+        self._connection = connection
         self._to_broker = to_broker
 
     def write(self, data: bytes) -> None:
-        self._line.carry(data, to_broker=self._to_broker)
+        self._connection.carry(data, to_broker=self._to_broker)
 
     def close(self) -> None:
-        self._line.end()
+        self._connection.end()
 
     def abort(self) -> None:
-        self._line.cut()
+        self._connection.cut()

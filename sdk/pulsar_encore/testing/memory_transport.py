@@ -47,7 +47,7 @@ _URL: Final = "pulsar://memory:6650"
 _SETTINGS: Final = ClientSettings(keep_alive_s=math.inf, idle_s=0)
 
 
-class _Even(Random):
+class _NoJitter(Random):
     """Spreads nothing: an attempt comes when its delay is over, a first partition is the first."""
 
     def random(self) -> float:
@@ -83,15 +83,15 @@ class MemoryTransport:
         )
         self.capabilities: Capabilities = Capabilities(name="memory")
         self._clock = BrokerClock()
-        obeyed = replace(
+        broker_settings = replace(
             self.settings, keep_alive_s=math.inf, token=None, credentials=(), record=False
         )
-        self._dialer = BrokerDialer(obeyed, clock=self._clock)
+        self._dialer = BrokerDialer(broker_settings, clock=self._clock)
         self._log = CommandLog(self._batch_of)
-        self._news = NewTopics()
+        self._new_topics = NewTopics()
         service = self._service = self._dialer.service
         service.start_outage = self._outage
-        service.on_created = self._news.came
+        service.on_created = self._new_topics.created
         service.records = self._log if self.settings.record else None
         service.faults = faults
         self.catalogue: Catalogue = service.catalogue
@@ -135,7 +135,7 @@ class MemoryTransport:
                 )
         if not isinstance(key, (str, bytes)):
             raise ConfigurationError(f"key must be str or bytes, got {type(key).__name__}")
-        given = string_map(properties, "properties")
+        checked_properties = string_map(properties, "properties")
         batched = len(payloads) > 1 if batch is None else batch
         state = self.state(topic)
         body = entry_body(
@@ -144,7 +144,7 @@ class MemoryTransport:
             sequence_id=state.log.end,
             publish_ms=self.wall_ms(),
             key=key,
-            properties=given,
+            properties=checked_properties,
             event_ms=event_ms,
             deliver_at_ms=deliver_at_ms,
         )
@@ -279,9 +279,9 @@ class MemoryTransport:
                     subscription.cursor.forget_partial()
         self._dialer.reachable = True
         # Not before those that have just lost their connection wait for another.
-        self._clock.call_soon(self._hurry)
+        self._clock.call_soon(self._retry_now)
 
-    def _hurry(self) -> None:
+    def _retry_now(self) -> None:
         if self._client is not None:
             self._client.hurry()
 
@@ -291,7 +291,7 @@ class MemoryTransport:
 
     # The seam
 
-    def _native(self) -> NativeTransport:
+    def _native_transport(self) -> NativeTransport:
         """The client, on the running loop."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -303,33 +303,33 @@ class MemoryTransport:
                 _URL,
                 _SETTINGS,
                 dialer=self._dialer,
-                rng=_Even(),
-                make_round=self._news.make_round,
+                rng=_NoJitter(),
+                make_round=self._new_topics.make_round,
             )
         return self._client
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
-        client = self._native()
+        client = self._native_transport()
         if not subscription.consumer_name:
             # Key_Shared goes by it, and it is to be the same each time.
             subscription = replace(subscription, consumer_name=f"memory-{next(self._numbers)}")
-        link = await client.subscribe(subscription)
-        link.capabilities = self.capabilities
-        return link
+        consumer = await client.subscribe(subscription)
+        consumer.capabilities = self.capabilities
+        return consumer
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
     ) -> TransportProducer:
-        return await self._native().create_producer(options, listener)
+        return await self._native_transport().create_producer(options, listener)
 
     async def schema_of(self, topic: str, version: int) -> Any:
-        return await self._native().schema_of(topic, version)
+        return await self._native_transport().schema_of(topic, version)
 
     async def latest_schema(self, topic: str) -> Any | None:
-        return await self._native().latest_schema(topic)
+        return await self._native_transport().latest_schema(topic)
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
-        return await self._native().topic_partitions(topic, create=create)
+        return await self._native_transport().topic_partitions(topic, create=create)
 
     def shutdown(self) -> None:
         """Drop every link without flushing; the topics stay."""

@@ -16,11 +16,11 @@ class NewTopics:
         self.count: int = 0
         self._rounds: list[_Round] = []
 
-    def came(self, topic: str) -> None:
+    def created(self, topic: str) -> None:
         """A topic was made."""
         self.count += 1
         for each in self._rounds:
-            each.look()
+            each.wake()
 
     def make_round(self) -> _Round:
         """Of one who looks; of the running loop."""
@@ -30,16 +30,16 @@ class NewTopics:
 class _Round:
     """Begins with its making (`Round`)."""
 
-    def __init__(self, news: NewTopics, waiting: list[_Round]) -> None:
-        self._news = news
-        self._seen = news.count
+    def __init__(self, topics: NewTopics, waiting: list[_Round]) -> None:
+        self._topics = topics
+        self._seen = topics.count
         self._waiting = waiting
         self._woken = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
 
     async def next(self, every_s: float) -> None:
-        if self._seen == self._news.count:
+        if self._seen == self._topics.count:
             self._woken.clear()
             self._waiting.append(self)
             try:
@@ -47,11 +47,11 @@ class _Round:
             finally:
                 self._waiting.remove(self)
         await asyncio.sleep(every_s - (self._loop.time() - self._began_s) % every_s)
-        self._seen = self._news.count
+        self._seen = self._topics.count
 
     def again(self) -> None:
         self._seen = -1
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """There are news."""
         self._woken.set()

@@ -27,44 +27,44 @@ MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
 
 def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
     """Create a producer; a silent holder of its name is given time to show that it lives."""
-    ask = frame.command.producer
-    known = session.producers.get(ask.producer_id)
-    if known is not None and ask.epoch <= known.publisher.epoch:
+    request = frame.command.producer
+    known = session.producers.get(request.producer_id)
+    if known is not None and request.epoch <= known.publisher.epoch:
         session.send(
             pb.CommandProducerSuccess(
-                request_id=ask.request_id,
+                request_id=request.request_id,
                 producer_name=known.publisher.name,
                 last_sequence_id=-1,
                 producer_ready=True,
             )
         )
         return
-    state = service.catalogue.topic(ask.topic)
+    state = service.catalogue.topic(request.topic)
     service.check_serves(state)
     state.log.check_open()
-    name = ask.producer_name
+    name = request.producer_name
     publisher = Publisher(
-        key=(session.id, ask.producer_id),
+        key=(session.id, request.producer_id),
         name=name or f"encore-{session.id}-{next(service.producer_names)}",
-        access=AccessMode(ask.producer_access_mode),
-        epoch=ask.epoch,
-        generated=not (name and ask.user_provided_producer_name),
-        request_id=ask.request_id,
+        access=AccessMode(request.producer_access_mode),
+        epoch=request.epoch,
+        generated=not (name and request.user_provided_producer_name),
+        request_id=request.request_id,
     )
     holder = state.producers.holder(publisher)
     if holder is not None and not probed and holder.owner.session is not session:
-        again = partial(on_producer, service, session, frame, probed=True)
-        holder.owner.session.probe(lambda: session.retry(frame, again))
+        handle_again = partial(on_producer, service, session, frame, probed=True)
+        holder.owner.session.probe(lambda: session.retry(frame, handle_again))
         return
-    if ask.HasField("schema"):
-        publisher.schema_version = state.schemas.register(ask.schema)
-    state.producers.add(publisher, ask.topic_epoch if ask.HasField("topic_epoch") else None)
-    encoder = ReceiptEncoder(ask.producer_id, state.log.partition, state.log.persistent)
-    attached = AttachedProducer(ask.producer_id, session, state, publisher, encoder)
+    if request.HasField("schema"):
+        publisher.schema_version = state.schemas.register(request.schema)
+    state.producers.add(publisher, request.topic_epoch if request.HasField("topic_epoch") else None)
+    encoder = ReceiptEncoder(request.producer_id, state.log.partition, state.log.persistent)
+    attached = AttachedProducer(request.producer_id, session, state, publisher, encoder)
     publisher.owner = attached
-    session.producers[ask.producer_id] = attached
-    session.closed_producers.discard(ask.producer_id)
-    first = ask.initial_subscription_name
+    session.producers[request.producer_id] = attached
+    session.closed_producers.discard(request.producer_id)
+    first = request.initial_subscription_name
     if first and first not in state.subscriptions:
         service.catalogue.subscription(state, first, start=state.log.base)
     service.producer_ready(attached)
@@ -128,11 +128,11 @@ def _key(metadata: pb.MessageMetadata) -> bytes:
 
 def on_close_producer(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Close a producer; unknown ids are fine."""
-    ask = frame.command.close_producer
-    attached = session.producers.get(ask.producer_id)
+    request = frame.command.close_producer
+    attached = session.producers.get(request.producer_id)
     if attached is not None:
-        service.withdraw(attached)
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
+        service.detach_producer(attached)
+    session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {

@@ -61,7 +61,7 @@ class SubscribedConsumer:
     blocked: bool = False
     held: dict[int, int] = field(default_factory=dict)
     queue: list[int] = field(default_factory=list)
-    told_end: bool = False
+    end_notified: bool = False
 
     @property
     def ready(self) -> bool:

@@ -33,8 +33,8 @@ class Dispatcher(Protocol):
 
     def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
-    def settled(self, seq: int) -> None: ...
-    def partly_settled(self, seq: int, left: int) -> None: ...
+    def acked(self, seq: int) -> None: ...
+    def partly_acked(self, seq: int, left: int) -> None: ...
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None: ...
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]: ...
     def wake_ms(self, wall_now_ms: int) -> int | None: ...
@@ -75,31 +75,31 @@ class SharedDispatch:
         """A consumer leaves: what it held goes to the others, counts unchanged."""
         self.consumers.remove(consumer)
         for seq in self._drop_held(consumer):
-            self._again(seq)
+            self._enqueue(seq)
         for seq in consumer.queue:
             heappush(self._replay, seq)
         consumer.queue.clear()
         self._unblock_total()
 
-    def settled(self, seq: int) -> None:
+    def acked(self, seq: int) -> None:
         """A whole entry was acked, by whichever consumer."""
         if self._counts:
             self._counts.pop(seq, None)
         for consumer in self.consumers:
             left = consumer.held.pop(seq, None)
             if left is not None:
-                self._released(consumer, left, seq)
+                self._release_held(consumer, left, seq)
                 return
 
-    def partly_settled(self, seq: int, left: int) -> None:
+    def partly_acked(self, seq: int, left: int) -> None:
         """Some indexes of an entry were acked; `left` remain."""
         if self._reset_on_partial:
             self._counts.pop(seq, None)
         for consumer in self.consumers:
-            before = consumer.held.get(seq)
-            if before is not None:
+            previous = consumer.held.get(seq)
+            if previous is not None:
                 consumer.held[seq] = left
-                self._uncharge(consumer, before - left)
+                self._subtract_unacked(consumer, previous - left)
                 return
 
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
@@ -111,8 +111,8 @@ class SharedDispatch:
             if left is None:
                 continue
             self._counts[seq] = self._counts.get(seq, 0) + 1
-            self._released(consumer, left, seq)
-            self._again(seq)
+            self._release_held(consumer, left, seq)
+            self._enqueue(seq)
         if everything:
             consumer.blocked = False
 
@@ -121,7 +121,7 @@ class SharedDispatch:
         out: list[Delivery] = []
         if self._delayed:
             for seq in self._delayed.pop_due(wall_now_ms):
-                self._again(seq)
+                self._enqueue(seq)
         while len(out) < limit and not self._blocked:
             consumer = self._next_consumer()
             if consumer is None:
@@ -220,16 +220,16 @@ class SharedDispatch:
             self._blocked = True
         out.append((consumer, entry, self._counts.get(seq, 0) if self._counts else 0, mask))
 
-    def _again(self, seq: int) -> None:
+    def _enqueue(self, seq: int) -> None:
         """Put an entry that nobody holds in line for delivery."""
         heappush(self._replay, seq)
 
-    def _released(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
+    def _release_held(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
         """An entry left a consumer's hands, acked or given back."""
-        self._uncharge(consumer, left)
-        self._unchain(seq)
+        self._subtract_unacked(consumer, left)
+        self._release_chunk(seq)
 
-    def _unchain(self, seq: int) -> None:
+    def _release_chunk(self, seq: int) -> None:
         """One chunk less of its message is held."""
         if not self._chunks:
             return
@@ -241,7 +241,7 @@ class SharedDispatch:
             else:
                 del self._chunks[chunked]
 
-    def _uncharge(self, consumer: SubscribedConsumer, messages: int) -> None:
+    def _subtract_unacked(self, consumer: SubscribedConsumer, messages: int) -> None:
         consumer.unacked -= messages
         self._unacked -= messages
         if consumer.blocked and consumer.unacked <= self._max_consumer // 2:
@@ -256,7 +256,7 @@ class SharedDispatch:
         seqs = sorted(consumer.held)
         consumer.held.clear()
         for seq in seqs:
-            self._unchain(seq)
+            self._release_chunk(seq)
         self._unacked -= consumer.unacked
         consumer.unacked = 0
         consumer.blocked = False

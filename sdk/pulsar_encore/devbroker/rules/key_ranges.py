@@ -63,13 +63,13 @@ class StickyRanges(Generic[C]):
     """Ranges that the consumers declared; a slot nobody declared has no owner."""
 
     def __init__(self, consumers: Sequence[C]) -> None:
-        spans = sorted(
+        declared = sorted(
             (start, end, at)
             for at, consumer in enumerate(consumers)
             for start, end in consumer.ranges
         )
-        self._starts = [start for start, _, _ in spans]
-        self._spans = [(end, consumers[at]) for _, end, at in spans]
+        self._starts = [start for start, _, _ in declared]
+        self._declared = [(end, consumers[at]) for _, end, at in declared]
 
     @staticmethod
     def slot(key_hash: int) -> int:
@@ -81,7 +81,7 @@ class StickyRanges(Generic[C]):
         at = bisect_left(self._starts, slot + 1) - 1
         if at < 0:
             return None
-        end, consumer = self._spans[at]
+        end, consumer = self._declared[at]
         return consumer if slot <= end else None
 
 

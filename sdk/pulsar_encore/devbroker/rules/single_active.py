@@ -58,8 +58,8 @@ class Overtaking:
     def next(self) -> int:
         """After how many blocks the next rewind is overtaken; 0 when it is not."""
         self._rewinds += 1
-        drawn = murmur3(f"{self._seed} {self._rewinds}".encode())
-        return drawn % LATEST_BLOCK + 1 if drawn // LATEST_BLOCK % 1000 < self.share * 1000 else 0
+        hashed = murmur3(f"{self._seed} {self._rewinds}".encode())
+        return hashed % LATEST_BLOCK + 1 if hashed // LATEST_BLOCK % 1000 < self.share * 1000 else 0
 
 
 class SingleActive:
@@ -99,21 +99,21 @@ class SingleActive:
         self._read = self._cursor.mark
         self._late = None
 
-    def settled(self, seq: int) -> None:
+    def acked(self, seq: int) -> None:
         """Nothing to do: nothing is held."""
 
-    def partly_settled(self, seq: int, left: int) -> None:
+    def partly_acked(self, seq: int, left: int) -> None:
         """Nothing to do: nothing is held."""
 
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
         """Rewind, whatever ids were given; ignored from a consumer that is not active."""
         if consumer is not self.active:
             return
-        under_way = self._next_block(READ_ENTRIES) if self._ready else None
+        read_in_flight = self._next_block(READ_ENTRIES) if self._ready else None
         self.rewind()
-        if under_way is not None and under_way.entries:
+        if read_in_flight is not None and read_in_flight.entries:
             blocks = self._overtaking.next()
-            self._late = _LateRead(under_way.end, blocks) if blocks else None
+            self._late = _LateRead(read_in_flight.end, blocks) if blocks else None
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
         """Send the active consumer what its permits allow: one block, or all if none overtakes."""
@@ -169,13 +169,13 @@ class SingleActive:
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
         """When the next read completes or a new active consumer may start, wall ms."""
-        waits = wall_now_ms < self._not_before_ms and self._ready
-        return self._not_before_ms if waits else None
+        is_waiting = wall_now_ms < self._not_before_ms and self._ready
+        return self._not_before_ms if is_waiting else None
 
     def _elect(self, wall_now_ms: int) -> None:
         """Choose within the top priority: partitions spread over it, else a hash ring."""
         self.consumers.sort(key=lambda c: (c.priority, c.name))
-        before = self.active
+        previous = self.active
         self.active = None
         if self.consumers:
             top = [c for c in self.consumers if c.priority == self.consumers[0].priority]
@@ -186,6 +186,6 @@ class SingleActive:
                 else ring_index([c.name for c in top], self._log.name)
             )
             self.active = top[at]
-        if self.active is not before:
+        if self.active is not previous:
             self.rewind()
             self._not_before_ms = wall_now_ms + self._delay_ms

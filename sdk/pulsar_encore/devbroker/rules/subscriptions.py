@@ -109,9 +109,9 @@ class Subscription:
         if sticky:
             check_ranges(consumer.ranges, [r for c in rule.consumers for r in c.ranges])
         self._dispatcher = rule
-        before = self.active
+        previous = self.active
         rule.add(consumer, wall_now_ms)
-        return self._changes(before, consumer) + self.end_of_topic()
+        return self._changes(previous, consumer) + self.end_of_topic()
 
     def _check_joins(self, rule: Dispatcher, kind: SubscriptionType, sticky: bool) -> None:
         if rule.type is not kind:
@@ -132,15 +132,15 @@ class Subscription:
         rule = self._dispatcher
         if rule is None or consumer not in rule.consumers:
             return []
-        before = self.active
+        previous = self.active
         rule.remove(consumer, wall_now_ms)
         if not rule.consumers:
             # The last one takes the redelivery counts with it (consumer-semantics.md 3.8).
             self._dispatcher = None
-        return self._changes(before, None)
+        return self._changes(previous, None)
 
     def _changes(
-        self, before: SubscribedConsumer | None, newcomer: SubscribedConsumer | None
+        self, previous: SubscribedConsumer | None, newcomer: SubscribedConsumer | None
     ) -> list[Notice]:
         """Who is told which Failover consumer is active: all on a change, else the newcomer."""
         if self.type is not SubscriptionType.FAILOVER:
@@ -149,17 +149,17 @@ class Subscription:
         return [
             Notice(c, NoticeKind.ACTIVE if c is active else NoticeKind.STANDBY)
             for c in self.consumers
-            if active is not before or c is newcomer
+            if active is not previous or c is newcomer
         ]
 
     def end_of_topic(self) -> list[Notice]:
         """Who is to be told, once, that a terminated topic has nothing left for them."""
         if not self.log.terminated or self.backlog:
             return []
-        untold = [consumer for consumer in self.consumers if not consumer.told_end]
-        for consumer in untold:
-            consumer.told_end = True
-        return [Notice(consumer, NoticeKind.END_OF_TOPIC) for consumer in untold]
+        unnotified = [consumer for consumer in self.consumers if not consumer.end_notified]
+        for consumer in unnotified:
+            consumer.end_notified = True
+        return [Notice(consumer, NoticeKind.END_OF_TOPIC) for consumer in unnotified]
 
     def flow(self, consumer: SubscribedConsumer, permits: int) -> None:
         """A consumer asks for so many more messages."""
@@ -173,7 +173,7 @@ class Subscription:
         rule = self._dispatcher
         if mask is None:
             if self.cursor.ack(seq) and rule is not None:
-                rule.settled(seq)
+                rule.acked(seq)
             return
         if not self._rules.batch_index_ack:
             return
@@ -181,9 +181,9 @@ class Subscription:
         if left is None or rule is None:
             return
         if left:
-            rule.partly_settled(seq, left.bit_count())
+            rule.partly_acked(seq, left.bit_count())
         else:
-            rule.settled(seq)
+            rule.acked(seq)
 
     def ack_cumulative(self, ledger: int, entry: int, mask: int | None = None) -> None:
         """Ack everything up to an id; ignored on Shared and Key_Shared, as by Pulsar.

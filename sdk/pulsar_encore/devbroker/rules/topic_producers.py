@@ -90,8 +90,8 @@ class Producers:
                 publisher.ready = False
                 self.waiting.append(publisher)
                 return
-            for loser in self.ready.values():
-                loser.fenced = True
+            for other in self.ready.values():
+                other.fenced = True
             self.ready.clear()
         self._admit(publisher)
 
@@ -109,6 +109,6 @@ class Producers:
             del self.ready[publisher.name]
         if self.ready or not self.waiting:
             return None
-        following = self.waiting.pop(0)
-        self._admit(following)
-        return following
+        successor = self.waiting.pop(0)
+        self._admit(successor)
+        return successor
