@@ -1,7 +1,6 @@
-"""The clock of a broker that is there before its event loop is, and outlives it.
+"""The clock of a broker that exists before its event loop and outlives it.
 
-Owns `BrokerClock`. What is asked of it without a loop, or was under way on one that has ended, is
-done on the next.
+Calls that are scheduled without a loop, or on a loop that has ended, run on the next loop.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ class BrokerClock:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[_ScheduledCall, None] = {}
-        # By the time they are due: what is due together is done in the order it was asked for,
-        # which a loop's timers do not promise.
+        # By due time. Calls with the same due time run in the order in which they were scheduled.
+        # The timers of a loop do not promise that.
         self._groups: dict[float, _CallGroup] = {}
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on things are done on this loop, with what is still to be done."""
+        """Use this loop from now on, also for the calls that are still pending."""
         self._loop = loop
         self._groups.clear()
         for scheduled in list(self._waiting):
@@ -69,7 +68,7 @@ class BrokerClock:
 
 
 class _CallGroup:
-    """What is due at one time; with the last of it the timer goes."""
+    """The calls with one due time. Removing the last call cancels the timer."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, due_s: float, all_due: dict[float, _CallGroup]
@@ -80,12 +79,10 @@ class _CallGroup:
         self._timer = loop.call_at(due_s, self._run)
 
     def add(self, scheduled: _ScheduledCall) -> None:
-        """It is due with these."""
         self._calls[scheduled] = None
         scheduled.group = self
 
     def remove(self, scheduled: _ScheduledCall) -> None:
-        """It is not to be done."""
         self._calls.pop(scheduled, None)
         if not self._calls:
             self._timer.cancel()
@@ -102,7 +99,7 @@ class _CallGroup:
 
 
 class _ScheduledCall:
-    """Something that is to be done (`Timer`)."""
+    """A scheduled call (`Timer`)."""
 
     __slots__ = ("_call", "_waiting", "due_ms", "group")
 
@@ -116,7 +113,7 @@ class _ScheduledCall:
         waiting[self] = None
 
     def run(self) -> None:
-        """Now, unless `cancel` came first."""
+        """Run the call, unless it was cancelled."""
         if self in self._waiting:
             del self._waiting[self]
             self._call()

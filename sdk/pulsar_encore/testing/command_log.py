@@ -1,8 +1,4 @@
-"""What went over the connections of a transport in memory, as a test asks for it.
-
-Owns `Command`, and `CommandLog`, which makes one of each command that the broker receives or sends:
-whose topic and subscription it was, and what it said in the terms of the seam.
-"""
+"""Record the commands between clients and a broker in memory."""
 
 from __future__ import annotations
 
@@ -16,23 +12,23 @@ from ..wire.ack_sets import from_words
 from ..wire.checksum import Data
 from ..wire.entries import decode_body
 
-# What a broker says without being asked, to an application in the end.
+# Commands that a broker sends unrequested and that reach the application in the end.
 _UNREQUESTED: Final = ("MESSAGE", "REACHED_END_OF_TOPIC", "ACTIVE_CONSUMER_CHANGE")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command as it went over a connection.
+    """One command on a connection.
 
     Attributes:
-        name: The protocol's type name: ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, MESSAGE, FLOW ...
-        at_ms: The loop's clock.
-        topic: Full name; "" where there is none.
-        subscription: "" where there is none.
-        details: For ACK an `AckPlan`, whose `source` counts the topics of the consumer as they were
-            subscribed; for REDELIVER a list of (ledger, entry), empty for all; for FLOW the number
-            of permits; for SEND the entry, with its `metadata` and `payload`; for any other the
-            command's own message of the protocol, such as a `CommandSubscribe`.
+        name: Type name in the protocol: ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, MESSAGE, FLOW ...
+        at_ms: Time on the loop's clock, in ms.
+        topic: Full name; "" if the command has no topic.
+        subscription: Name of the subscription; "" if the command has none.
+        details: For ACK an `AckPlan`; its `source` is the index of the topic in the order in which
+            the consumer subscribed. For REDELIVER a list of (ledger, entry), empty for all. For
+            FLOW the number of permits. For SEND the entry, with `metadata` and `payload`. For any
+            other command its protobuf message, such as a `CommandSubscribe`.
     """
 
     name: str
@@ -43,22 +39,22 @@ class Command:
 
 
 class CommandLog:
-    """What a broker hears and says (`Records`), as `MemoryTransport` tells of it.
+    """The commands that a broker received and sent (`RecordedCommands`).
 
     Args:
-        batch_of: Tells how many messages an entry is a batch of, by topic, ledger and entry.
+        batch_of: Returns the batch size of an entry, given topic, ledger and entry.
 
     Attributes:
-        every: Every command, oldest first.
-        commands: Those that consumers and producers send, and what a broker says to them unasked;
-            not answers, lookups, and what a connection needs.
+        every: All commands, oldest first.
+        commands: Commands from consumers and producers, and commands that the broker sends them
+            unrequested; without answers, lookups and connection commands.
     """
 
     def __init__(self, batch_of: Callable[[str, int, int], int]) -> None:
         self.every: list[Command] = []
         self.commands: list[Command] = []
         self._batch_of = batch_of
-        # By connection and the client's number: topic, subscription, source.
+        # By connection and consumer id: topic, subscription, source.
         self._consumers: dict[tuple[int, int], tuple[str, str, int]] = {}
         self._producers: dict[tuple[int, int], str] = {}
         self._sources: dict[tuple[str, str], dict[str, int]] = {}
@@ -143,11 +139,11 @@ class CommandLog:
 
 
 def _names_consumer_or_producer(message: Any) -> bool:
-    """Whether a command is a consumer's or a producer's, and not its client's."""
+    """Return True if a command belongs to a consumer or a producer."""
     fields = message.DESCRIPTOR.fields_by_name
     return "consumer_id" in fields or "producer_id" in fields
 
 
 def _signed(entry: int) -> int:
-    """An entry id as the wire has it; -1 is before the first of its ledger."""
+    """Convert an unsigned entry id of the wire; -1 is before the first entry of its ledger."""
     return entry - 2**64 if entry >= 2**63 else entry

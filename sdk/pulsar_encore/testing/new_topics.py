@@ -1,7 +1,6 @@
-"""When clients of a broker in memory look for new topics: once some have come, in their next round.
+"""Look for new topics only if some were created.
 
-Owns `NewTopics`. Without news nothing is looked for and no timer is set, so that in virtual time a
-wait that cannot end is found out.
+Without new topics no timer runs, so that a deadlock in virtual time is detected.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ import asyncio
 
 
 class NewTopics:
-    """Counts the topics that come, and tells those who look for them."""
+    """Counts created topics and wakes the tasks that look for them."""
 
     def __init__(self) -> None:
         self.count: int = 0
         self._rounds: list[_Round] = []
 
     def created(self, topic: str) -> None:
-        """A topic was made."""
+        """Count a topic that was created."""
         self.count += 1
         for each in self._rounds:
             each.wake()
 
     def make_round(self) -> _Round:
-        """Of one who looks; of the running loop."""
+        """Return the schedule of one task that looks for topics, on the running loop."""
         return _Round(self, self._rounds)
 
 
 class _Round:
-    """Begins with its making (`Round`)."""
+    """When one task looks for new topics (`Round`)."""
 
     def __init__(self, topics: NewTopics, waiting: list[_Round]) -> None:
         self._topics = topics
@@ -53,5 +52,5 @@ class _Round:
         self._seen = -1
 
     def wake(self) -> None:
-        """There are news."""
+        """Wake the task: there is a new topic."""
         self._woken.set()
