@@ -1,10 +1,9 @@
-"""The broker's side of one connection without a socket: handshake, keep-alive, faults, the record.
+"""The broker's side of one connection: handshake, keep-alive, faults, recording.
 
-Bytes come in by `receive` and go out by the transport that is handed in; timers are the service's
-clock's. Commands are handled at once, in order, without awaiting: all state is in memory. What
-breaks the protocol closes the connection without an answer, as Pulsar does; what is merely refused
-is answered. Output is collected and written once per turn; while the client does not read, its
-consumers get nothing.
+Commands are handled at once and in order, without awaiting, because all state is in memory. A
+protocol error closes the connection without an answer, as on Pulsar; a refused command gets an
+answer. Output is collected and written once per pass. While the client does not read, its consumers
+get no messages.
 """
 
 from __future__ import annotations
@@ -42,28 +41,28 @@ _UNSUPPORTED = frozenset(
 
 
 class ByteTransport(Protocol):
-    """Where a session's bytes go; `asyncio.Transport` is one."""
+    """Sends the bytes of a session, like `asyncio.Transport`."""
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, in order."""
 
     def close(self) -> None:
-        """End the connection once what was written is sent."""
+        """Close the connection after the written bytes are sent."""
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
 
 
 class Session:
     """The broker's side of one connection; a `Peer` to the handlers.
 
     Args:
-        service: What all sessions of the broker share.
-        transport: Where bytes go. Who hands it in calls `receive` with what comes, and `lost` when
-            the connection has ended.
-        url: The address the client connected to, as a service url.
-        address: The client's own address.
-        certificate: Common name of the certificate the client showed in its TLS handshake.
+        service: The service of the broker.
+        transport: Sends bytes. Its owner calls `receive` with incoming bytes, and `lost` when the
+            connection has ended.
+        url: The service URL that the client connected to.
+        address: Address of the client.
+        certificate: Common name of the client's TLS certificate.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Session:
         service.sessions.add(self)
 
     def lost(self) -> None:
-        """The connection has ended, whoever ended it: let go of everything, once."""
+        """End the session once, after either side closed the connection."""
         if self.closed:
             return
         self.closed = True
@@ -116,20 +115,16 @@ class Session:
         self._run_probes()
 
     def close(self) -> None:
-        """Write what is queued, then close."""
         self._flush()
         self.lost()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; the client sees a lost connection."""
         self.lost()
         self._transport.abort()
 
-    # Receiving
-
     def receive(self, data: bytes) -> None:
-        """Handle what the client sent, cut anywhere."""
+        """Handle received bytes, split anywhere."""
         self._received_any = True
         if self._probes:
             self._run_probes()
@@ -173,7 +168,7 @@ class Session:
         inject(self._service, self, faults, lambda: self._handle(name, frame), answer_refused)
 
     def _handle(self, name: str, frame: Frame) -> None:
-        """Handle a command, past the faults."""
+        """Handle a command, after the faults."""
         if self.closed:
             return
         try:
@@ -186,7 +181,7 @@ class Session:
             self._answer_error(name, frame, error)
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
-        """Handle a request again after the holder of what it wants was probed."""
+        """Handle a request again, after a probe of the client that owns the requested name."""
         if self.closed:
             return
         try:
@@ -195,7 +190,7 @@ class Session:
             self._answer_error(_NAMES[frame.command.type], frame, error)
 
     def _answer_error(self, name: str, frame: Frame, error: Exception) -> None:
-        """Answer what was refused, close on what is broken."""
+        """Answer a refused command; close the connection after any other error."""
         if isinstance(error, Refusal):
             self.send(refuse(frame.command, error))
         elif isinstance(error, EncoreError):
@@ -240,8 +235,6 @@ class Session:
             )
         )
 
-    # Keep-alive
-
     def _await_tick(self) -> None:
         keep_alive_s = self._service.settings.keep_alive_s
         if math.isfinite(keep_alive_s):
@@ -261,7 +254,6 @@ class Session:
         self._await_tick()
 
     def probe(self, then: Callable[[], None]) -> None:
-        """Call `then` once this client has shown that it lives, or was dropped for silence."""
         self._probes.append(then)
         if len(self._probes) == 1:
             self.send(pb.CommandPing())
@@ -277,15 +269,11 @@ class Session:
         for then in probes:
             then()
 
-    # Sending
-
     def send(self, command: Message) -> None:
-        """Queue a command, given by its message."""
         wrapped = base_command(command)
         self.send_raw(_NAMES[wrapped.type], wrapped.SerializeToString())
 
     def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
-        """Queue an encoded command, with what follows it."""
         if self.closed:
             return
         faults = self._service.faults
@@ -302,7 +290,7 @@ class Session:
         inject(self._service, self, faults, lambda: self._queue(name, command, body))
 
     def _queue(self, name: str, command: bytes, body: bytes) -> None:
-        """Record and queue, past the faults."""
+        """Record and queue a command, after the faults."""
         if self.closed:
             return
         records = self._service.records
@@ -324,13 +312,13 @@ class Session:
             self._transport.write(b"".join(out))
 
     def pause_writing(self) -> None:
-        """Too much is unread: this client's consumers get nothing."""
+        """Stop deliveries: the client leaves too many bytes unread."""
         self.writable = False
         for attached in self.consumers.values():
             attached.consumer.writable = False
 
     def resume_writing(self) -> None:
-        """The client has read; its consumers are served again."""
+        """Resume deliveries."""
         self.writable = True
         for attached in self.consumers.values():
             attached.consumer.writable = True

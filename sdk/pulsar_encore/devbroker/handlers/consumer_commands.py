@@ -1,7 +1,7 @@
 """Commands of consumers, from SUBSCRIBE to CLOSE_CONSUMER.
 
-FLOW, ACK and REDELIVER for a consumer that is not there are dropped in silence, SUBSCRIBE with an
-id in use answers SUCCESS and does nothing: so does Pulsar (wire-protocol.md 0).
+As on Pulsar, FLOW, ACK and REDELIVER for an unknown consumer are ignored, and SUBSCRIBE with an id
+in use answers SUCCESS and does nothing (wire-protocol.md 0).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..rules.topic_log import LATEST
 def on_subscribe(
     service: BrokerService, session: Peer, frame: Frame, probed: Peer | None = None
 ) -> None:
-    """Connect a consumer; a silent holder of what it wants alone is given time."""
+    """Connect a consumer. If it needs an exclusive claim, a silent owner is pinged first."""
     request = frame.command.subscribe
     if request.consumer_id in session.consumers:
         session.send(pb.CommandSuccess(request_id=request.request_id))
@@ -86,7 +86,7 @@ def on_subscribe(
 def _holder(
     subscription: Subscription | None, kind: SubscriptionType, meta: pb.KeySharedMeta
 ) -> AttachedConsumer | None:
-    """Who has what a consumer wants for itself: all of an Exclusive subscription, STICKY ranges."""
+    """Return the consumer that owns an Exclusive subscription or the requested STICKY ranges."""
     if subscription is None or subscription.type is not kind:
         return None
     found = None
@@ -105,7 +105,7 @@ def _ranges(meta: pb.KeySharedMeta) -> list[Range]:
 def _subscription(
     service: BrokerService, state: BrokerTopic, request: pb.CommandSubscribe
 ) -> Subscription:
-    """Find or create the subscription that is asked for."""
+    """Find or create the requested subscription."""
     found = state.subscriptions.get(request.subscription)
     if found is not None:
         if found.durable is not request.durable:
@@ -118,7 +118,7 @@ def _subscription(
     start = log.base if request.initialPosition == pb.CommandSubscribe.Earliest else log.end
     if not request.durable and request.HasField("start_message_id"):
         start_id = (request.start_message_id.ledgerId, request.start_message_id.entryId)
-        # "Latest" leaves the word to the initial position.
+        # With "latest" the initial position decides.
         if start_id != LATEST:
             start = log.locate_from(*start_id)
     if request.start_message_rollback_duration_sec:
@@ -130,7 +130,6 @@ def _subscription(
 
 
 def on_flow(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """More permits."""
     request = frame.command.flow
     if not request.messagePermits:
         raise ProtocolError("FLOW with 0 permits")
@@ -141,7 +140,7 @@ def on_flow(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Acks, one command for many ids; answered only if a request id asks for it."""
+    """Ack many ids with one command. Only a request id gets an answer."""
     request = frame.command.ack
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
@@ -173,7 +172,7 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Give entries back; no ids means all that is held."""
+    """Release entries for redelivery; without ids all held entries."""
     request = frame.command.redeliverUnacknowledgedMessages
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
@@ -185,7 +184,6 @@ def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_close_consumer(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Close a consumer; unknown ids are fine."""
     request = frame.command.close_consumer
     attached = session.consumers.get(request.consumer_id)
     if attached is not None:
@@ -194,7 +192,7 @@ def on_close_consumer(service: BrokerService, session: Peer, frame: Frame) -> No
 
 
 def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Delete the subscription, if nobody else uses it or by force."""
+    """Delete the subscription, if no other consumer uses it or by force."""
     request = frame.command.unsubscribe
     attached = _known(session, request.consumer_id)
     subscription, state = attached.subscription, attached.state
@@ -209,7 +207,7 @@ def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Move the cursor; consumers are closed first and subscribe again."""
+    """Move the cursor. Consumers are closed first and subscribe again."""
     request = frame.command.seek
     attached = _known(session, request.consumer_id)
     log = attached.state.log
@@ -232,7 +230,7 @@ def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """The last id of the topic and how far the subscription has acked."""
+    """Answer the last id of the topic and the mark-delete position of the subscription."""
     request = frame.command.getLastMessageId
     attached = _known(session, request.consumer_id)
     log = attached.state.log
@@ -254,7 +252,6 @@ def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> N
 
 
 def on_consumer_stats(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Permits, unacked messages and backlog."""
     request = frame.command.consumerStats
     attached = session.consumers.get(request.consumer_id)
     if attached is None:
@@ -268,7 +265,7 @@ def on_consumer_stats(service: BrokerService, session: Peer, frame: Frame) -> No
             msgThroughputOut=0.0,
             msgRateRedeliver=0.0,
             consumerName=consumer.name,
-            # Permits can be below zero, and the field is unsigned.
+            # Permits can be negative, and the field is unsigned.
             availablePermits=consumer.permits & 0xFFFF_FFFF_FFFF_FFFF,
             unackedMessages=consumer.unacked,
             blockedConsumerOnUnackedMsgs=consumer.blocked,

@@ -1,7 +1,7 @@
 """Commands of producers: PRODUCER, SEND, CLOSE_PRODUCER.
 
-An entry is stored byte for byte; of its metadata only what delivery needs is read, and a batch is
-never opened. The checksum is verified, as Pulsar does.
+An entry is stored byte for byte. Only the metadata that delivery needs is read, and batches are not
+unpacked. The checksum is verified, as on Pulsar.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..rules.refusal import Refusal
 from ..rules.topic_log import LogEntry
 from ..rules.topic_producers import AccessMode, Publisher
 
-MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
+MAX_BATCH = 1_000_000  # messages in one entry; its ack set takes 125 kB
 
 
 def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
-    """Create a producer; a silent holder of its name is given time to show that it lives."""
+    """Create a producer. A silent owner of the same name is pinged first."""
     request = frame.command.producer
     known = session.producers.get(request.producer_id)
     if known is not None and request.epoch <= known.publisher.epoch:
@@ -76,7 +76,8 @@ def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
     attached = session.producers.get(send.producer_id)
     if attached is None:
         if send.producer_id in session.closed_producers:
-            return  # in flight when this side closed the producer; it sends again after PRODUCER
+            # sent before the client saw CLOSE_PRODUCER; the client sends it again after PRODUCER
+            return
         raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
     publisher = attached.publisher
     if publisher.fenced or not publisher.ready:
@@ -88,11 +89,11 @@ def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def read_entry(body: bytes) -> LogEntry:
-    """What delivery needs to know of a stored body.
+    """Read the metadata that delivery needs from a stored body.
 
     Raises:
-        Refusal: ChecksumError, or NotAllowedError for an impossible batch.
-        EntryError: Metadata that cannot be read; the connection's end.
+        Refusal: ChecksumError; NotAllowedError for an invalid batch size.
+        EntryError: if the metadata cannot be read. The connection is closed.
     """
     try:
         metadata = decode_body(body).metadata
@@ -112,7 +113,7 @@ def read_entry(body: bytes) -> LogEntry:
 
 
 def _key(metadata: pb.MessageMetadata) -> bytes:
-    """What Key_Shared hashes: ordering key, else key, else something unique to the entry."""
+    """Return the key that Key_Shared hashes: ordering key, else key, else a unique value."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
@@ -127,7 +128,7 @@ def _key(metadata: pb.MessageMetadata) -> bytes:
 
 
 def on_close_producer(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Close a producer; unknown ids are fine."""
+    """Close a producer; accept unknown ids."""
     request = frame.command.close_producer
     attached = session.producers.get(request.producer_id)
     if attached is not None:

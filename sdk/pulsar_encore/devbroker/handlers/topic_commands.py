@@ -15,7 +15,7 @@ from ..rules.topic_watchers import MAX_PATTERN, TopicPattern, Watcher
 
 
 def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """How many partitions; creates the topic unless told not to."""
+    """Answer the number of partitions. Creates the topic unless the client forbids it."""
     request = frame.command.partitionMetadata
     count = service.catalogue.partitions(request.topic, request.metadata_auto_creation_enabled)
     session.send(
@@ -28,7 +28,7 @@ def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame)
 
 
 def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """This broker serves every topic, or the one that it refers to does."""
+    """Answer this broker's address, or redirect to the broker in the settings."""
     request = frame.command.lookupTopic
     settings = service.settings
     topic = service.catalogue.name(request.topic).full
@@ -51,7 +51,7 @@ def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_topics_of_namespace(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """The topics of a namespace; a pattern that is too long is left to the client."""
+    """List the topics of a namespace. Too long patterns are left to the client."""
     request = frame.command.getTopicsOfNamespace
     topics = []
     if request.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
@@ -84,7 +84,7 @@ def _in_namespace(service: BrokerService, namespace: str, domain: str = "persist
 
 
 def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Tell a client from now on of topics that come and go; again, how the list is now."""
+    """Start to watch a list of topics. Watching the same id again answers the current list."""
     request = frame.command.watchTopicList
     if not service.settings.topic_watchers:
         raise Refusal("NotAllowedError", "topic watchers are off (BrokerSettings.topic_watchers)")
@@ -105,14 +105,14 @@ def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_watch_close(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Tell no more; unknown ids are fine."""
+    """Stop watching; accept unknown ids."""
     request = frame.command.watchTopicListClose
     session.watchers.pop(request.watcher_id, None)
     session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """One version of a topic's schema, or the latest."""
+    """Answer one version of a topic's schema, or the latest."""
     request = frame.command.getSchema
     states = service.catalogue.states(request.topic)
     version = request.schema_version if request.HasField("schema_version") else None
@@ -125,7 +125,7 @@ def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_get_or_create_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Register a schema, on every partition alike."""
+    """Register a schema on every partition."""
     request = frame.command.getOrCreateSchema
     version = b""
     for state in service.catalogue.states(request.topic):

@@ -1,8 +1,8 @@
 """Key_Shared: every key belongs to one consumer at a time.
 
-Entries read ahead wait in the queue of the consumer that owns their slot. A slot whose earlier
-entries another consumer still holds is parked until they are settled, so that a key is never with
-two consumers (PIP-379), unless the subscription allows out-of-order delivery.
+Entries that were read ahead wait in the queue of the consumer that owns their slot. If another
+consumer still holds earlier entries of the slot, the entries wait until those are released, so that
+two consumers never hold the same key (PIP-379). Out-of-order delivery switches this off.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .key_ranges import AutoSplit, StickyRanges
 from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
-TURN_AHEAD = 100  # entries kept ready per consumer, so that one slow key does not stop the reading
+TURN_AHEAD = 100  # entries kept ready per consumer, so that a slow key does not stop the reading
 
 
 class KeySharedDispatch(SharedDispatch):
-    """Shared, with the consumer chosen by the key's hash.
+    """Shared, with consumers selected by the hash of the key.
 
     Args:
-        sticky: Ranges declared by the consumers, instead of the ring.
+        sticky: Use the ranges that the consumers declared, instead of the ring.
         out_of_order: `allowOutOfOrderDelivery`.
     """
 
@@ -52,17 +52,15 @@ class KeySharedDispatch(SharedDispatch):
         self._waiting = 0
 
     def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer joins and takes over slots; what waits is dealt out anew."""
         super().add(consumer, wall_now_ms)
         self._redistribute()
 
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer leaves; its slots and what it held go to the others."""
         super().remove(consumer, wall_now_ms)
         self._redistribute()
 
     def _redistribute(self) -> None:
-        """Give all that waits to the present owners."""
+        """Assign all waiting entries to the current owners."""
         waiting = self._replay
         self._replay = []
         for consumer in self.consumers:
@@ -83,7 +81,7 @@ class KeySharedDispatch(SharedDispatch):
         if self._cursor.is_acked(seq):
             return
         owner = self._layout.owner(self._slot(seq))
-        # A slot without an owner waits in `_replay` until the consumers change.
+        # An entry without an owner waits in `_replay` until the consumers change.
         heappush(self._replay if owner is None else owner.queue, seq)
         self._waiting += 1
 
@@ -115,7 +113,7 @@ class KeySharedDispatch(SharedDispatch):
     ) -> int:
         queue = consumer.queue
         sent = 0
-        # Permits count entries within one read, as by Pulsar: batches make them very negative.
+        # As on Pulsar, permits count entries within one read, so batches make them very negative.
         limit = min(limit, TURN_AHEAD, consumer.permits)
         while queue and sent < limit and not consumer.blocked and not self._blocked:
             seq = heappop(queue)

@@ -1,8 +1,7 @@
 """The producers of one topic: names and access modes.
 
-Invariant: an exclusive producer is the only ready one. A fenced producer is not told
-(wire-protocol.md 7.4): it stays out of this list, and its next SEND is an error of the
-connection.
+Invariant: an exclusive producer is the only ready one. A fenced producer gets no notice
+(wire-protocol.md 7.4). It is removed from this list, and its next SEND closes the connection.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Publisher:
     """A producer of a topic.
 
     Args:
-        key: Tells the same producer over and over on one connection.
+        key: Identifies the producer on one connection.
         epoch: Raised by the client with every reconnect.
-        generated: The broker chose the name.
-        request_id: Of the PRODUCER command, which a waiting one is answered to later.
+        generated: True if the broker chose the name.
+        request_id: Request id of PRODUCER; a waiting producer is answered later with it.
     """
 
     key: tuple[int, int]
@@ -47,7 +46,7 @@ class Publisher:
 
 
 class Producers:
-    """Who may publish to a topic."""
+    """The ready and the waiting producers of a topic."""
 
     def __init__(self) -> None:
         self.ready: dict[str, Publisher] = {}
@@ -55,7 +54,7 @@ class Producers:
         self.topic_epoch: int | None = None
 
     def holder(self, publisher: Publisher) -> Publisher | None:
-        """Who stands in the way by name or exclusively, if anybody."""
+        """Return the producer that blocks another one by its name or exclusively, if any."""
         same = self.ready.get(publisher.name)
         if same is not None:
             return same
@@ -67,7 +66,7 @@ class Producers:
         return None
 
     def add(self, publisher: Publisher, topic_epoch: int | None = None) -> None:
-        """Admit a producer, at once or (`ready` False) when the exclusive one has left.
+        """Admit a producer now, or (`ready` False) when the exclusive producer has left.
 
         Raises:
             Refusal: ProducerBusy, ProducerFenced.
@@ -102,7 +101,7 @@ class Producers:
         self.ready[publisher.name] = publisher
 
     def remove(self, publisher: Publisher) -> Publisher | None:
-        """Let a producer go; returns the waiting one that thereby became ready."""
+        """Remove a producer; return the waiting producer that becomes ready, if any."""
         if publisher in self.waiting:
             self.waiting.remove(publisher)
         if self.ready.get(publisher.name) is publisher:
