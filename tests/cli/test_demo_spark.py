@@ -189,14 +189,14 @@ def commit(folder: Path, batch: str, *names: str) -> None:
 
 def test_only_committed_files_belong_to_the_result(tmp_path: Path) -> None:
     result = Result(tmp_path)
-    assert (result.rows(), result.under_way()) == (0, False)
+    assert (result.rows(), result.has_uncommitted_files()) == (0, False)
     write(tmp_path, "a.parquet", range(10))
-    assert (result.rows(), result.under_way()) == (0, True)
+    assert (result.rows(), result.has_uncommitted_files()) == (0, True)
     commit(tmp_path, "0", "a.parquet")
-    assert (result.rows(), result.under_way()) == (10, False)
+    assert (result.rows(), result.has_uncommitted_files()) == (10, False)
     write(tmp_path, "b.parquet", range(8, 12))
     (tmp_path / "_spark_metadata" / ".1.tmp").write_text("v1\nhalf a li")
-    assert (result.rows(), result.under_way()) == (10, True)
+    assert (result.rows(), result.has_uncommitted_files()) == (10, True)
     commit(tmp_path, "1", "b.parquet")
     assert result.numbers() == {"rows": 14, "distinct": 12, "least": 0, "greatest": 11}
 

@@ -524,11 +524,16 @@ async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread
         )
         for label, (side, transport) in SIDES.items()
     }
-    assert (outcomes["stock"]["looks"], outcomes["stock"]["why"]) == (2, 0)
+    assert (outcomes["stock"]["deliveries"], outcomes["stock"]["evidence"]) == (2, 0)
     for label in ("encore", "native"):
         ours = outcomes[label]
-        assert (ours["looks"], ours["event_time"], ours["home"], ours["attempt"]) == (2, 1, 1, 1)
-        assert ours["why"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
+        assert (ours["deliveries"], ours["event_time"], ours["replayed"], ours["attempt"]) == (
+            2,
+            1,
+            1,
+            1,
+        )
+        assert ours["evidence"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
     row = row_of(poison_message.SCENARIO, outcomes)
     assert row.missing == ()
     assert "at home at attempt 1" in row.encore

@@ -41,12 +41,12 @@ from .probe import probe
 app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
 
 _BYTES: Final = 2000
-_PATIENCE_S: Final = 1.0
+_NOTICE_DELAY_S: Final = 1.0
 _TIMEOUT_S: Final = 10  # somebody waits at a prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-_NO_ANSWER: Final = frozenset({"Timeout", "ConnectError"})
+_UNREACHABLE: Final = frozenset({"Timeout", "ConnectError"})
 
 T = TypeVar("T")
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -204,8 +204,8 @@ def replay(
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
-        if target is None and not dry_run and output.somebody_watches():
-            chosen = await _agreed(dead, selection)
+        if target is None and not dry_run and output.is_interactive():
+            chosen = await _with_confirmed_topics(dead, selection)
         replaying = asyncio.ensure_future(
             dead.replay(
                 chosen,
@@ -223,7 +223,7 @@ def replay(
         except asyncio.CancelledError:
             # It waits for what is under way; where the broker is away, somebody should know.
             replaying.cancel()
-            if not (await asyncio.wait([replaying], timeout=_PATIENCE_S))[0]:
+            if not (await asyncio.wait([replaying], timeout=_NOTICE_DELAY_S))[0]:
                 progress.waiting()
             await asyncio.wait([replaying])
             if not replaying.cancelled():
@@ -249,63 +249,63 @@ def replay(
 
 
 def _run(
-    to: ClusterAccess,
+    cluster: ClusterAccess,
     topic: str,
     subscription: str,
     work: Callable[[DeadLetters], Awaitable[T]],
     **options: Any,
 ) -> T:
     async def main() -> T:
-        async with _Looking(to) as client:
+        async with _ProbingClient(cluster) as client:
             try:
                 return await work(DeadLetters(client, topic, subscription=subscription, **options))
             except TransportError as error:
-                if error.result not in _NO_ANSWER or not client.answered:
+                if error.result not in _UNREACHABLE or not client.answered:
                     raise
                 # The engine's advice names options that this command does not have.
                 raise named(
                     error.result,
-                    f"no answer any more from {to.url}: check that the broker is still up, and "
-                    "that the address it gives its clients can be reached from here "
+                    f"no answer any more from {cluster.url}: check that the broker is still up, "
+                    "and that the address it gives its clients can be reached from here "
                     f"({error.result})",
                 ) from error
 
     return asyncio.run(main())
 
 
-class _Looking(Client):
+class _ProbingClient(Client):
     """A client that makes no topic by asking for the one it is used for."""
 
-    def __init__(self, to: ClusterAccess) -> None:
+    def __init__(self, cluster: ClusterAccess) -> None:
         super().__init__(
-            to.url,
+            cluster.url,
             operation_timeout_seconds=_TIMEOUT_S,
-            logger=output.quiet_engine(),
-            **to.keywords,
+            logger=output.silent_logger(),
+            **cluster.keywords,
         )
-        self._to = to
+        self._cluster = cluster
         self.answered = False
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         if not self.answered:
-            await probe(self._to, full_name(topic), timeout_s=_TIMEOUT_S)
+            await probe(self._cluster, full_name(topic), timeout_s=_TIMEOUT_S)
             self.answered = True
         return await super().get_topic_partitions(topic)
 
 
-async def _agreed(dead: DeadLetters, selection: Selection) -> Selection:
+async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Selection:
     """The selection, with the topics in it that letters name and somebody agrees to."""
-    known, strange = set(selection.real_topics), Counter[str]()
-    homes: set[str] = set()
+    known, other_topics = set(selection.real_topics), Counter[str]()
+    own_topics: set[str] = set()
     async with aclosing(dead.letters(selection)) as scan:
         async for letter in scan:
             if letter.named_by(dead.topic):
-                homes.add(letter.real_topic)
+                own_topics.add(letter.real_topic)
             elif letter.real_topic and letter.real_topic not in known:
-                strange[letter.real_topic] += 1
-    if not strange or not await output.agrees(dead.topic, strange):
+                other_topics[letter.real_topic] += 1
+    if not other_topics or not await output.confirm_topics(dead.topic, other_topics):
         return selection
-    return replace(selection, real_topics=known | homes | set(strange))
+    return replace(selection, real_topics=known | own_topics | set(other_topics))
 
 
 def _selection(

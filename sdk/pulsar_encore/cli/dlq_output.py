@@ -21,15 +21,15 @@ from typing import Any, Final
 from .. import FileLogger, LoggerLevel, UnreadableError, letters
 from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
 
-_MOST_TEXT: Final = 500
-_MOST_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one has no need to be copied
-_MOST_ASKED: Final = 50
-_MOST_IDS: Final = 5  # named for each reason of refusals
-_HOME: Final = "persistent://public/default/"
-_NOTHING: Final = "(no REAL_TOPIC)"
+_MAX_TEXT: Final = 500
+_MAX_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one has no need to be copied
+_MAX_LISTED: Final = 50
+_MAX_IDS: Final = 5  # named for each reason of refusals
+_DEFAULT_NAMESPACE: Final = "persistent://public/default/"
+_NO_TOPIC: Final = "(no REAL_TOPIC)"
 
 
-def quiet_engine() -> Any:
+def silent_logger() -> Any:
     """The C++ library logs to stdout, which is for what was asked for; errors are said."""
     return FileLogger(LoggerLevel.Error, os.devnull)
 
@@ -120,7 +120,7 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     from .console import wide_console
 
     if not groups:
-        sys.stderr.write(f"none of the letters of {printable(topic, _MOST_TEXT)} matches\n")
+        sys.stderr.write(f"none of the letters of {printable(topic, _MAX_TEXT)} matches\n")
         return
     # Two lines each: beside one another these are wider than a terminal, and would be folded.
     table = Table(box=HORIZONTALS, show_lines=True)
@@ -130,10 +130,12 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     for group in groups:
         why = f"{group.error_class}: {group.error_message}".strip(": ")
         # Short where that is enough for the options.
-        real_topic = printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING
+        real_topic = (
+            printable(group.real_topic.removeprefix(_DEFAULT_NAMESPACE), _MAX_TEXT) or _NO_TOPIC
+        )
         row = (
             f"{group.count}\n{group.again or ''}",
-            f"{printable(group.fingerprint, _MOST_FINGERPRINT)}\n{group.sample_id}",
+            f"{printable(group.fingerprint, _MAX_FINGERPRINT)}\n{group.sample_id}",
             f"{when(group.first_ms)}\n{when(group.last_ms)}",
             f"{printable(why, 120)}\n{real_topic}",
         )
@@ -144,13 +146,13 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
 def letter_text(letter: Letter, most_bytes: int) -> str:
     """All of one letter."""
     message = letter.message
-    lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MOST_TEXT)}"]
+    lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MAX_TEXT)}"]
     lines.append(f"written      {when(letter.written_ms)}")
     if message.event_timestamp() > 0:
         lines.append(f"event time   {when(message.event_timestamp())}")
     for label, read in (("key", message.partition_key), ("ordering key", message.ordering_key)):
         try:
-            text = printable(read(), _MOST_TEXT)
+            text = printable(read(), _MAX_TEXT)
         except UnreadableError:
             text = "(raw bytes, which this transport cannot read)"
         if text:
@@ -168,8 +170,8 @@ def _block(title: str, properties: dict[str, str]) -> list[str]:
     for name, value in properties.items():
         # Only the stack has lines of its own; in any other value a line break is a trick.
         parts = value.split("\n") if name == letters.ERROR_STACK else [value]
-        lines.append(f"  {printable(name, _MOST_TEXT)} = {printable(parts[0], _MOST_TEXT)}")
-        lines += [f"      {printable(part, _MOST_TEXT)}" for part in parts[1:]]
+        lines.append(f"  {printable(name, _MAX_TEXT)} = {printable(parts[0], _MAX_TEXT)}")
+        lines += [f"      {printable(part, _MAX_TEXT)}" for part in parts[1:]]
     return lines
 
 
@@ -201,27 +203,27 @@ def _decoded(cut: bytes) -> str:
     return getincrementaldecoder("utf-8")().decode(cut)
 
 
-def somebody_watches() -> bool:
+def is_interactive() -> bool:
     """Whether a question would be read and answered."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
+async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bool:
     """Ask whether letters may go to topics that the dead-letter topic is not named after."""
     sys.stderr.write(
-        f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
+        f"Letters name topics that {printable(dead_topic, _MAX_TEXT)} is not named after; whoever "
         "published their messages may have written that. With those replayed before, there are:\n"
     )
-    for topic, number in sorted(strange.items())[:_MOST_ASKED]:
-        sys.stderr.write(f"  {number} to {printable(topic, _MOST_TEXT)}\n")
-    if len(strange) > _MOST_ASKED:
-        sys.stderr.write(f"  and {len(strange) - _MOST_ASKED} more topics\n")
+    for topic, number in sorted(other_topics.items())[:_MAX_LISTED]:
+        sys.stderr.write(f"  {number} to {printable(topic, _MAX_TEXT)}\n")
+    if len(other_topics) > _MAX_LISTED:
+        sys.stderr.write(f"  and {len(other_topics) - _MAX_LISTED} more topics\n")
     sys.stderr.write("Send them there? [y/N] ")
     sys.stderr.flush()
-    return (await _typed()).strip().lower() in ("y", "yes")
+    return (await _read_line()).strip().lower() in ("y", "yes")
 
 
-async def _typed() -> str:
+async def _read_line() -> str:
     """A line from the terminal; "" at its end."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
@@ -250,12 +252,12 @@ def report_text(report: ReplayReport) -> str:
     count = report.selected if report.dry_run else report.replayed
     lines = [f"{count} letters {verb}, {report.passed} not selected; replay {report.replay_id}"]
     for target, number in sorted(report.targets.items()):
-        lines.append(f"  {number} to {printable(target, _MOST_TEXT)}")
+        lines.append(f"  {number} to {printable(target, _MAX_TEXT)}")
     if report.at_limit:
         lines.append(f"stopped at the limit of {report.selected}: there may be more, run it again")
     if report.missing:
-        named = ", ".join(map(printable, report.missing[:_MOST_ASKED]))
-        more = len(report.missing) - _MOST_ASKED
+        named = ", ".join(map(printable, report.missing[:_MAX_LISTED]))
+        more = len(report.missing) - _MAX_LISTED
         lines.append(
             f"no letter {named}{f' and {more} more' if more > 0 else ''}: there is none, or it was "
             "replayed before"
@@ -264,10 +266,10 @@ def report_text(report: ReplayReport) -> str:
         lines.append(f"{report.refused} letters cannot be sent and stay:")
         for reason, number in report.reasons.items():
             ids = [each.letter_id for each in report.refusals if each.reason == reason]
-            dots = ", ..." if number > len(ids[:_MOST_IDS]) else ""
+            dots = ", ..." if number > len(ids[:_MAX_IDS]) else ""
             lines.append(f"  {number}: {printable(reason)}")
             if ids:
-                lines.append(f"    {', '.join(ids[:_MOST_IDS])}{dots}")
+                lines.append(f"    {', '.join(ids[:_MAX_IDS])}{dots}")
         if (rest := report.refused - sum(report.reasons.values())) > 0:
             lines.append(f"  {rest}: for other reasons")
     return "\n".join(lines) + "\n"
@@ -277,12 +279,12 @@ class ReplayProgress:
     """A line on stderr that counts, where somebody watches."""
 
     def __init__(self) -> None:
-        self._shows = sys.stderr.isatty()
+        self._shows_progress = sys.stderr.isatty()
         self.report: ReplayReport | None = None  # the running one, the same object each time
 
     def __call__(self, report: ReplayReport) -> None:
         self.report = report
-        if self._shows:
+        if self._shows_progress:
             sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
             sys.stderr.flush()
 
@@ -305,6 +307,6 @@ class ReplayProgress:
 
     def close(self) -> None:
         """Leave the line."""
-        if self._shows and self.report is not None:
+        if self._shows_progress and self.report is not None:
             sys.stderr.write("\n")
-            self._shows = False
+            self._shows_progress = False

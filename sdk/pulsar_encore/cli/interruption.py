@@ -26,7 +26,7 @@ GRACE_S: Final = 30.0
 """For work that was asked to end; Spark starts within 10 s, and stops within 3."""
 SOON_S: Final = 3.0
 """The same, once it was asked twice."""
-_ASK_S: Final = 0.5  # so often: what was asked may have begun something new before it saw that
+_ASK_INTERVAL_S: Final = 0.5  # what was asked may have begun something new before it saw that
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -79,10 +79,10 @@ def until_interrupted(
         finally:
             events.put(None)
 
-    def arrived(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         events.put(number)
 
-    before = {number: signal.signal(number, arrived) for number in _SIGNALS}
+    previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         threading.Thread(target=perform, name="work", daemon=True).start()
         number = events.get()
@@ -93,7 +93,7 @@ def until_interrupted(
             return outcome.result()
         raise InterruptedWork(number)
     finally:
-        for each, handler in before.items():
+        for each, handler in previous.items():
             # None is a handler that was not set in Python.
             signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
@@ -102,37 +102,37 @@ def _wait(
     events: SimpleQueue[int | None], ask: Callable[[], None], grace_s: float, soon_s: float
 ) -> None:
     """Until the work has ended, or its time has."""
-    over = threading.Event()
+    ended = threading.Event()
 
-    def asking() -> None:
-        while not over.is_set():
+    def ask_repeatedly() -> None:
+        while not ended.is_set():
             try:
                 ask()
             except Exception:
                 pass
-            over.wait(_ASK_S)
+            ended.wait(_ASK_INTERVAL_S)
 
     deadline = time.monotonic() + grace_s
     with _silence():
-        threading.Thread(target=asking, name="asking", daemon=True).start()
+        threading.Thread(target=ask_repeatedly, name="asking", daemon=True).start()
         try:
-            while (left := deadline - time.monotonic()) > 0:
-                if events.get(timeout=left) is None:
+            while (remaining := deadline - time.monotonic()) > 0:
+                if events.get(timeout=remaining) is None:
                     return
                 deadline = min(deadline, time.monotonic() + soon_s)
         except Empty:
             pass
         finally:
-            over.set()
+            ended.set()
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
     """What libraries log and print of calls that were cut off is nothing that failed."""
-    before = logging.root.manager.disable
+    previous = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with Path(os.devnull).open("w") as nothing, redirect_stderr(nothing):
             yield
     finally:
-        logging.disable(before)
+        logging.disable(previous)

@@ -223,17 +223,17 @@ def _content(path: str, name: str) -> str:
 
 
 def _tls(url: str, login: Login) -> ssl.SSLContext | None:
-    named = {
+    files = {
         field: getattr(login, field)
         for field in ("tls_trust_certs_file", "tls_certificate_file", "tls_private_key_file")
         if getattr(login, field)
     }
-    for field, path in named.items():
+    for field, path in files.items():
         readable_file(path, _option(field))
     if url.startswith(_PLAIN):
-        if named:
+        if files:
             raise ConfigurationError(
-                f"{_option(next(iter(named)))} is for TLS, and {url} is not: write "
+                f"{_option(next(iter(files)))} is for TLS, and {url} is not: write "
                 f"--url {_SECURE}..., with the port of TLS (6651)"
             )
         return None

@@ -37,14 +37,14 @@ app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters."
 CONSOLE: Final = "console"
 _CURSOR: Final = "encore-triage"
 _LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx2")
-_OF_SPARK: Final = ("pyspark.", "py4j.")  # modules of errors
-_CONFIGURED: Final = (
+_SPARK_MODULES: Final = ("pyspark.", "py4j.")  # modules of errors
+_CLUSTER_VARIABLES: Final = (
     *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
     "PYSPARK_GATEWAY_PORT",  # spark-submit
 )
 # An error of this package, wherever in a line Spark puts it.
-_OURS: Final = re.compile(r"\bpulsar_encore\.[\w.]+: (.+)")
-_MOST_ERROR: Final = 2000
+_OUR_ERROR: Final = re.compile(r"\bpulsar_encore\.[\w.]+: (.+)")
+_MAX_ERROR: Final = 2000
 
 Several = Annotated[list[str] | None, Parameter(negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -113,7 +113,7 @@ def triage(
         master: Spark's master, such as local[2]; spark-submit's or the configuration's when left
             out, else this machine.
     """
-    to = access(url, login)
+    cluster = access(url, login)
     selection: dict[str, Any] = {
         "fingerprints": select_fingerprint or (),
         "error_classes": select_class or (),
@@ -134,7 +134,7 @@ def triage(
         )
     if selection["since"] is not None and selection["since"] > time.time():
         raise ConfigurationError("since lies in the future: nothing died there")
-    options = {**_given(option or ()), **source_options(to, login, admin_url)}
+    options = {**_parse_options(option or ()), **source_options(cluster, login, admin_url)}
     if chart is not None:
         _check_chart(chart)
     for each in (*(topic or ()), *(real_topic or ())):
@@ -148,7 +148,7 @@ def triage(
         return _triage(
             topic or (),
             options,
-            _Outcome(json=json, chart=chart, look=checkpoint is None),
+            _Outcome(json=json, chart=chart, fail_if_empty=checkpoint is None),
             selection if replay or dry_run else None,
             master,
             subscription=subscription,
@@ -174,13 +174,13 @@ def triage(
 class _Outcome:
     """How a report is said."""
 
-    def __init__(self, *, json: bool, chart: str | None, look: bool) -> None:
+    def __init__(self, *, json: bool, chart: str | None, fail_if_empty: bool) -> None:
         self.json = json
         self.printed = False
         self.chart = chart
-        self._look = look
+        self._fail_if_empty = fail_if_empty
 
-    def say(self, spark: SparkSession, report: TriageReport) -> int:
+    def show(self, spark: SparkSession, report: TriageReport) -> int:
         """Draw, print, and give the exit code.
 
         Raises:
@@ -198,7 +198,7 @@ class _Outcome:
             write_file(spark, self.chart, chart_png(report.groups, title=names))
             if not self.json:
                 sys.stdout.write(f"drawn in {printable(self.chart)}\n")
-        if self._look and not report.letters:
+        if self._fail_if_empty and not report.letters:
             raise NoLettersError(empty_text(report))
         return 1 if report.refused else 0
 
@@ -229,7 +229,7 @@ def _triage(
     replay = None if selection is None else GroupSelection(**selection)
     plan = plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
     check_options(plan, options, given["cursor"])
-    if outcome.chart is not None and not _comes_with(plan, outcome.chart):
+    if outcome.chart is not None and not _folder_will_exist(plan, outcome.chart):
         check_file(outcome.chart, "--chart")
     for name in ("out", "checkpoint"):
         if given[name] is not None and not plan.dry_run and _is_local(given[name], master):
@@ -240,8 +240,8 @@ def _triage(
     try:
         return until_interrupted(lambda: _work(existing, master, outcome, arguments), halt.ask)
     except InterruptedWork as interrupted:
-        said = halted_text(halt.report, checkpoint=plan.streaming)
-        sys.stderr.write(f"pulsar-encore: interrupted: {said}\n")
+        summary = halted_text(halt.report, checkpoint=plan.streaming)
+        sys.stderr.write(f"pulsar-encore: interrupted: {summary}\n")
         if outcome.json and halt.report is not None and not outcome.printed:
             outcome.print(halt.report)
         return TERMINATED if interrupted.number == signal.SIGTERM else INTERRUPTED
@@ -258,7 +258,7 @@ def _work(
     try:
         spark = existing or _session(master)
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
+        if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
         sys.stderr.write(
             f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
@@ -268,9 +268,9 @@ def _work(
     try:
         if outcome.chart is not None:
             check_remote_file(spark, outcome.chart, "--chart")
-        return outcome.say(spark, triage(spark, **arguments))
+        return outcome.show(spark, triage(spark, **arguments))
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
+        if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
         sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
         return WRONG
@@ -292,13 +292,13 @@ def _check_chart(path: str) -> None:
         )
 
 
-def _comes_with(plan: TriagePlan, chart: str) -> bool:
+def _folder_will_exist(plan: TriagePlan, chart: str) -> bool:
     """Whether the chart's folder is not there yet, and the triage makes it: for the Parquet."""
     if plan.out is None or plan.dry_run or "://" in chart:
         return False
-    made = os.path.realpath(plan.out.removeprefix("file://"))
+    parquet_folder = os.path.realpath(plan.out.removeprefix("file://"))
     folder = os.path.dirname(os.path.realpath(chart))
-    return folder == made and not os.path.exists(folder)
+    return folder == parquet_folder and not os.path.exists(folder)
 
 
 def _is_local(path: str, master: str | None) -> bool:
@@ -309,10 +309,12 @@ def _is_local(path: str, master: str | None) -> bool:
     if path.startswith("file:"):
         return True
     cluster = master is not None and not master.startswith("local")
-    return not (cluster or any(name in os.environ for name in _CONFIGURED))
+    return not (cluster or any(name in os.environ for name in _CLUSTER_VARIABLES))
 
 
-def source_options(to: ClusterAccess, login: Login, admin_url: str | None = None) -> dict[str, str]:
+def source_options(
+    cluster: ClusterAccess, login: Login, admin_url: str | None = None
+) -> dict[str, str]:
     """How the source logs in where a command would.
 
     Args:
@@ -320,34 +322,34 @@ def source_options(to: ClusterAccess, login: Login, admin_url: str | None = None
         login: As it was typed. Files of TLS must be where the executors are, under these names.
         admin_url: Of the web service.
     """
-    options = {"service.url": to.url}
+    options = {"service.url": cluster.url}
     if admin_url is not None:
         options["admin.url"] = admin_url
     client = "pulsar.client."
     certificate = login.tls_certificate_file
     key = login.tls_private_key_file or certificate
-    if to.method == "token":
+    if cluster.method == "token":
         options[f"{client}authPluginClassName"] = "AuthenticationToken"
-        options[f"{client}authParams"] = f"token:{to.secret()}"
-    elif to.method == "basic":
+        options[f"{client}authParams"] = f"token:{cluster.secret()}"
+    elif cluster.method == "basic":
         options[f"{client}authPluginClassName"] = "AuthenticationBasic"
-        options[f"{client}authParams"] = to.secret()
-    elif to.method == "tls":
+        options[f"{client}authParams"] = cluster.secret()
+    elif cluster.method == "tls":
         pair = {"tlsCertFile": certificate, "tlsKeyFile": key}
         options[f"{client}authPluginClassName"] = "AuthenticationTls"
         options[f"{client}authParams"] = to_json(pair)
-    if to.tls is not None:
+    if cluster.tls is not None:
         validate = str(login.tls_validate_hostname).lower()
         options[f"{client}tlsHostnameVerificationEnable"] = validate
         if login.tls_trust_certs_file:
             options[f"{client}tlsTrustCertsFilePath"] = login.tls_trust_certs_file
-        if certificate and to.method != "tls":
+        if certificate and cluster.method != "tls":
             options[f"{client}tlsCertificateFilePath"] = certificate
             options[f"{client}tlsKeyFilePath"] = key
     return options
 
 
-def _given(pairs: Any) -> dict[str, str]:
+def _parse_options(pairs: Any) -> dict[str, str]:
     given: dict[str, str] = {}
     for each in pairs:
         name, equals, value = each.partition("=")
@@ -387,12 +389,12 @@ def said_by(error: Exception) -> str:
     """What went wrong, on one line: of an error of this package its text, not Spark's around it; of
     one of Java its class and text, not the call that raised it."""
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-    ours = [found for each in lines if (found := _OURS.search(each))]
-    of_java = [each for each in lines if each.startswith(": ")]  # as Py4J writes it
+    ours = [found for each in lines if (found := _OUR_ERROR.search(each))]
+    java_lines = [each for each in lines if each.startswith(": ")]  # as Py4J writes it
     if ours:
         text = ours[-1][1]
-    elif of_java:
-        text = of_java[-1].removeprefix(": ")
+    elif java_lines:
+        text = java_lines[-1].removeprefix(": ")
     else:
         text = next(iter(lines), type(error).__name__)
-    return printable(text, _MOST_ERROR)
+    return printable(text, _MAX_ERROR)

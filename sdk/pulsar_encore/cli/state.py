@@ -36,7 +36,7 @@ app: App = App(
 )
 
 _TIMEOUT_S: Final = 10  # somebody waits at a prompt
-_PATIENCE_S: Final = 1.0
+_NOTICE_DELAY_S: Final = 1.0
 
 Json = Annotated[bool, Parameter(negative="")]
 
@@ -124,10 +124,10 @@ def evacuate(
     report = EvacuationReport()
     chosen = {"topic": topic, "subscription": subscription, "retry_topic": retry_topic}
     # Before the cluster is asked: what is wrong with the directory is said whatever its answer.
-    waits = evacuation_plan(directory, **chosen)
-    if any(each.waiting for each in waits):
-        how = {**chosen, "text_keys": text_keys, "forget_missing": forget_missing}
-        work = _evacuate(access(url, login), directory, how, report)
+    plans = evacuation_plan(directory, **chosen)
+    if any(each.waiting for each in plans):
+        options = {**chosen, "text_keys": text_keys, "forget_missing": forget_missing}
+        work = _evacuate(access(url, login), directory, options, report)
         try:
             asyncio.run(work)
         except EvacuationStoppedError as error:
@@ -146,17 +146,17 @@ def evacuate(
 
 
 async def _evacuate(
-    to: ClusterAccess,
+    cluster: ClusterAccess,
     directory: Path,
-    how: dict[str, Any],
+    options: dict[str, Any],
     report: EvacuationReport,
 ) -> None:
     logging.getLogger("pulsar_encore").addHandler(logging.NullHandler())  # errors are said
-    await probe(to, None, timeout_s=_TIMEOUT_S)
+    await probe(cluster, None, timeout_s=_TIMEOUT_S)
     progress = output.EvacuationProgress(report)
     # The stock library acks no part of a batch that it was not sent.
     async with Client(
-        to.url, operation_timeout_seconds=_TIMEOUT_S, transport="native", **to.keywords
+        cluster.url, operation_timeout_seconds=_TIMEOUT_S, transport="native", **cluster.keywords
     ) as client:
         moving = asyncio.ensure_future(
             evacuate_state(
@@ -164,7 +164,7 @@ async def _evacuate(
                 directory,
                 report=report,
                 on_progress=progress,
-                **how,
+                **options,
             )
         )
         try:
@@ -172,7 +172,7 @@ async def _evacuate(
         except asyncio.CancelledError:
             # It waits for what is under way; where the broker is away, somebody should know.
             moving.cancel()
-            if not (await asyncio.wait([moving], timeout=_PATIENCE_S))[0]:
+            if not (await asyncio.wait([moving], timeout=_NOTICE_DELAY_S))[0]:
                 progress.waiting()
             await asyncio.wait([moving])
             if not moving.cancelled():

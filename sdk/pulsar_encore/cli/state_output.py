@@ -13,8 +13,8 @@ from ..deadletters import printable
 from ..evacuation import EvacuationReport, NotMoved, TopicPlan
 from ..evacuation.state_inspection import StateFound, WaitingMessage
 
-_MOST_TEXT: Final = 500
-_MOST_IDS: Final = 5  # named for each reason
+_MAX_TEXT: Final = 500
+_MAX_IDS: Final = 5  # named for each reason
 
 
 def when(ms: int | None) -> str:
@@ -65,7 +65,7 @@ def found_json(found: StateFound) -> str:
 
 def found_text(found: StateFound) -> str:
     """What there is."""
-    lines = [f"state      {printable(found.path, _MOST_TEXT)}", f"owner      {_owner(found)}"]
+    lines = [f"state      {printable(found.path, _MAX_TEXT)}", f"owner      {_owner(found)}"]
     lines.append(f"waiting    {found.waiting}")
     lines.append(f"records    {found.records} entries")
     if found.unreadable:
@@ -90,8 +90,8 @@ def _owner(found: StateFound) -> str:
 
 
 def _source(topic: str, subscription: str, consumer: str) -> str:
-    parts = [printable(topic, _MOST_TEXT), printable(subscription, _MOST_TEXT)]
-    return "  ".join([*parts, printable(consumer, _MOST_TEXT)] if consumer else parts)
+    parts = [printable(topic, _MAX_TEXT), printable(subscription, _MAX_TEXT)]
+    return "  ".join([*parts, printable(consumer, _MAX_TEXT)] if consumer else parts)
 
 
 def plan_json(plan: Sequence[TopicPlan]) -> str:
@@ -113,7 +113,7 @@ def plan_text(plan: Sequence[TopicPlan]) -> str:
                 f"  {each.waiting} of {_source(each.topic, each.subscription, each.consumer)}, due "
                 f"{when(each.earliest_ms)} to {when(each.latest_ms)}"
             )
-            lines.append(f"    to {printable(each.retry_topic, _MOST_TEXT)}")
+            lines.append(f"    to {printable(each.retry_topic, _MAX_TEXT)}")
     return "\n".join(lines) + "\n"
 
 
@@ -126,24 +126,24 @@ def report_text(report: EvacuationReport) -> str:
     """What an evacuation did."""
     lines = [f"{report.moved} of {report.waiting} messages moved, {report.left} left"]
     for target, number in sorted(report.targets.items()):
-        lines.append(f"  {number} to {printable(target, _MOST_TEXT)}")
+        lines.append(f"  {number} to {printable(target, _MAX_TEXT)}")
     if report.gone:
         lines.append(f"{report.gone} messages are in their topic no more; nothing waits for them")
         for reason in dict.fromkeys(each.reason for each in report.missing):
-            lines += _named(reason, report.missing)
+            lines += _reason_lines(reason, report.missing)
     if report.refused:
         lines.append(f"{report.refused} messages cannot be moved and stay:")
         for reason, number in report.reasons.items():
             lines.append(f"  {number}: {printable(reason)}")
-            lines += _named(reason, report.refusals)[1:]
+            lines += _reason_lines(reason, report.refusals)[1:]
     return "\n".join(lines) + "\n"
 
 
-def _named(reason: str, among: Sequence[NotMoved]) -> list[str]:
+def _reason_lines(reason: str, among: Sequence[NotMoved]) -> list[str]:
     chosen = [each for each in among if each.reason == reason]
-    dots = ", ..." if len(chosen) > _MOST_IDS else ""
-    ids = ", ".join(f"{each.message_id}" for each in chosen[:_MOST_IDS])
-    topics = ", ".join(sorted({printable(each.topic, _MOST_TEXT) for each in chosen[:_MOST_IDS]}))
+    dots = ", ..." if len(chosen) > _MAX_IDS else ""
+    ids = ", ".join(f"{each.message_id}" for each in chosen[:_MAX_IDS])
+    topics = ", ".join(sorted({printable(each.topic, _MAX_TEXT) for each in chosen[:_MAX_IDS]}))
     return [f"  {printable(reason)}:", f"    {ids}{dots} of {topics}"] if chosen else []
 
 
@@ -164,13 +164,13 @@ class EvacuationProgress:
     """
 
     def __init__(self, report: EvacuationReport) -> None:
-        self._shows = sys.stderr.isatty()
-        self._begun = False
+        self._shows_progress = sys.stderr.isatty()
+        self._has_output = False
         self._report = report
 
     def __call__(self, report: EvacuationReport) -> None:
-        if self._shows:
-            self._begun = True
+        if self._shows_progress:
+            self._has_output = True
             sys.stderr.write(f"\r{report.moved} of {report.waiting} moved")
             sys.stderr.flush()
 
@@ -193,6 +193,6 @@ class EvacuationProgress:
 
     def close(self) -> None:
         """Leave the line."""
-        if self._begun:
+        if self._has_output:
             sys.stderr.write("\n")
-        self._shows = self._begun = False
+        self._shows_progress = self._has_output = False

@@ -178,25 +178,25 @@ async def poison_message(url: str, topic: str, *, most: int) -> Figures:
         await client.create_reader(f"{topic}-DLQ", MessageId.earliest) as reader,
     ):
         await producer.send(PAYLOAD, {"order": "7"}, event_timestamp=1000)
-        looks = 0
-        while looks <= most:
+        deliveries = 0
+        while deliveries <= most:
             message = await consumer.receive()
             error = ValueError("no such order")
             await consumer.negative_acknowledge(message, delay=0.1, error=error)
-            looks += 1
+            deliveries += 1
         letter = await reader.read_next()
-        why = len(letter.properties().keys() & letters.EVIDENCE)
-        kept = letter.event_timestamp() == 1000
+        evidence_count = len(letter.properties().keys() & letters.EVIDENCE)
+        has_event_time = letter.event_timestamp() == 1000
         await DeadLetters(client, f"{topic}-DLQ").replay(Selection(real_topics=[topic]))
         message = await consumer.receive()
-        home = message.properties().get(letters.REPLAY_ID) is not None
+        replayed = message.properties().get(letters.REPLAY_ID) is not None
         await consumer.acknowledge(message)
         attempt = message.redelivery_count() + 1
         return {
-            "looks": looks,
-            "why": why,
-            "event_time": kept,
-            "home": home,
+            "deliveries": deliveries,
+            "evidence": evidence_count,
+            "event_time": has_event_time,
+            "replayed": replayed,
             "attempt": attempt,
         }
 

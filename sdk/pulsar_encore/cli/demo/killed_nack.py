@@ -18,7 +18,7 @@ from .workload import Figures
 
 DELAY_S: Final = 3.0
 _WITHIN_S: Final = 40.0
-BARE: Final = "native without"
+WITHOUT_STATE: Final = "native without"
 
 
 def killed_after(work: Callable[[], object]) -> None:
@@ -34,11 +34,11 @@ def killed_after(work: Callable[[], object]) -> None:
     if process == 0:
         _die_after(work, writing)
     os.close(writing)
-    said = os.read(reading, 1)
+    done = os.read(reading, 1)
     os.close(reading)
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
-    if not said:
+    if not done:
         raise RuntimeError("the process that was to be killed ended by itself")
 
 
@@ -58,9 +58,9 @@ async def _measure(run: MeasuredRun) -> Outcomes:
         )
         return asyncio.ensure_future(attempt(work))
 
-    asked = {label: one(*side, side[0] != "stock") for label, side in SIDES.items()}
-    asked[BARE] = one("encore", "native", False)
-    return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))  # type: ignore[arg-type]
+    pending = {label: one(*side, side[0] != "stock") for label, side in SIDES.items()}
+    pending[WITHOUT_STATE] = one("encore", "native", False)
+    return dict(zip(pending, await asyncio.gather(*pending.values()), strict=True))  # type: ignore[arg-type]
 
 
 def _cell(figures: Figures) -> str:
@@ -74,10 +74,10 @@ def _stock(figures: Mapping[str, Figures]) -> str:
 
 
 def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    kept = f"with a state {_cell(figures[label])}"
+    with_state = f"with a state {_cell(figures[label])}"
     if label != "native":
-        return kept
-    return f"{kept}; without {_cell(figures[BARE])}"
+        return with_state
+    return f"{with_state}; without {_cell(figures[WITHOUT_STATE])}"
 
 
 def _missing() -> str | None:
@@ -89,7 +89,7 @@ SCENARIO = Scenario(
         f"A message is nacked for {DELAY_S:g} s, its process killed (SIGKILL) and started again: "
         "when does it come?"
     ),
-    labels=(*SIDES, BARE),
+    labels=(*SIDES, WITHOUT_STATE),
     measure=_measure,
     stock=_stock,
     ours=_ours,

@@ -17,7 +17,7 @@ from .workload import Figures
 COUNT: Final = 1_000_000
 BATCHES: Final = 5
 _WITHIN_S: Final = 180.0
-_GONE_S: Final = 10.0
+_REMOVE_TIMEOUT_S: Final = 10.0
 
 
 async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
@@ -39,7 +39,7 @@ async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
 
 def _remove(folder: Path) -> None:
     """Again until it stays away: a JVM that was just killed may write a moment longer."""
-    deadline = time.monotonic() + _GONE_S
+    deadline = time.monotonic() + _REMOVE_TIMEOUT_S
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.1)

@@ -75,7 +75,7 @@ async def measure(
         start_new_session=True,  # an interrupt at the terminal ends the parent, which ends this
     )
     try:
-        out, problems = await asyncio.wait_for(process.communicate(), within_s)
+        out, errors = await asyncio.wait_for(process.communicate(), within_s)
     except TimeoutError:
         raise MeasurementError(f"no result in {within_s:g} s", lost=True) from None
     finally:
@@ -84,7 +84,7 @@ async def measure(
             await process.wait()
     last = out.decode(errors="replace").strip().rpartition("\n")[2]
     if process.returncode != 0 or not last.startswith("{"):
-        text = problems.decode(errors="replace").strip().rpartition("\n")[2]
+        text = errors.decode(errors="replace").strip().rpartition("\n")[2]
         code = process.returncode or 0
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         raise MeasurementError(text or f"the process ended {how}", lost=code < 0)
@@ -107,9 +107,9 @@ def main(arguments: list[str]) -> int:
     parameters = json.loads(rest)
     if given := parameters.pop("login", None):
         login = Login(**given)
-        to = access(url, login)
-        LOGIN.update(to.keywords)
-        LOGIN_OPTIONS.update(source_options(to, login))
+        cluster = access(url, login)
+        LOGIN.update(cluster.keywords)
+        LOGIN_OPTIONS.update(source_options(cluster, login))
     result = getattr(_side(side), name)(url, topic, **parameters)
     figures = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
     sys.stdout.write(f"\n{json.dumps(figures)}\n")

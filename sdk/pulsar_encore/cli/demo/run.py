@@ -85,8 +85,8 @@ def run_demo(
     """
     console = console or wide_console()
     clock = Stopwatch()
-    lacks = {each.title: each.missing() for each in scenarios}
-    scenarios = [each for each in scenarios if lacks[each.title] is None]
+    missing_by_title = {each.title: each.missing() for each in scenarios}
+    scenarios = [each for each in scenarios if missing_by_title[each.title] is None]
     with ExitStack() as stack:
         where = url or stack.enter_context(broker_process())
         kind = "the broker you named" if url else "a development broker in another process"
@@ -97,7 +97,7 @@ def run_demo(
     missing = [row for row in rows if row.missing]
     for row in missing:
         console.print(f"Not measured ({', '.join(row.missing)}): {row.title}", style="bold red")
-    for title, what in lacks.items():
+    for title, what in missing_by_title.items():
         if what is not None:
             console.print(Text(f"Left out: {title} It needs {what}."))
     console.print(f"Every figure above was measured in this run, which took {clock():.0f} s.")
@@ -124,10 +124,10 @@ async def _measure_all(
             task = progress.add_task(scenario.title, total=scenario.seconds)
             ticking = asyncio.ensure_future(_tick(progress, task))
             try:
-                tries: list[str] = []
-                row = row_of(scenario, await scenario.measure(runner(tries)))
-                if tries:
-                    row = replace(row, stock="\n".join((row.stock, *dict.fromkeys(tries))))
+                retries: list[str] = []
+                row = row_of(scenario, await scenario.measure(runner(retries)))
+                if retries:
+                    row = replace(row, stock="\n".join((row.stock, *dict.fromkeys(retries))))
                 rows[scenario.title] = row
             finally:
                 ticking.cancel()
@@ -146,7 +146,7 @@ async def _tick(progress: Progress, task: Any) -> None:
         progress.advance(task, 0.1)
 
 
-def _runner(url: str, login: Login | None, tries: list[str]) -> MeasuredRun:
+def _runner(url: str, login: Login | None, retries: list[str]) -> MeasuredRun:
     """Measures on `url`. Stock aborts its process now and then, and is given a second try.
 
     Args:
@@ -179,7 +179,7 @@ def _runner(url: str, login: Login | None, tries: list[str]) -> MeasuredRun:
         except MeasurementError as error:
             if side != "stock" or not error.lost:
                 raise
-            tries.append(f"(in two tries; the first: {error})")
+            retries.append(f"(in two tries; the first: {error})")
         return await once()
 
     return run

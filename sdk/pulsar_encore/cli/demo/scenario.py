@@ -113,9 +113,9 @@ def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
     )
 
 
-def _cell(tell: Callable[[], str], outcomes: Outcomes) -> str:
+def _cell(render: Callable[[], str], outcomes: Outcomes) -> str:
     try:
-        return tell()
+        return render()
     except KeyError as error:
         return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
 

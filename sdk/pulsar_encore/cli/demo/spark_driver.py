@@ -42,13 +42,15 @@ def stream(folder: str, options: dict[str, str], *, all_stored: bool) -> None:
     Raises:
         pyspark.errors.PySparkException: The query failed.
     """
-    here = Path(folder)
-    reader: Any = _session(here).readStream.format("pulsar").options(**options)
+    folder_path = Path(folder)
+    reader: Any = _session(folder_path).readStream.format("pulsar").options(**options)
     writer: Any = reader.load().writeStream.format("parquet")
     if all_stored:
         writer = writer.trigger(availableNow=True)
-    checkpoint = str(here / "checkpoint")
-    writer.option("checkpointLocation", checkpoint).start(str(here / "rows")).awaitTermination()
+    checkpoint = str(folder_path / "checkpoint")
+    writer.option("checkpointLocation", checkpoint).start(
+        str(folder_path / "rows")
+    ).awaitTermination()
 
 
 def _session(folder: Path) -> SparkSession:

@@ -42,17 +42,17 @@ def _python() -> str | None:
 def _java() -> str | None:
     """Asks the Java that Spark's scripts would take."""
     wanted = f"Java {JAVA} or later"
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    java_home = os.environ.get("JAVA_HOME")
+    java = str(Path(java_home, "bin", "java")) if java_home else shutil.which("java")
     if java is None:
         return f"{wanted}: set JAVA_HOME, or put java on the PATH"
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, errors="replace", timeout=ASK_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return f"{wanted}, and {java} does not run"
-    found = _VERSION.search(asked.stderr + asked.stdout)
-    if asked.returncode != 0 or found is None:
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode != 0 or found is None:
         return f"{wanted}, and {java} does not say what it is"
     return None if int(found[1]) >= JAVA else f"{wanted}, and {java} is Java {found[1]}"

@@ -27,10 +27,10 @@ from .workload import LOGIN, LOGIN_OPTIONS, NUMBER_DIGITS, PAYLOAD, Figures, Sto
 
 _MODULE: Final = "pulsar_encore.cli.demo.spark_driver"
 _BATCH: Final = 1000
-_AT_ONCE: Final = 10 * _BATCH
-_LOOK_S: Final = 0.05
+_MAX_PENDING: Final = 10 * _BATCH
+_POLL_S: Final = 0.05
 #: What would send the job to another Spark or cluster than the one that comes with PySpark.
-_ELSEWHERE: Final = (
+_SPARK_ENVIRONMENT: Final = (
     "HADOOP_CONF_DIR",
     "PYSPARK_DRIVER_PYTHON",
     "PYSPARK_GATEWAY_PORT",
@@ -64,8 +64,8 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
     Raises:
         MeasurementError: A driver failed, or was not killed midway.
     """
-    here = Path(folder)
-    result = Result(here / "rows")
+    folder_path = Path(folder)
+    result = Result(folder_path / "rows")
     options = {
         **LOGIN_OPTIONS,
         "service.url": url,
@@ -79,14 +79,14 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
         # Keeps what is acked, which a query that begins again reads again.
         keep = await client.subscribe(topic, "keep", initial_position=InitialPosition.Earliest)
         await keep.close()
-        async with _driver(here, options, all_stored=False) as ending:
+        async with _driver(folder_path, options, all_stored=False) as driver_end:
             sending = asyncio.ensure_future(_send(client, topic, count))
             try:
-                while not (result.under_way() and result.rows() * 4 >= count):
-                    for each in (ending, sending):
+                while not (result.has_uncommitted_files() and result.rows() * 4 >= count):
+                    for each in (driver_end, sending):
                         if each.done():
                             each.result()
-                    await asyncio.wait([ending], timeout=_LOOK_S)
+                    await asyncio.wait([driver_end], timeout=_POLL_S)
             except BaseException:
                 sending.cancel()
                 raise
@@ -94,21 +94,23 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
     committed = result.rows()
     if not 0 < committed < count:
         raise MeasurementError(f"killed when {committed:,} of {count:,} rows were committed")
-    restarted = await _again(here, options, result, count)
+    restarted = await _restart(folder_path, options, result, count)
     return {"count": count, "committed": committed, **restarted, **result.numbers()}
 
 
-async def _again(here: Path, options: Mapping[str, str], result: Result, count: int) -> Figures:
+async def _restart(
+    folder_path: Path, options: Mapping[str, str], result: Result, count: int
+) -> Figures:
     committed = result.rows()
     clock = Stopwatch()
-    async with _driver(here, options, all_stored=True) as ending:
-        while (first := result.rows()) == committed and not ending.done():
-            await asyncio.wait([ending], timeout=_LOOK_S)
+    async with _driver(folder_path, options, all_stored=True) as driver_end:
+        while (first := result.rows()) == committed and not driver_end.done():
+            await asyncio.wait([driver_end], timeout=_POLL_S)
         first_s = clock()
-        while result.rows() < count and not ending.done():
-            await asyncio.wait([ending], timeout=_LOOK_S)
+        while result.rows() < count and not driver_end.done():
+            await asyncio.wait([driver_end], timeout=_POLL_S)
         rest_s = clock() - first_s
-        await ending  # all that was stored, which may be more
+        await driver_end  # all that was stored, which may be more
     return {"first_s": first_s, "per_s": (count - first) / rest_s if first < count else None}
 
 
@@ -125,7 +127,7 @@ class Result:
             self._rows[name] = pyarrow.parquet.read_metadata(self._folder / name).num_rows
         return sum(self._rows.values())
 
-    def under_way(self) -> bool:
+    def has_uncommitted_files(self) -> bool:
         """Whether there are files that are not committed."""
         files = {each.name for each in self._folder.glob("*.parquet")}
         return bool(files - self._committed())
@@ -154,26 +156,26 @@ class Result:
 
 @asynccontextmanager
 async def _driver(
-    here: Path, options: Mapping[str, str], *, all_stored: bool
+    folder_path: Path, options: Mapping[str, str], *, all_stored: bool
 ) -> AsyncIterator[asyncio.Future[None]]:
     """Start a driver; gives the end of its stream, and kills it with its JVM at the end."""
-    with (here / "log").open("ab") as log:
+    with (folder_path / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", _MODULE),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            env=_environment(here),
+            env=_environment(folder_path),
             start_new_session=True,  # a group, which is killed at once
         )
     assert process.stdin is not None
-    arguments = {"folder": str(here), "options": options, "all_stored": all_stored}
+    arguments = {"folder": str(folder_path), "options": options, "all_stored": all_stored}
     process.stdin.write(f"{json.dumps(arguments)}\n".encode())
-    ending = asyncio.ensure_future(_end(process))
+    driver_end = asyncio.ensure_future(_end(process))
     try:
-        yield ending
+        yield driver_end
     finally:
-        ending.cancel()
+        driver_end.cancel()
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -188,18 +190,20 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         raise MeasurementError(error)
 
 
-def _environment(here: Path) -> dict[str, str]:
+def _environment(folder_path: Path) -> dict[str, str]:
     """Of the driver, whose workers are to run this interpreter and find this package."""
-    mine = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in _SPARK_ENVIRONMENT
+    }
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
-        **mine,
+        **inherited,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_AUTH_SOCKET_TIMEOUT": "120",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "TMPDIR": str(here),
+        "TMPDIR": str(folder_path),
     }
 
 
@@ -212,9 +216,9 @@ async def _send(client: Client, topic: str, count: int) -> None:
         batching_max_messages=_BATCH,
         batching_max_allowed_size_in_bytes=1 << 20,
         batching_max_publish_delay_ms=1000,
-        max_pending_messages=2 * _AT_ONCE,
+        max_pending_messages=2 * _MAX_PENDING,
     ) as producer:
-        for start in range(0, count, _AT_ONCE):
-            for number in range(start, min(count, start + _AT_ONCE)):
+        for start in range(0, count, _MAX_PENDING):
+            for number in range(start, min(count, start + _MAX_PENDING)):
                 producer.send_async(b"%0*d" % (NUMBER_DIGITS, number) + padding, None)
             await producer.flush()

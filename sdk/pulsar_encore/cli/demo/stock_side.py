@@ -224,14 +224,18 @@ def poison_message(url: str, topic: str, *, most: int) -> Figures:
             **_SHARED,
         )
         client.create_producer(topic).send(PAYLOAD, {"order": "7"}, event_timestamp=1000)
-        looks = 0
-        while looks <= most:
+        deliveries = 0
+        while deliveries <= most:
             consumer.negative_acknowledge(consumer.receive())
-            looks += 1
+            deliveries += 1
         letter = client.subscribe(f"{topic}-DLQ", SUBSCRIPTION, **_SHARED).receive()
         back = {"order", "REAL_TOPIC", "ORIGIN_MESSAGE_ID"}
-        why = len(letter.properties().keys() - back)
-        return {"looks": looks, "why": why, "event_time": letter.event_timestamp() == 1000}
+        evidence_count = len(letter.properties().keys() - back)
+        return {
+            "deliveries": deliveries,
+            "evidence": evidence_count,
+            "event_time": letter.event_timestamp() == 1000,
+        }
 
 
 async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: str) -> Figures:
