@@ -125,7 +125,7 @@ def script(path: Path, body: str) -> None:
         ('openjdk version "25-ea" 2025-09-16', None),
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
         ('java version "1.8.0_402"', "is Java 8"),
-        ("no such thing", "does not say what it is"),
+        ("no such thing", "does not print its version"),
     ],
 )
 def test_which_java_it_is(java: Path, says: str, missing: str | None) -> None:
@@ -162,7 +162,7 @@ def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
 def test_a_library_that_is_not_installed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    said = f'{library}, which is not here: pip install "pulsar-encore[spark]"'
+    said = f'{library}, which is not installed: pip install "pulsar-encore[spark]"'
     assert spark_here.missing() == said
 
 

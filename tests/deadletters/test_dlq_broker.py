@@ -112,7 +112,7 @@ async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_awa
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         line = await asyncio.wait_for(process.stderr.readline(), 10)
-        assert line.startswith(b"interrupted, and waiting for the letters under way")
+        assert line.startswith(b"interrupted: waiting for letters in flight")
     finally:
         process.kill()
         await process.communicate()
@@ -476,7 +476,7 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
         ):
             code, out, problems = await with_login(broker, *options, **environment)
             assert (code, out) == (2, "")
-            assert "does not let this login in" in problems
+            assert "refuses this login" in problems
             assert change in problems
             assert problems.count("\n") == 1
             assert "not-the-token" not in problems
@@ -536,5 +536,5 @@ async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread
         assert ours["evidence"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
     row = row_of(poison_message.SCENARIO, outcomes)
     assert row.missing == ()
-    assert "at home at attempt 1" in row.encore
-    assert "at home at attempt 1" in row.native
+    assert "received at attempt 1" in row.encore
+    assert "received at attempt 1" in row.native

@@ -1,9 +1,7 @@
-"""`pulsar-encore dlq`: list, show and replay the letters of a dead-letter topic.
+"""`pulsar-encore dlq`: list, show and replay the letters of a dead letter topic.
 
-Owns how letters are asked for and printed; what happens is `pulsar_encore.deadletters`'. Texts of
-letters are strangers' texts and are printed escaped. `ls` and `show` change nothing; `replay`
-without a choice of letters wants `--all`, so that a forgotten option sends nothing. A topic without
-a letter, or that is not there, ends with exit code 3.
+The texts of letters are not trusted and are printed escaped. `ls` and `show` change nothing.
+`replay` without a selection needs `--all`, so that a forgotten option sends nothing.
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
 
-app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
+app: App = App(name="dlq", help="Dead letters: list, show and replay them.")
 
 _BYTES: Final = 2000
 _NOTICE_DELAY_S: Final = 1.0
-_TIMEOUT_S: Final = 10  # somebody waits at a prompt
+_TIMEOUT_S: Final = 10  # a user waits at the prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -68,21 +66,21 @@ def ls(
     until: str | None = None,
     json: Json = False,
 ) -> int:
-    """Count the letters by fingerprint and by the topic they died on.
+    """Count the letters by fingerprint and by the topic where they failed.
 
-    "again" says how many of them had been replayed before and died again. Exit code 3:
-    the topic holds no letters at all, or there is none of that name. Nothing is made by asking.
+    "again" counts letters that were replayed before and failed again. Exit code 3: the topic has no
+    letters or does not exist. This command never creates a topic.
 
     Args:
-        topic: The dead-letter topic.
-        url: The service URL of its cluster.
+        topic: The dead letter topic.
+        url: The service URL of the cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
-        real_topic: Only letters that died on these topics. May be repeated.
-        since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
-        until: Only letters written before.
-        json: Print a JSON list instead of a table. An item has fingerprint, real_topic, count,
-            again, first_ms, last_ms, error_class, error_message, sample_id; the list is empty where
-            there are no letters.
+        real_topic: Only letters that failed on these topics. May be repeated.
+        since: Only letters written since then: 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before then.
+        json: Print a JSON list instead of a table, empty without letters. Its items have
+            fingerprint, real_topic, count, again, first_ms, last_ms, error_class, error_message,
+            sample_id.
     """
     selection = _selection(fingerprint, real_topic, since, until, None)
 
@@ -115,17 +113,17 @@ def show(
     bytes: int | None = None,
     json: Json = False,
 ) -> int:
-    """Print one letter: payload, keys, properties and the evidence of its end.
+    """Print one letter: payload, keys, properties and the evidence of its failure.
 
     Args:
-        topic: The dead-letter topic.
-        which: Its id as `ls` shows it, or a fingerprint for the last letter that has it.
-        url: The service URL of its cluster.
-        bytes: Print so much of the payload. [default: 2000, with --json all of it]
+        topic: The dead letter topic.
+        which: A letter id as `ls` shows it, or a fingerprint for the last letter that has it.
+        url: The service URL of the cluster.
+        bytes: Maximum payload bytes to print. [default: 2000, with --json no limit]
         json: Print a JSON object instead. It has id, topic, real_topic, written_ms, event_ms, key,
             ordering_key, fingerprint, error_class, error_message, replay_id, evidence, properties,
-            payload, payload_encoding ("text" or "base64", null where there is no payload),
-            payload_bytes, payload_truncated, encrypted.
+            payload, payload_encoding ("text" or "base64", null without payload), payload_bytes,
+            payload_truncated, encrypted.
     """
     if which is None:
         raise ConfigurationError(
@@ -164,35 +162,35 @@ def replay(
     subscription: str = SUBSCRIPTION,
     json: Json = False,
 ) -> int:
-    """Send letters back to the topics they died on; what is persisted there is acked here.
+    """Send letters back to the topics where they failed, and ack each one when its copy is stored.
 
-    A letter that names another topic than the dead-letter topic is named after is sent there when
-    --real-topic names that topic too, or when somebody at the terminal says yes.
+    A letter may name another topic than the dead letter topic is named after. It is sent there only
+    if --real-topic lists that topic, or if the user confirms it at the terminal.
 
-    Run it again after an interruption: what was acked is not sent again. After a kill, letters of
-    the last tenth of a second may be sent twice; both carry the same ENCORE_REPLAYED_FROM.
+    After an interruption run the command again: acked letters are not sent again. After a kill,
+    letters of the last 0.1 s may be sent twice; both copies carry the same ENCORE_REPLAYED_FROM.
 
     Args:
-        topic: The dead-letter topic.
-        url: The service URL of its cluster.
+        topic: The dead letter topic.
+        url: The service URL of the cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
-        real_topic: Only letters that died on these topics. May be repeated.
-        since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
-        until: Only letters written before.
+        real_topic: Only letters that failed on these topics. May be repeated.
+        since: Only letters written since then: 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before then.
         id: Only these letters. May be repeated.
-        all: Every letter, where nothing of the above is given.
-        dry_run: Count, send nothing, and leave no subscription behind. What was replayed before
-            is counted too: only the subscription of a replay knows that.
-        rate: Most letters a second.
-        limit: Stop after so many letters; says so when there may be more.
+        all: Every letter, if no other selection is given.
+        dry_run: Count letters and send nothing. No subscription is created, so letters that were
+            replayed before are counted too.
+        rate: Maximum letters per second.
+        limit: Stop after this many letters, and say if there may be more.
         keep_counters: Keep attempt counts and evidence on the messages.
-        replay_id: Written on every message; made up when left out.
-        target: Send them all to this topic instead.
-        text_keys: The letters' keys are text, also where they read as base64 of bytes.
-        subscription: Remembers what was replayed; another name starts anew.
-        json: Print the report as a JSON object, also of a replay that was stopped. It has
-            replay_id, dry_run, selected, replayed, passed, targets, refused, refusals (the first
-            100, each with letter_id and reason), reasons, reached_end, at_limit, missing, doubtful.
+        replay_id: Written on every message. [default: generated]
+        target: Send all letters to this topic instead.
+        text_keys: Letter keys are text, even if they look like base64.
+        subscription: Remembers which letters were replayed. Another name replays all letters again.
+        json: Print the report as a JSON object, even of an interrupted replay. It has replay_id,
+            dry_run, selected, replayed, passed, targets, refused, refusals (the first 100, each
+            with letter_id and reason), reasons, reached_end, at_limit, missing, doubtful.
     """
     selection = _selection(fingerprint, real_topic, since, until, id)
     if selection.everything != all:
@@ -221,13 +219,15 @@ def replay(
         try:
             return await asyncio.shield(replaying)
         except asyncio.CancelledError:
-            # It waits for what is under way; where the broker is away, somebody should know.
+            # The replay waits for copies in flight. If the broker is down that takes long: tell the
+            # user.
             replaying.cancel()
             if not (await asyncio.wait([replaying], timeout=_NOTICE_DELAY_S))[0]:
                 progress.waiting()
             await asyncio.wait([replaying])
             if not replaying.cancelled():
-                replaying.exception()  # seen: the interruption is what is said
+                # marks the exception as retrieved; the interruption is reported instead
+                replaying.exception()
             progress.interrupted()
             raise
         finally:
@@ -262,11 +262,11 @@ def _run(
             except TransportError as error:
                 if error.result not in _UNREACHABLE or not client.answered:
                     raise
-                # The engine's advice names options that this command does not have.
+                # The transport's advice names options that this command does not have.
                 raise named(
                     error.result,
-                    f"no answer any more from {cluster.url}: check that the broker is still up, "
-                    "and that the address it gives its clients can be reached from here "
+                    f"{cluster.url} no longer answers: check that the broker is still up, "
+                    "and that the address that it gives its clients can be reached from here "
                     f"({error.result})",
                 ) from error
 
@@ -274,7 +274,7 @@ def _run(
 
 
 class _ProbingClient(Client):
-    """A client that makes no topic by asking for the one it is used for."""
+    """A client that checks first that its topic exists, because using it could create it."""
 
     def __init__(self, cluster: ClusterAccess) -> None:
         super().__init__(
@@ -294,7 +294,7 @@ class _ProbingClient(Client):
 
 
 async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Selection:
-    """The selection, with the topics in it that letters name and somebody agrees to."""
+    """Return the selection, with the other topics that letters name if the user confirms them."""
     known, other_topics = set(selection.real_topics), Counter[str]()
     own_topics: set[str] = set()
     async with aclosing(dead.letters(selection)) as scan:
@@ -324,13 +324,13 @@ def _selection(
 
 
 def moment(text: str | None, name: str) -> float | None:
-    """A time as typed: so long ago, or a date and time, local unless it has an offset.
+    """Parse a time: a duration before now, or a date and time, local unless it has an offset.
 
     Returns:
         Seconds since the epoch.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: if the text is neither.
     """
     if text is None:
         return None

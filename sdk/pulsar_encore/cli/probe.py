@@ -1,9 +1,8 @@
-"""One connection before the client's: is the cluster there, are we let in, has it the topic?
+"""Check the cluster, the login and the topic over one connection, before the client connects.
 
-Owns `probe`. The client cannot ask for a topic without making it where brokers make topics by
-themselves, takes a refused login for a lost connection, and tries again until its time is up. Here
-the broker is asked not to make anything, and what it says is the error. Refuses to do more: what
-comes after is the client's.
+The client cannot ask for a topic without creating it if topic auto-creation is on. It also takes a
+refused login for a lost connection, and retries until its time is up. The probe asks the broker not
+to create the topic, and reports the broker's answer as the error.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _RETRY_DELAY_S: Final = 0.3
 _RETRYABLE: Final = frozenset({"MetadataError", "ServiceNotReady", "TooManyRequests"})
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 _HOST_MISMATCH: Final = frozenset({62, 64})  # OpenSSL's X509_V_ERR_*_MISMATCH: host, IP address
-_EXPIRED: Final = frozenset({9, 10})  # not yet valid, not valid any more
+_EXPIRED: Final = frozenset({9, 10})  # not yet valid, expired
 
 
 async def probe(access: ClusterAccess, topic: str | None, *, timeout_s: float) -> None:
-    """Connect, log in, and ask for a topic without making it.
+    """Connect, log in, and ask for a topic without creating it.
 
     Args:
-        topic: Full name; None asks for none.
-        timeout_s: Longest wait in s, trying again included.
+        topic: Full name; None asks for no topic.
+        timeout_s: Maximum time in s, with retries.
 
     Raises:
-        TransportError: With what to change. `result` is TopicNotFound where the cluster has no such
-            topic. A broker from before Pulsar 3.0.6 cannot tell: there it passes.
+        TransportError: with the remedy in its text. `result` is TopicNotFound if the topic does not
+            exist. A broker before Pulsar 3.0.6 cannot tell, and passes.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
@@ -56,22 +55,23 @@ async def probe(access: ClusterAccess, topic: str | None, *, timeout_s: float) -
 
 
 async def _first_host(access: ClusterAccess, topic: str | None) -> None:
-    """The first that can be connected to; the client takes them in turn as well."""
+    """Probe the first host that accepts a connection; the client tries them in turn, too."""
     problem: TransportError | None = None
     for host, port in access.hosts:
         try:
             reader, writer = await asyncio.open_connection(
                 host, port, ssl=access.tls, server_hostname=host if access.tls else None
             )
-        except (OSError, UnicodeError) as error:  # TLS's are OSErrors; a host can be no name at all
+        # TLS errors are OSErrors; an invalid host name is a UnicodeError
+        except (OSError, UnicodeError) as error:
             problem = _not_connected(access, host, port, error)
             problem.__cause__ = error
             continue
         try:
             return await _ProbeConnection(access, f"{host}:{port}", reader, writer).run(topic)
         finally:
-            writer.transport.abort()  # nothing is on its way, and nobody waits for a goodbye
-    assert problem is not None  # there is a host in every URL
+            writer.transport.abort()  # no data is in flight, so close without a handshake
+    assert problem is not None  # every URL has a host
     raise problem
 
 
@@ -137,10 +137,10 @@ class _ProbeConnection:
                         return frame.command
         except FrameError as error:
             raise self._wrong_protocol() from error
-        except ssl.SSLError as error:  # TLS 1.3 tells only now what it thinks of a certificate
+        except ssl.SSLError as error:  # with TLS 1.3 the broker rejects a certificate only now
             raise TransportError(
                 f"the broker at {self._where} ends TLS ({error.reason}): check "
-                "--tls-certificate-file and --tls-private-key-file, which it may ask for",
+                "--tls-certificate-file and --tls-private-key-file, which it may require",
                 result="AuthenticationError",
             ) from error
         except OSError as error:
@@ -148,8 +148,9 @@ class _ProbeConnection:
         raise self._disconnected()
 
     def _broker_text(self, text: str) -> str:
-        """The broker's own, on one line; it was told a secret, and may repeat it."""
-        for secret in (self._secret, self._secret.partition(":")[2]):  # a password alone as well
+        """Return the broker's text on one line. It may repeat the secret, which is removed."""
+        # the password of user:password alone as well
+        for secret in (self._secret, self._secret.partition(":")[2]):
             if secret:
                 text = text.replace(secret, "***")
         return printable(text, _MAX_MESSAGE_LENGTH)
@@ -171,7 +172,7 @@ class _ProbeConnection:
             "tls": "check --tls-certificate-file",
         }[self._access.method]
         return TransportError(
-            f"the broker at {self._where} does not let this login in: {remedy} ({why})",
+            f"the broker at {self._where} refuses this login: {remedy} ({why})",
             result="AuthenticationError",
         )
 
@@ -194,18 +195,18 @@ class _ProbeConnection:
         return TransportError(f"{self._where} {what}", result="ConnectError")
 
     def _disconnected(self) -> TransportError:
-        tls_hint = "" if self._access.tls else ", and whether it is one of TLS (pulsar+ssl://...)"
+        tls_hint = "" if self._access.tls else ", and whether the port uses TLS (pulsar+ssl://...)"
         return TransportError(
-            f"{self._where} hangs up without an answer: check --url, its port{tls_hint}",
+            f"{self._where} closes without an answer: check --url, its port{tls_hint}",
             result="ConnectError",
         )
 
 
 def _no_answer(url: str, timeout_s: float) -> TransportError:
-    tls_hint = "" if url.startswith("pulsar+ssl") else ", that its port is not one of TLS"
+    tls_hint = "" if url.startswith("pulsar+ssl") else ", that its port does not use TLS"
     return TransportError(
         f"no answer from {url} in {timeout_s:g} s: check --url (PULSAR_URL){tls_hint}, that the "
-        "broker is up, and that no firewall is on the way",
+        "broker is up, and that no firewall is in between",
         result="Timeout",
         retryable=True,
     )

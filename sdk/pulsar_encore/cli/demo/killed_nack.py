@@ -1,7 +1,4 @@
-"""A message is nacked for a while and its process killed: when does it come to the next one?
-
-Also what both sides need for it: a process that is killed once it has done its work.
-"""
+"""Nack a message and kill the process: when does the next process receive the message?"""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ WITHOUT_STATE: Final = "native without"
 
 
 def killed_after(work: Callable[[], object]) -> None:
-    """Do something in another process, and kill that (SIGKILL) when it is done.
+    """Do work in another process, and kill that process (SIGKILL) when the work is done.
 
-    It is forked, so call this before there is any client.
+    The process is forked, so call this before a client exists.
 
     Raises:
-        RuntimeError: It was not done.
+        RuntimeError: if the process ended before the work was done.
     """
     reading, writing = os.pipe()
     process = os.fork()
@@ -87,7 +84,7 @@ def _missing() -> str | None:
 SCENARIO = Scenario(
     title=(
         f"A message is nacked for {DELAY_S:g} s, its process killed (SIGKILL) and started again: "
-        "when does it come?"
+        "when is it redelivered?"
     ),
     labels=(*SIDES, WITHOUT_STATE),
     measure=_measure,

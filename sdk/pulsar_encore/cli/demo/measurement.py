@@ -1,9 +1,8 @@
-"""One measurement in one process: started, awaited, and ended when it takes too long.
+"""Run one measurement in a process of its own, with a time limit.
 
-Owns `measure` and the child's side of it. Nothing that a measurement does to its process (a native
-crash, memory, a blocked loop) reaches another one. A failure is a `MeasurementError` with a reason.
+A measurement may crash, grow or block its process without an effect on others. Usage of the child::
 
-    python -m pulsar_encore.cli.demo.measurement SIDE MEASUREMENT URL TOPIC JSON
+  python -m pulsar_encore.cli.demo.measurement SIDE MEASUREMENT URL TOPIC JSON
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ _MODULE: Final = "pulsar_encore.cli.demo.measurement"
 
 
 class MeasurementError(EncoreError):
-    """A measurement did not come to its end; the text says why.
+    """A measurement failed.
 
     Args:
-        message: Why.
-        lost: The process died by a signal, or missed its time: another one may come to its end.
+        message: The reason.
+        lost: True if the process was killed by a signal or took too long, so that a retry may
+            succeed.
     """
 
     def __init__(self, message: str, *, lost: bool = False) -> None:
@@ -55,14 +55,14 @@ async def measure(
 
     Args:
         side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
-        name: A function of that side.
-        within_s: Longest it may take in s.
-        transport: Which one clients of this package get there; it is no matter to stock's.
-        login: Where the broker asks for one; the process reads its files.
-        parameters: The function's keywords.
+        name: A function of that module.
+        within_s: Time limit in s.
+        transport: Transport of this package's clients; without effect on the stock client.
+        login: Login for the broker. The process reads its files.
+        parameters: Keywords of the function.
 
     Raises:
-        MeasurementError: It failed, or took too long.
+        MeasurementError: if the measurement failed or took too long.
     """
     if login is not None:
         parameters["login"] = asdict(login)
@@ -72,7 +72,8 @@ async def measure(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, VARIABLE: transport},
-        start_new_session=True,  # an interrupt at the terminal ends the parent, which ends this
+        # an interrupt at the terminal goes to the parent, which ends the child
+        start_new_session=True,
     )
     try:
         out, errors = await asyncio.wait_for(process.communicate(), within_s)
@@ -102,7 +103,7 @@ async def _awaited(result: Any) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """The child: one measurement, its figures as JSON on the last line of stdout."""
+    """Run one measurement in the child; print its figures as JSON on the last line of stdout."""
     side, name, url, topic, rest = arguments
     parameters = json.loads(rest)
     if given := parameters.pop("login", None):

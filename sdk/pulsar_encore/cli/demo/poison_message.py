@@ -1,4 +1,4 @@
-"""A message that never works: does its dead letter say why, and can it be sent home again?"""
+"""A message that always fails: does its dead letter say why, and can it be replayed?"""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _stock(figures: Mapping[str, Figures]) -> str:
 def _ours(figures: Mapping[str, Figures], label: str) -> str:
     ours = figures[label]
     if not ours["replayed"]:
-        return f"{_letter(ours)}; replayed, and not seen again"
-    return f"{_letter(ours)}; replayed, and at home at attempt {ours['attempt']:.0f}"
+        return f"{_letter(ours)}; replayed, but not received again"
+    return f"{_letter(ours)}; replayed, and received at attempt {ours['attempt']:.0f}"
 
 
 SCENARIO = Scenario(

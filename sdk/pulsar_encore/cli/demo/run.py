@@ -1,7 +1,6 @@
-"""The demonstration itself: every scenario in turn, visible progress, one table at the end.
+"""The demonstration: run every scenario, show progress, print one table.
 
-Owns order, progress and the exit code. Rows that are about times run side by side, rows that are
-about speed or memory run alone. Figures come from this run and nowhere else.
+Rows about times run side by side. Rows about speed or memory run alone.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ _CONNECT_S: Final = 5
 
 
 def check_broker(url: str, login: Login) -> None:
-    """One connection, before anything is measured.
+    """Check the broker and the login before anything is measured.
 
     Raises:
-        ConfigurationError: It is no address, or the login cannot be used.
-        TransportError: No broker answers there, or it does not let the login in.
+        ConfigurationError: if the URL is invalid, or the login cannot be used.
+        TransportError: if no broker answers, or the broker refuses the login.
     """
     asyncio.run(probe(access(url, login), None, timeout_s=_CONNECT_S))
 
@@ -72,16 +71,16 @@ def run_demo(
     """Measure and print.
 
     Args:
-        url: The broker; None starts the development broker for the run.
-        login: Where that broker asks for one.
-        scenarios: The rows, as far as this machine has what they need.
+        url: The broker; None starts a development broker for the run.
+        login: Login for that broker.
+        scenarios: The rows. Those that this machine cannot run are left out.
         console: Where to print.
 
     Returns:
-        0, or 1 when a row could not be measured.
+        0, or 1 if a row could not be measured.
 
     Raises:
-        TransportError: The development broker did not start.
+        TransportError: if the development broker did not start.
     """
     console = console or wide_console()
     clock = Stopwatch()
@@ -147,12 +146,14 @@ async def _tick(progress: Progress, task: Any) -> None:
 
 
 def _runner(url: str, login: Login | None, retries: list[str]) -> MeasuredRun:
-    """Measures on `url`. Stock aborts its process now and then, and is given a second try.
+    """Return a function that measures on `url` and retries the stock client once.
+
+    The C++ client aborts its process now and then.
 
     Args:
         url: The broker.
-        login: Where it asks for one.
-        tries: Where that is said, for the row.
+        login: Login for the broker.
+        retries: Gets a note for the row after each retry.
     """
 
     async def run(
@@ -186,7 +187,7 @@ def _runner(url: str, login: Login | None, retries: list[str]) -> MeasuredRun:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """The rows as a table."""
+    """Return the rows as a table."""
     table = Table(show_lines=True, expand=True)
     table.add_column("what was done", ratio=3)
     table.add_column("stock pulsar-client", ratio=2)

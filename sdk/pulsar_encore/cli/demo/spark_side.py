@@ -1,8 +1,8 @@
-"""The Spark source's measurement: a stream into Parquet, killed in the middle and started again.
+"""Measure the Spark source: a stream into Parquet, killed in the middle and started again.
 
-Runs in a process of its own, and Spark's driver below it in another, which is the one that is
-killed. What is written by then is read from the log of Spark's Parquet sink, which decides what
-belongs to the result: files beside it are of batches that were under way.
+The measurement has its own process, and Spark's driver, which is killed, has another one. Committed
+rows are read from the log of Spark's Parquet sink. Files that are not in the log belong to batches
+in progress.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MODULE: Final = "pulsar_encore.cli.demo.spark_driver"
 _BATCH: Final = 1000
 _MAX_PENDING: Final = 10 * _BATCH
 _POLL_S: Final = 0.05
-#: What would send the job to another Spark or cluster than the one that comes with PySpark.
+#: Variables that would send the job to another Spark or cluster than PySpark's own.
 _SPARK_ENVIRONMENT: Final = (
     "HADOOP_CONF_DIR",
     "PYSPARK_DRIVER_PYTHON",
@@ -48,21 +48,21 @@ _SPARK_ENVIRONMENT: Final = (
 async def killed_stream(url: str, topic: str, *, folder: str, count: int, batches: int) -> Figures:
     """Stream `count` messages into Parquet; kill the driver midway, and start it again.
 
-    Messages are sent while the first driver starts. It is killed when some batches are in the
-    Parquet and the file of another one is being written.
+    Messages are sent while the first driver starts. It is killed when a quarter of the rows is
+    committed and the file of another batch is being written.
 
     Args:
-        folder: For all that is written.
-        count: Messages, numbered.
-        batches: About how many micro-batches they make.
+        folder: Folder for all files.
+        count: Number of messages, which are numbered.
+        batches: Approximate number of micro-batches.
 
     Returns:
-        `count`; `committed` rows when the driver was killed; `first_s` from the second start to its
-        first commit, `per_s` rows behind that; and of the whole Parquet `rows`, `distinct` numbers,
-        the `least` and the `greatest`.
+        `count`; `committed` rows at the kill; `first_s` from the second start to its first commit;
+        `per_s` rows after that; and of all rows `rows`, `distinct` numbers, the `least` and the
+        `greatest`.
 
     Raises:
-        MeasurementError: A driver failed, or was not killed midway.
+        MeasurementError: if a driver failed, or was not killed midway.
     """
     folder_path = Path(folder)
     result = Result(folder_path / "rows")
@@ -73,10 +73,10 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
         "startingOffsets": "earliest",
         "subscription": "spark",
         "maxEntriesPerTrigger": str(max(1, count // _BATCH // batches)),
-        "minPartitions": "2",  # one for each core
+        "minPartitions": "2",  # one per core
     }
     async with Client(url, **LOGIN) as client:
-        # Keeps what is acked, which a query that begins again reads again.
+        # Keeps acked messages, which a query that starts again reads again.
         keep = await client.subscribe(topic, "keep", initial_position=InitialPosition.Earliest)
         await keep.close()
         async with _driver(folder_path, options, all_stored=False) as driver_end:
@@ -110,30 +110,30 @@ async def _restart(
         while result.rows() < count and not driver_end.done():
             await asyncio.wait([driver_end], timeout=_POLL_S)
         rest_s = clock() - first_s
-        await driver_end  # all that was stored, which may be more
+        await driver_end  # ends when all stored messages are written, which may be more
     return {"first_s": first_s, "per_s": (count - first) / rest_s if first < count else None}
 
 
 class Result:
-    """The rows that belong to a folder of Parquet, by the log of Spark's sink."""
+    """The committed rows in a folder of Parquet, by the log of Spark's sink."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rows: dict[str, int] = {}
 
     def rows(self) -> int:
-        """So many are committed."""
+        """Return the number of committed rows."""
         for name in self._committed() - self._rows.keys():
             self._rows[name] = pyarrow.parquet.read_metadata(self._folder / name).num_rows
         return sum(self._rows.values())
 
     def has_uncommitted_files(self) -> bool:
-        """Whether there are files that are not committed."""
+        """Return True if there are files that are not committed."""
         files = {each.name for each in self._folder.glob("*.parquet")}
         return bool(files - self._committed())
 
     def numbers(self) -> Figures:
-        """What the committed rows are."""
+        """Return statistics of the committed rows."""
         files = [self._folder / name for name in sorted(self._committed())]
         values = pyarrow.concat_tables(
             pyarrow.parquet.read_table(each, columns=["value"]) for each in files
@@ -158,7 +158,7 @@ class Result:
 async def _driver(
     folder_path: Path, options: Mapping[str, str], *, all_stored: bool
 ) -> AsyncIterator[asyncio.Future[None]]:
-    """Start a driver; gives the end of its stream, and kills it with its JVM at the end."""
+    """Start a driver and yield the end of its stream; at the end kill it with its JVM."""
     with (folder_path / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", _MODULE),
@@ -166,7 +166,8 @@ async def _driver(
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             env=_environment(folder_path),
-            start_new_session=True,  # a group, which is killed at once
+            # a process group, so that all its processes can be killed together
+            start_new_session=True,
         )
     assert process.stdin is not None
     arguments = {"folder": str(folder_path), "options": options, "all_stored": all_stored}
@@ -185,13 +186,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
     line = await process.stdout.readline()
     if not line:
-        raise MeasurementError("Spark's driver ended without a word")
+        raise MeasurementError("Spark's driver ended without an answer")
     if error := json.loads(line).get("error"):
         raise MeasurementError(error)
 
 
 def _environment(folder_path: Path) -> dict[str, str]:
-    """Of the driver, whose workers are to run this interpreter and find this package."""
+    """Return the driver's environment: its workers need this interpreter and this package."""
     inherited = {
         name: value for name, value in os.environ.items() if name not in _SPARK_ENVIRONMENT
     }
@@ -208,7 +209,7 @@ def _environment(folder_path: Path) -> dict[str, str]:
 
 
 async def _send(client: Client, topic: str, count: int) -> None:
-    """Numbered messages, in batches."""
+    """Send numbered messages, in batches."""
     padding = PAYLOAD[NUMBER_DIGITS:]
     async with client.create_producer(
         topic,
