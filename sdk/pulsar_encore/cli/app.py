@@ -121,7 +121,6 @@ def bench(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # the encoding of a locale is no reason to fail
             stream.reconfigure(errors="backslashreplace")

@@ -15,7 +15,6 @@ class _Console(Console):
 
 
 def wide_console() -> Console:
-    """Return a console on stdout."""
     console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _FILE_COLUMNS)

@@ -139,7 +139,6 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
 
 
 def letter_text(letter: Letter, most_bytes: int) -> str:
-    """Return all of one letter as text."""
     message = letter.message
     lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MAX_TEXT)}"]
     lines.append(f"written      {when(letter.written_ms)}")
@@ -199,7 +198,6 @@ def _decoded(cut: bytes) -> str:
 
 
 def is_interactive() -> bool:
-    """Return True if a user can read and answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -242,7 +240,6 @@ async def _read_line() -> str:
 
 
 def report_text(report: ReplayReport) -> str:
-    """Return a replay report as text."""
     verb = "would be sent" if report.dry_run else "sent and acked"
     count = report.selected if report.dry_run else report.replayed
     lines = [f"{count} letters {verb}, {report.passed} not selected; replay {report.replay_id}"]
@@ -293,7 +290,6 @@ class ReplayProgress:
         sys.stderr.flush()
 
     def interrupted(self) -> None:
-        """Tell the user how far the replay came."""
         self.close()
         replayed = 0 if self.report is None else self.report.replayed
         sys.stderr.write(
@@ -301,7 +297,6 @@ class ReplayProgress:
         )
 
     def close(self) -> None:
-        """End the line."""
         if self._shows_progress and self.report is not None:
             sys.stderr.write("\n")
             self._shows_progress = False

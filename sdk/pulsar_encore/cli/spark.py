@@ -172,8 +172,6 @@ def triage(
 
 
 class _Outcome:
-    """Prints a report."""
-
     def __init__(self, *, json: bool, chart: str | None, fail_if_empty: bool) -> None:
         self.json = json
         self.printed = False
@@ -203,7 +201,6 @@ class _Outcome:
         return 1 if report.refused else 0
 
     def print(self, report: TriageReport) -> None:
-        """Print the report as a table, or as JSON."""
         from ..spark.triage import report_json, report_text
 
         self.printed = True

@@ -179,7 +179,6 @@ class EvacuationProgress:
         sys.stderr.flush()
 
     def interrupted(self) -> None:
-        """Tell the user how far the evacuation came."""
         self.close()
         sys.stderr.write(
             f"interrupted: {self._report.moved} messages were moved, {self._report.left} are left; "
@@ -187,7 +186,6 @@ class EvacuationProgress:
         )
 
     def close(self) -> None:
-        """End the line."""
         if self._has_output:
             sys.stderr.write("\n")
         self._shows_progress = self._has_output = False

@@ -22,11 +22,7 @@ _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+")
 
 
 class Letter(reading.LetterFacts[Message]):
-    """A message of a dead letter topic, with its facts and its replay target.
-
-    Attributes:
-        message: The message as received, with its payload, keys and times.
-    """
+    """A message of a dead letter topic, with its facts and its replay target."""
 
     __slots__ = ()
 

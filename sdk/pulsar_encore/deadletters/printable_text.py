@@ -9,8 +9,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-# Controls, formats (with the bidirectional ones), surrogates, private, unassigned, and the
-# separators that break lines.
+# Controls, formats (with the bidirectional ones), surrogates, private, unassigned, line separators.
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 

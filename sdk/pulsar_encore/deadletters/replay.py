@@ -68,7 +68,6 @@ class RateLimit:
         self._gap_s = 1 / rate
 
     async def step(self) -> None:
-        """Wait until the next letter may be sent."""
         if not self._gap_s:
             return
         now = asyncio.get_running_loop().time()
@@ -97,13 +96,7 @@ class ReplayOptions:
 
 
 class Replay:
-    """One run over a dead letter topic.
-
-    Args:
-        client: Open.
-        options: Which letters to replay, and how.
-        report: Updated during the run.
-    """
+    """One run over a dead letter topic. It updates `report` while it runs."""
 
     def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
         self._client = client

@@ -55,7 +55,6 @@ class ReplayReport:
     doubtful: int = 0
 
     def refuse(self, letter_id: str, reason: str) -> None:
-        """Count a letter that was not sent, and keep the reason while the lists are not full."""
         self.refused += 1
         if len(self.refusals) < MOST_REFUSALS:
             self.refusals.append(RefusedLetter(letter_id, reason))

@@ -61,12 +61,7 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class AttachedConsumer:
-    """A consumer and its session.
-
-    Args:
-        id: The client's id of the consumer.
-        since_ms: When the consumer subscribed, in ms since the epoch.
-    """
+    """A consumer and its session. `since_ms` is the wall time of SUBSCRIBE."""
 
     id: int
     session: Peer
@@ -79,11 +74,7 @@ class AttachedConsumer:
 
 @dataclass(slots=True, eq=False)
 class AttachedProducer:
-    """A producer and its session.
-
-    Args:
-        id: The client's id of the producer.
-    """
+    """A producer and its session. `id` is the client's id."""
 
     id: int
     session: Peer

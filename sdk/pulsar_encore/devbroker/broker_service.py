@@ -29,15 +29,11 @@ class BrokerService:
     """Topics, deliveries, recorded commands and faults of one broker.
 
     Args:
-        settings: See `BrokerSettings`.
         clock: The broker's only source of time.
         start_outage: Called with seconds when a fault starts an outage.
 
     Attributes:
-        sessions: The open sessions.
         looked_up: Topics that a client looked up since they were last unloaded.
-        faults: The active fault plan.
-        credentials: Accepted credentials.
         recorder: Recorded commands, if `BrokerSettings.record` is on.
         records: Called with every command; by default the recorder.
         on_created: Called with the full name of each new topic or partition.
@@ -148,7 +144,6 @@ class BrokerService:
             self.scheduler.wake(state, subscription)
 
     def delete_subscription(self, state: BrokerTopic, subscription: Subscription) -> None:
-        """Delete a subscription."""
         if state.subscriptions.get(subscription.name) is subscription:
             del state.subscriptions[subscription.name]
 
@@ -162,7 +157,7 @@ class BrokerService:
             )
 
     def detach_producer(self, attached: AttachedProducer) -> None:
-        """Remove a producer from its session. A waiting producer may become ready."""
+        """Remove a producer. A waiting producer may become ready."""
         attached.session.producers.pop(attached.id, None)
         successor = attached.state.producers.remove(attached.publisher)
         if successor is not None:

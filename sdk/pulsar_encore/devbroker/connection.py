@@ -16,12 +16,8 @@ class Connection(asyncio.Protocol):
     """One connection from a client.
 
     Args:
-        service: The service of the broker.
         sockets: Connections with an open socket, including closing ones. Each connection adds and
             removes itself.
-
-    Attributes:
-        session: The broker's side of the connection, from `connection_made` on.
     """
 
     session: Session

@@ -24,9 +24,7 @@ class Login:
     """The credential of one session.
 
     Args:
-        service: The service, with the accepted credentials.
         certificate: Common name of the client's certificate; None without one.
-        send: Sends a command to the client.
         end: Ends the session, with a reason.
     """
 

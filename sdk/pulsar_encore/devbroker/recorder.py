@@ -64,16 +64,7 @@ class RecordedCommands(Protocol):
         content: pb.BaseCommand | bytes,
         body: Data,
     ) -> None:
-        """Receive one command.
-
-        Args:
-            at_ms: Monotonic ms, with a fraction.
-            connection: Number of the connection, from 1.
-            direction: ``"in"`` from the client, ``"out"`` from the broker.
-            name: Type name of the command, such as ``"ACK"``.
-            content: The command, decoded or encoded.
-            body: The bytes after the command.
-        """
+        """Receive one command and its body. The other arguments are those of `Recorded`."""
 
 
 class Recorder:
@@ -95,7 +86,6 @@ class Recorder:
         self._commands.append(Recorded(at_ms, connection, direction, name, content))
 
     def find(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
-        """Return the commands in order, of one type and direction if given."""
         return [
             one
             for one in self._commands

@@ -57,11 +57,9 @@ class Session:
     """The broker's side of one connection; a `Peer` to the handlers.
 
     Args:
-        service: The service of the broker.
         transport: Sends bytes. Its owner calls `receive` with incoming bytes, and `lost` when the
             connection has ended.
         url: The service URL that the client connected to.
-        address: Address of the client.
         certificate: Common name of the client's TLS certificate.
     """
 

@@ -18,7 +18,6 @@ class TopicPlan:
 
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Name of the subscription.
         consumer: Name of the consumer, if consumers are kept apart; else "".
         retry_topic: Full name of the retry letter topic.
         waiting: Number of waiting messages.

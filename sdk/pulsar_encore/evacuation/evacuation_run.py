@@ -98,45 +98,44 @@ async def evacuate(
 ) -> EvacuationReport:
     """Move the waiting messages of a state directory to retry letter topics.
 
-    Each message is read from its topic, published to the retry letter topic of its subscription
-    with its due time and its attempt count, acked on its subscription, and removed from the state.
-    Consumers with ``retry_enable=True`` receive it when it is due. A message that was deleted from
-    its topic is counted and removed from the state. A message that cannot be copied stays and
-    delays no other message. After a kill or a failure, run the evacuation again: at worst a message
-    is there twice.
+    Each message is read, published to the retry letter topic of its subscription with its due time
+    and attempt count, acked, and removed from the state. Consumers with ``retry_enable=True``
+    receive it when it is due. A message that was deleted from its topic is counted and removed. A
+    message that cannot be copied stays and delays no other message. After a kill or a failure run
+    the evacuation again: at worst a message is there twice.
 
-    The directory must have no live owner. When this host stopped, the broker redelivered the
-    waiting messages to other consumers of the subscription. Stop those consumers first, or they
-    process the same messages a second time.
+    The directory must have no live owner. When its host stopped, the broker redelivered the waiting
+    messages to other consumers of the subscription. Stop those consumers first, or they process the
+    same messages again.
 
     Args:
         client: Open. The stock transport cannot move single messages of a batch.
         path: The state directory.
-        topic: Only this topic, with its partitions, or this partition.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
-        retry_topic: The retry letter topic for all messages; None takes
-            `<topic>-<subscription>-RETRY` of each topic. A consumer of several topics reads only
-            the retry letter topic of the first topic by name, so give that one.
+        retry_topic: The target for all messages; None takes `<topic>-<subscription>-RETRY` of each
+            topic. A consumer of several topics reads only that of the first topic by name, so give
+            that name.
         crypto_key_reader: For encrypted messages.
         text_keys: Keys are text, even if they look like base64 (stock transport).
         forget_missing: Remove the records of a topic if the cluster has none of its waiting
-            messages. By default the records stay and are reported as refused, because a wrong
-            cluster looks the same as a deleted topic.
-        report: Kept up to date and returned; None makes one.
+            messages. By default they stay and are reported as refused, because a wrong cluster
+            looks the same as a deleted topic.
+        report: Updated and returned; None creates one.
         on_progress: See `OnProgress`.
 
     Raises:
-        StateInUseError: A live process uses the directory; the text says which one.
-        StateFormatError: The directory has no state, or the state of a newer version.
-        StateDamagedError: Files are missing or corrupted.
-        StoreError: The directory cannot be opened or written.
-        StateMismatchError: The state belongs to another cluster: the messages with the ids of the
-            waiting messages are different ones. Nothing of that topic was acked or removed.
-        ConfigurationError: The state has nothing of the topic or subscription, or `rocksdict` is
+        StateInUseError: if a live process uses the directory. The text names it.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        StoreError: if the directory cannot be opened or written.
+        StateMismatchError: if the state belongs to another cluster, where the same ids name
+            different messages. Nothing of that topic was acked or removed.
+        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
             not installed.
-        EvacuationStoppedError: The cluster was lost after some messages were moved, or the client
-            was closed.
-        TransportError: The cluster cannot be reached.
+        EvacuationStoppedError: if the cluster was lost after some messages were moved, or the
+            client was closed.
+        TransportError: if the cluster cannot be reached.
     """
     report = EvacuationReport() if report is None else report
     options = _Options(crypto_key_reader, text_keys, forget_missing, on_progress)
@@ -209,7 +208,6 @@ class _WaitingEntry:
         return 0 if index < 0 and 0 in self.dues else None
 
     def ids(self, topic: str) -> list[str]:
-        """Return the ids of its messages for reports."""
         return [waiting_id(topic, (*self.key, index)) for index in sorted(self.dues)]
 
 
@@ -236,8 +234,6 @@ def _open_in_this_process(path: str | os.PathLike[str]) -> StateInUseError:
 
 
 class _Evacuation:
-    """Moves the waiting messages of one topic or partition."""
-
     def __init__(
         self,
         client: Client,
@@ -514,7 +510,6 @@ class _Evacuation:
 
 
 def _waiting_entries(topic_store: TopicStore) -> list[_WaitingEntry]:
-    """Return the entries with waiting messages, in order."""
     return [
         _WaitingEntry(key, record.dues_by_index(), record.fingerprint)
         for key, record in topic_store.records.entries_waiting()

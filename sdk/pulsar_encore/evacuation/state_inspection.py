@@ -25,7 +25,6 @@ class TopicFound:
 
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Name of the subscription.
         consumer: Name of the consumer, if consumers are kept apart; else "".
         waiting: Number of waiting messages.
         earliest_ms: First due time, in ms since the epoch; None if no message waits.
@@ -49,8 +48,6 @@ class OwnerFound:
     """The current or last owner of a state directory.
 
     Attributes:
-        pid: Process id.
-        host: Host name.
         since_ms: When the process opened the directory, in ms since the epoch.
         epoch: Number of this opening.
         closed: True if the owner closed the directory cleanly.
@@ -68,7 +65,6 @@ class StateFound:
     """The content of a state directory.
 
     Attributes:
-        path: The directory.
         owner: The owner; None if unknown.
         sources: The topics, ordered by their number in the state.
         unreadable: Number of keys and records that are corrupted or belong to no topic.
@@ -81,12 +77,10 @@ class StateFound:
 
     @property
     def waiting(self) -> int:
-        """Waiting messages of all topics."""
         return sum(each.waiting for each in self.sources)
 
     @property
     def records(self) -> int:
-        """Entries with known attempts, of all topics."""
         return sum(each.records for each in self.sources)
 
 
@@ -96,7 +90,6 @@ class WaitingMessage:
 
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Name of the subscription.
         consumer: Name of the consumer, if consumers are kept apart; else "".
         message_id: `ledger:entry:partition`, and `:index` in a batch.
         due_ms: Due time, in ms since the epoch.

@@ -285,7 +285,6 @@ class MemoryTransport:
         self._clock.call_later(seconds, self.reconnect)
 
     def _native_transport(self) -> NativeTransport:
-        """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._dialer.forget()

@@ -16,7 +16,6 @@ class NewTopics:
         self._rounds: list[_Round] = []
 
     def created(self, topic: str) -> None:
-        """Count a topic that was created."""
         self.count += 1
         for each in self._rounds:
             each.wake()

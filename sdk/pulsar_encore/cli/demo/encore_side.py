@@ -47,7 +47,6 @@ def _client(url: str) -> Client:
 async def continuous_nacks(
     url: str, topic: str, *, delay_s: float, every_s: float, for_s: float
 ) -> Figures:
-    """Nack messages one after the other; measure when the first is redelivered."""
     count = round(for_s / every_s)
     await asyncio.to_thread(publish, url, topic, count)
     async with (
@@ -78,7 +77,6 @@ async def _next_at(consumer: Consumer, clock: Stopwatch) -> float:
 async def timed_out_receives(
     url: str, topic: str, *, count: int, burst: int, every_s: float, timeout_s: float
 ) -> Figures:
-    """Poll with a timeout while messages arrive; count the messages that are received."""
     async with (
         _client(url) as client,
         await client.subscribe(topic, SUBSCRIPTION, **_SHARED) as consumer,
@@ -102,7 +100,6 @@ async def timed_out_receives(
 
 
 async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> Figures:
-    """Nack two messages of one batch with different delays."""
     await asyncio.to_thread(publish, url, topic, 2, batch=2)
     async with (
         _client(url) as client,
@@ -121,7 +118,6 @@ async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> 
 
 
 def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
-    """Nack in a process that is killed; measure when this process receives the message."""
     with tempfile.TemporaryDirectory(prefix="encore-demo-") as folder:
         state = RocksState(folder + "/state") if keep else None
 
@@ -150,7 +146,6 @@ def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
 
 
 async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figures:
-    """Measure the memory growth of the process with `count` pending nacks."""
     async with (
         _client(url) as client,
         await client.subscribe(
@@ -202,7 +197,6 @@ async def poison_message(url: str, topic: str, *, most: int) -> Figures:
 
 
 async def throughput(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """Receive and ack messages one at a time, in one task."""
     async with (
         _client(url) as client,
         await client.subscribe(topic, subscription, **_SHARED) as consumer,

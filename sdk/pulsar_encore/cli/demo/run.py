@@ -146,14 +146,9 @@ async def _tick(progress: Progress, task: Any) -> None:
 
 
 def _runner(url: str, login: Login | None, retries: list[str]) -> MeasuredRun:
-    """Return a function that measures on `url` and retries the stock client once.
+    """Return a function that measures on `url` and adds a note to `retries` for each retry.
 
-    The C++ client aborts its process now and then.
-
-    Args:
-        url: The broker.
-        login: Login for the broker.
-        retries: Gets a note for the row after each retry.
+    The C++ client aborts its process now and then, so the stock client gets a second try.
     """
 
     async def run(
@@ -187,7 +182,6 @@ def _runner(url: str, login: Login | None, retries: list[str]) -> MeasuredRun:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Return the rows as a table."""
     table = Table(show_lines=True, expand=True)
     table.add_column("what was done", ratio=3)
     table.add_column("stock pulsar-client", ratio=2)

@@ -75,7 +75,6 @@ class Row:
 
 
 async def attempt(work: Awaitable[Figures]) -> Outcome:
-    """Return the figures, or the error."""
     try:
         return await work
     except MeasurementError as error:
@@ -100,7 +99,6 @@ def all_sides(
 
 
 def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
-    """Build the row of a scenario from its outcomes."""
     figures = {key: each for key, each in outcomes.items() if not isinstance(each, Exception)}
     missing = tuple(label for label in scenario.labels if label not in figures)
     return Row(
@@ -120,5 +118,4 @@ def _cell(render: Callable[[], str], outcomes: Outcomes) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a time for the table."""
     return "not while we waited" if value is None else f"{value:.1f} s"

@@ -79,7 +79,6 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run the program until it is killed."""
     arguments = json.loads(sys.stdin.readline())
     parent = threading.Thread(target=_end_with_parent, daemon=True)
     parent.start()

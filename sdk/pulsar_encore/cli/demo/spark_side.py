@@ -122,18 +122,15 @@ class Result:
         self._rows: dict[str, int] = {}
 
     def rows(self) -> int:
-        """Return the number of committed rows."""
         for name in self._committed() - self._rows.keys():
             self._rows[name] = pyarrow.parquet.read_metadata(self._folder / name).num_rows
         return sum(self._rows.values())
 
     def has_uncommitted_files(self) -> bool:
-        """Return True if there are files that are not committed."""
         files = {each.name for each in self._folder.glob("*.parquet")}
         return bool(files - self._committed())
 
     def numbers(self) -> Figures:
-        """Return statistics of the committed rows."""
         files = [self._folder / name for name in sorted(self._committed())]
         values = pyarrow.concat_tables(
             pyarrow.parquet.read_table(each, columns=["value"]) for each in files
@@ -209,7 +206,6 @@ def _environment(folder_path: Path) -> dict[str, str]:
 
 
 async def _send(client: Client, topic: str, count: int) -> None:
-    """Send numbered messages, in batches."""
     padding = PAYLOAD[NUMBER_DIGITS:]
     async with client.create_producer(
         topic,

@@ -101,7 +101,6 @@ def fill(url: str, topic: str, *, count: int, batch: int, size: int = len(PAYLOA
 async def continuous_nacks(
     url: str, topic: str, *, delay_s: float, every_s: float, for_s: float
 ) -> Figures:
-    """Nack messages one after the other; measure when the first is redelivered."""
     count = round(for_s / every_s)
     await asyncio.to_thread(publish, url, topic, count)
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
@@ -127,7 +126,6 @@ async def _next_at(consumer: Any, clock: Stopwatch) -> float:
 
 
 def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
-    """Nack in a process that is killed; measure when this process receives the message."""
     nacks: dict[str, Any] = {"negative_ack_redelivery_delay_ms": round(delay_s * 1000)}
 
     def nack() -> None:
@@ -153,7 +151,6 @@ def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
 async def timed_out_receives(
     url: str, topic: str, *, count: int, burst: int, every_s: float, timeout_s: float
 ) -> Figures:
-    """Poll with a timeout while messages arrive; count the messages that are received."""
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(topic, SUBSCRIPTION, **_SHARED)
     publishing = asyncio.to_thread(publish, url, topic, count, every_s=every_s, burst=burst)
@@ -199,7 +196,6 @@ async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> 
 
 
 def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figures:
-    """Measure the memory growth of the process with `count` pending nacks."""
     with _client(url) as client:
         consumer = client.subscribe(
             topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=round(delay_s * 1000), **_SHARED
@@ -214,7 +210,6 @@ def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figur
 
 
 def poison_message(url: str, topic: str, *, most: int) -> Figures:
-    """Nack one message until it is dead-lettered, and read its letter."""
     policy = pulsar.ConsumerDeadLetterPolicy(most, f"{topic}-DLQ")
     with _client(url) as client:
         consumer = client.subscribe(
@@ -240,7 +235,6 @@ def poison_message(url: str, topic: str, *, most: int) -> Figures:
 
 
 async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """Receive and ack messages one at a time, in one task."""
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(topic, subscription, **_SHARED)
     message = await consumer.receive()
@@ -254,7 +248,6 @@ async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: 
 
 
 def throughput_sync(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """Receive and ack messages one at a time with the synchronous client."""
     with _client(url) as client:
         consumer = client.subscribe(topic, subscription, **_SHARED)
         message = consumer.receive()

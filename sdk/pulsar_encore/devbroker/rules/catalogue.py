@@ -45,8 +45,6 @@ class Catalogue:
     """Finds and creates topics and subscriptions.
 
     Args:
-        rules: Rules of topics.
-        subscription_rules: Rules of every subscription.
         next_ledger: Returns ledger ids, unique in the broker.
         created: Called with the full name of each new topic or partition.
     """

@@ -58,9 +58,7 @@ class TopicLog:
     """The log of one topic or partition.
 
     Args:
-        name: Full name, with domain, tenant and namespace.
         next_ledger: Returns ledger ids, unique in the broker.
-        entries_per_ledger: Entries after which a ledger is closed.
         partition: Number of the partition; -1 for a topic without partitions.
     """
 

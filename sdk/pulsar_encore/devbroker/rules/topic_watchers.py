@@ -42,12 +42,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """A watch of the matching topics of a namespace.
-
-    Args:
-        id: The client's id of the watcher.
-        namespace: ``tenant/namespace``.
-    """
+    """A watch of the matching topics of a namespace. `id` is the client's id."""
 
     id: int
     namespace: str
