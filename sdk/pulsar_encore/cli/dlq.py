@@ -164,8 +164,8 @@ def replay(
 ) -> int:
     """Send letters back to the topics where they failed, and ack each one when its copy is stored.
 
-    A letter may name another topic than the dead letter topic is named after. It is sent there only
-    if --real-topic lists that topic, or if the user confirms it at the terminal.
+    A letter may name a topic that is not the one in the dead letter topic's name. It is sent there
+    only if --real-topic lists that topic, or if the user confirms it at the terminal.
 
     After an interruption run the command again: acked letters are not sent again. After a kill,
     letters of the last 0.1 s may be sent twice; both copies carry the same ENCORE_REPLAYED_FROM.

@@ -50,10 +50,8 @@ class Login:
     """How a command logs in, and which certificates it trusts. Empty texts count as missing."""
 
     token_file: Annotated[str, _file("PULSAR_TOKEN_FILE")] = ""
-    """File with a token (JWT or OAuth2 access token), read again for each connection.
-
-    Without it the environment variable PULSAR_TOKEN may hold the token itself.
-    """
+    """File with a token (a JWT, an OAuth2 access token), read again for each connection. Without
+    it the environment variable PULSAR_TOKEN may hold the token itself."""
 
     basic_file: Annotated[str, _file("PULSAR_BASIC_FILE")] = ""
     """File with user:password, for basic authentication."""

@@ -59,7 +59,7 @@ class DeadLetters:
             dead = DeadLetters(client, "orders-billing-DLQ")
             for group in await dead.list():
                 print(group.count, group.fingerprint, group.error_message)
-            report = await dead.replay(Selection(fingerprints=("f3a81c02",)), rate=50)
+            report = await dead.replay(Selection(fingerprints=("4f0c9a2b71de",)), rate=50)
     """
 
     def __init__(
@@ -155,8 +155,7 @@ class DeadLetters:
         quiet: float = 2.0,
         on_progress: Callable[[ReplayReport], None] | None = None,
     ) -> ReplayReport:
-        """Send letters back to the topics where they failed, and ack each one when its copy is
-        stored.
+        """Send letters back to their topics, and ack each one when its copy is stored.
 
         Letters that are not selected stay on the subscription, and cost about 200 bytes of memory
         each while the replay runs. One replay at a time runs on a subscription.

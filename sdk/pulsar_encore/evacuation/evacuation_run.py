@@ -115,7 +115,7 @@ async def evacuate(
         subscription: Only this subscription.
         retry_topic: The target for all messages; None takes `<topic>-<subscription>-RETRY` of each
             topic. A consumer of several topics reads only that of the first topic by name, so give
-            that name.
+            that one.
         crypto_key_reader: For encrypted messages.
         text_keys: Keys are text, even if they look like base64 (stock transport).
         forget_missing: Remove the records of a topic if the cluster has none of its waiting

@@ -114,7 +114,7 @@ class SingleActive:
             self._late = _LateRead(read_in_flight.end, blocks) if blocks else None
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
-        """Send the active consumer one block, or all its permits if no read overtakes rewinds."""
+        """Send the active consumer one block, or up to its permits if no read overtakes."""
         out: list[Delivery] = []
         consumer = self.active
         cursor = self._cursor
