@@ -80,10 +80,10 @@ def triage(
 ) -> int:
     """Count, store, chart and replay the letters of dead letter topics.
 
-    Without --checkpoint all letters are counted and none is stored. With it each run takes the
-    letters since the last run into a folder of Parquet; --replay then sends selected groups back to
-    the topics where they failed. A letter goes only to a topic that the dead letter topic is named
-    after, or that --real-topic names. Exit code 3: there are no letters; 1: some cannot be sent.
+    Without --checkpoint a run reads all letters. With it a run reads the letters since the last
+    run, into a folder of Parquet; --replay then sends selected groups back to the topics where they
+    failed. A letter goes only to a topic that the dead letter topic is named after, or that
+    --real-topic names. Exit code 3: there are no letters; 1: some cannot be sent.
 
     Args:
         topic: The dead letter topic; with --subscription, the original topic. May be repeated.

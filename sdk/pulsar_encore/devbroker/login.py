@@ -67,7 +67,6 @@ class Login:
         self._challenged = False
 
     def close(self) -> None:
-        """Stop the checks: the session has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

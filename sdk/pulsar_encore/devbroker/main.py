@@ -63,7 +63,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     parsed = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     try:

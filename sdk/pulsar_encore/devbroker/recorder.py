@@ -34,7 +34,6 @@ class Recorded:
 
     @property
     def command(self) -> pb.BaseCommand:
-        """The decoded command."""
         if isinstance(self._content, bytes):
             self._content = pb.BaseCommand.FromString(self._content)
         return self._content

@@ -288,7 +288,6 @@ class Session:
         inject(self._service, self, faults, lambda: self._queue(name, command, body))
 
     def _queue(self, name: str, command: bytes, body: bytes) -> None:
-        """Record and queue a command, after the faults."""
         if self.closed:
             return
         records = self._service.records
@@ -316,7 +315,6 @@ class Session:
             attached.consumer.writable = False
 
     def resume_writing(self) -> None:
-        """Resume deliveries."""
         self.writable = True
         for attached in self.consumers.values():
             attached.consumer.writable = True

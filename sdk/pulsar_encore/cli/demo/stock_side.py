@@ -159,8 +159,7 @@ async def timed_out_receives(
     quiet = 0
     while seen < count and quiet < 5:
         try:
-            # After the last message was published, poll five times longer for messages still in
-            # flight.
+            # After the last message was published, five longer polls wait for messages in flight.
             wait_s = 0.2 if sender.done() else timeout_s
             message = await asyncio.wait_for(consumer.receive(), wait_s)
         except TimeoutError:

@@ -105,7 +105,6 @@ def _ranges(meta: pb.KeySharedMeta) -> list[Range]:
 def _subscription(
     service: BrokerService, state: BrokerTopic, request: pb.CommandSubscribe
 ) -> Subscription:
-    """Find or create the requested subscription."""
     found = state.subscriptions.get(request.subscription)
     if found is not None:
         if found.durable is not request.durable:

@@ -11,7 +11,6 @@ from ..rules.refusal import Refusal
 
 
 def refuse(command: pb.BaseCommand, refusal: Refusal) -> Message:
-    """Return the answer to a refused command."""
     error = pb.ServerError.Value(refusal.code)
     message = refusal.message
     kinds = pb.BaseCommand

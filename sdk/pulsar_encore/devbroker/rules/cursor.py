@@ -69,7 +69,6 @@ class Cursor:
         return left
 
     def forget_partial_of(self, seq: int) -> None:
-        """Drop the partial acks of an entry."""
         self._partial.pop(seq, None)
 
     def ack_below(self, seq: int) -> None:
@@ -92,5 +91,4 @@ class Cursor:
         self._partial.clear()
 
     def backlog(self, end: int) -> int:
-        """Return the number of entries before `end` that are not fully acked."""
         return end - self.mark - len(self._acked)

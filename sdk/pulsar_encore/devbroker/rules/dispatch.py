@@ -1,11 +1,11 @@
-"""Select the consumer of the next entry on Shared, and the interface of all dispatchers.
+"""Dispatching on Shared, and the interface of all dispatchers.
 
 The sharing types own the read position, the held entries and the redelivery counts. Their
 invariant: every entry from the cursor's mark to `_read` is in exactly one state: acked, held by one
 consumer, waiting for redelivery or for its consumer, or delayed.
 
-All chunks of a message go to the consumer that holds any of its chunks. Pulsar sends them to the
-consumer that got the first one, and may then deliver neither the rest nor any other message
+All chunks of a message go to the consumer that holds any of them. Pulsar sends them to the consumer
+that got the first one, and may then deliver neither the rest nor any other message
 (wire-protocol.md 6.4). That is not copied.
 """
 
@@ -132,7 +132,6 @@ class SharedDispatch:
         return out
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """Return the time of the next check for delayed entries, in wall ms."""
         return self._delayed.wake_ms()
 
     def _next_consumer(self) -> SubscribedConsumer | None:

@@ -22,7 +22,7 @@ _FROM_BROKER = ("CONNECTED", "SUCCESS", "ERROR", "MESSAGE", "SEND_RECEIPT", "SEN
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """A fault.
+    """A fault on the n-th command of a type.
 
     Args:
         kind: ``"drop"``, ``"delay"`` (by `delay_ms`; later commands overtake it) or ``"duplicate"``
@@ -100,7 +100,6 @@ class FaultPlan:
         self.by_topic: bool = any(fault.topic is not None for fault, _ in self._faults)
 
     def step(self, direction: Direction, command: str, topic: str | None = None) -> list[Fault]:
-        """Count one command, and return the faults that fire on it."""
         firing = []
         for at, (fault, side) in enumerate(self._faults):
             if fault.command != command or side != direction:

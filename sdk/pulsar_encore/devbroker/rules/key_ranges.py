@@ -82,7 +82,6 @@ class StickyRanges(Generic[C]):
 
 
 def overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    """Return True if two lists of ranges, ends included, overlap."""
     return any(a <= d and c <= b for a, b in some for c, d in others)
 
 

@@ -12,8 +12,6 @@ _AUTO_CONSUME = 21
 
 
 class SchemaLog:
-    """Versions of a topic's schema, from 0."""
-
     def __init__(self) -> None:
         self._versions: list[pb.Schema] = []
 

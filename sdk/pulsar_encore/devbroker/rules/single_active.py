@@ -64,8 +64,6 @@ class Overtaking:
 
 
 class SingleActive:
-    """Dispatches to the one active consumer."""
-
     def __init__(
         self,
         kind: SubscriptionType,

@@ -64,13 +64,11 @@ class Subscription:
 
     @property
     def active(self) -> SubscribedConsumer | None:
-        """The active consumer of Exclusive or Failover."""
         rule = self._dispatcher
         return rule.active if isinstance(rule, SingleActive) else None
 
     @property
     def backlog(self) -> int:
-        """Entries not fully acked."""
         return self.cursor.backlog(self.log.end)
 
     def add_consumer(

@@ -159,7 +159,7 @@ class TopicLog:
         return self._ledger_ids[at], (seq - self._ledger_starts[at] - 1) % 2**64
 
     def trim(self, acked_below: int) -> int:
-        """Drop closed ledgers with only entries below `acked_below`; return how many."""
+        """Drop closed ledgers below `acked_below`; return the number of dropped entries."""
         keep = max(bisect_right(self._ledger_starts, acked_below) - 1, 0)
         dropped = self._ledger_starts[keep] - self.base
         if dropped > 0:

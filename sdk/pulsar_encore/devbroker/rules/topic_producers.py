@@ -46,8 +46,6 @@ class Publisher:
 
 
 class Producers:
-    """The ready and the waiting producers of a topic."""
-
     def __init__(self) -> None:
         self.ready: dict[str, Publisher] = {}
         self.waiting: list[Publisher] = []

@@ -32,7 +32,6 @@ class TopicPattern:
             raise Refusal("InvalidTopicName", f"pattern {pattern!r}: {error}") from error
 
     def matches(self, topic: str) -> bool:
-        """Return True if the pattern matches a topic or partition, given by its full name."""
         _, _, path = parse(topic).base.partition("://")
         return self._expression.fullmatch(path) is not None
 
