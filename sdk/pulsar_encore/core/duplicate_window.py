@@ -28,8 +28,8 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
-from .due_time import MessageKey
 from .entry import EntryKey
+from .message_key import MessageKey
 
 # Acks are remembered this long after they were sent: by default a broker writes a cursor once a
 # second.
