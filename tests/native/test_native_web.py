@@ -245,7 +245,7 @@ async def test_another_address_is_asked_when_one_does_not_answer() -> None:
 async def test_an_answer_that_makes_no_sense_is_named(
     page: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(web, "_MAX_ANSWER_BYTES", 1000)
     async with serving(Site(**{"*": page})) as site:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match=why):
@@ -254,7 +254,7 @@ async def test_an_answer_that_makes_no_sense_is_named(
 
 
 async def test_redirects_in_a_circle_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "_MOST_REDIRECTS", 2)
+    monkeypatch.setattr(web, "_MAX_REDIRECTS", 2)
     async with serving(Site(**{"*": (307, {}, {"Location": "/again"})})) as site:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match="more than 2 redirects"):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..values.message_id import MessageId
     from ..values.outgoing_message import OutgoingMessage
 
-_ALONE: Final = (0,)  # the index of a message that is its entry
+_SINGLE_INDEX: Final = (0,)  # the index of a message that is its entry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +137,7 @@ class PlainDeliveries:
         for (ledger, entry), message in islice(
             zip(self.places, self.messages, strict=True), start, None
         ):
-            yield Delivery(self.source, ledger, entry, 0, 0, _ALONE, (message,))
+            yield Delivery(self.source, ledger, entry, 0, 0, _SINGLE_INDEX, (message,))
 
 
 Deliveries: TypeAlias = Sequence[Delivery | PlainDeliveries]

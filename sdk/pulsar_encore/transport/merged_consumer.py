@@ -26,10 +26,10 @@ from .interface import (
     TransportConsumer,
 )
 
-_MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
+_MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
 
 
-class _Sources:
+class _MergedSources:
     """The merged numbers of one part's sources (all of them, or those in `only`)."""
 
     def __init__(self, part: int, parts: int, only: Container[int] | None) -> None:
@@ -53,44 +53,44 @@ class _PartListener:
         self._part = part
         self._parts = parts
         self._ledgers = ledgers
-        self._last = -1
+        self._last_ledger = -1
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for delivery in deliveries:
             delivery.source = delivery.source * self._parts + self._part
             if isinstance(delivery, PlainDeliveries):
                 for ledger, _ in delivery.places:
-                    self._note(ledger, delivery.source)
+                    self._note_ledger(ledger, delivery.source)
             else:
-                self._note(delivery.ledger, delivery.source)
+                self._note_ledger(delivery.ledger, delivery.source)
         self._listener.on_deliveries(deliveries)
 
-    def _note(self, ledger: int, source: int) -> None:
-        if ledger != self._last:
-            self._last = ledger
+    def _note_ledger(self, ledger: int, source: int) -> None:
+        if ledger != self._last_ledger:
+            self._last_ledger = ledger
             self._ledgers.pop(ledger, None)
             self._ledgers[ledger] = source
-            if len(self._ledgers) > _MOST_LEDGERS:
+            if len(self._ledgers) > _MAX_LEDGERS:
                 del self._ledgers[next(iter(self._ledgers))]
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_connected(_Sources(self._part, self._parts, only))
+        self._listener.on_connected(_MergedSources(self._part, self._parts, only))
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_disconnected(_Sources(self._part, self._parts, only))
+        self._listener.on_disconnected(_MergedSources(self._part, self._parts, only))
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        self._listener.on_uncertain(_Sources(self._part, self._parts, only))
+        self._listener.on_uncertain(_MergedSources(self._part, self._parts, only))
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], only: Container[int] | None = None
     ) -> None:
         for delivery in unseen:
             delivery.source = delivery.source * self._parts + self._part
-        self._listener.on_all_requested(unseen, _Sources(self._part, self._parts, only))
+        self._listener.on_all_requested(unseen, _MergedSources(self._part, self._parts, only))
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        self._listener.on_seek(_Sources(self._part, self._parts, only))
+        self._listener.on_seek(_MergedSources(self._part, self._parts, only))
 
     def on_end_of_topic(self, source: int) -> None:
         self._listener.on_end_of_topic(source * self._parts + self._part)
@@ -217,13 +217,13 @@ class MergedConsumer:
         return await self._parts[0].has_message_available()  # says by name that it cannot
 
     async def unsubscribe(self) -> None:
-        await self._each(part.unsubscribe() for part in self._parts)
+        await self._run_all(part.unsubscribe() for part in self._parts)
 
     async def close(self) -> None:
-        await self._each(part.close() for part in self._parts)
+        await self._run_all(part.close() for part in self._parts)
 
     @staticmethod
-    async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async def _run_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
         """All parts to their end, also beside one that fails; then its error."""
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):

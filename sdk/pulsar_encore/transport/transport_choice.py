@@ -57,11 +57,11 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
         raise ConfigurationError(
             "memory:// is no broker: give transport=testing.MemoryTransport(), or a service_url"
         )
-    because = f"{where}={name!r}"
+    reason = f"{where}={name!r}"
     if name == "auto":
-        name, because = _automatic(options)
+        name, reason = _choose(options)
     if name == "stock":
-        _check_for_stock(options, because)
+        _check_for_stock(options, reason)
         from .stock import StockTransport
 
         return StockTransport(options)
@@ -71,7 +71,7 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     return NativeTransport(*of_options(options))
 
 
-def _automatic(options: ClientOptions) -> tuple[str, str]:
+def _choose(options: ClientOptions) -> tuple[str, str]:
     """The transport, and why it is not the native one."""
     from .native.service_options import unsupported
 
@@ -83,7 +83,7 @@ def _automatic(options: ClientOptions) -> tuple[str, str]:
     return "stock", reason
 
 
-def _check_for_stock(options: ClientOptions, because: str) -> None:
+def _check_for_stock(options: ClientOptions, reason: str) -> None:
     """
     Raises:
         NotSupportedError: An option that only the native transport has is not at its default.
@@ -92,11 +92,11 @@ def _check_for_stock(options: ClientOptions, because: str) -> None:
         if field.name in _NATIVE_ONLY and getattr(options, field.name) != field.default:
             raise NotSupportedError(
                 f"{field.name} is not supported by the stock transport, which this client gets "
-                f"({because}): leave it out, or {_to_get_native(options)}"
+                f"({reason}): leave it out, or {_native_advice(options)}"
             )
 
 
-def _to_get_native(options: ClientOptions) -> str:
+def _native_advice(options: ClientOptions) -> str:
     """What to change so that the client gets the native transport."""
     if options.logger is not None:
         return "leave logger= out and use transport='native'"

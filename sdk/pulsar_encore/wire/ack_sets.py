@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WORD: Final = 8  # bytes
-_MOST_WORDS: Final = MOST_IN_BATCH // 64
+_MAX_WORDS: Final = MOST_IN_BATCH // 64
 
 
 def full(batch_size: int) -> int:
@@ -64,7 +64,7 @@ def from_words(words: Sequence[int]) -> int:
         return words[0] & 0xFFFFFFFFFFFFFFFF
     return int.from_bytes(
         b"".join(
-            (word & 0xFFFFFFFFFFFFFFFF).to_bytes(_WORD, "little") for word in words[:_MOST_WORDS]
+            (word & 0xFFFFFFFFFFFFFFFF).to_bytes(_WORD, "little") for word in words[:_MAX_WORDS]
         ),
         "little",
     )

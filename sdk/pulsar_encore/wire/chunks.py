@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[int, int]
 """Ledger and entry."""
 
-_Known = TypeVar("_Known", Place, str)
+_Key = TypeVar("_Key", Place, str)
 
 _BOOKKEEPING: Final = 300  # bytes a chunk takes besides its payload, so that tiny ones are bounded
-_REMEMBERED: Final = 10_000  # of what was handed back
+_MAX_REMEMBERED: Final = 10_000  # of what was handed back
 # Whoever else has the missing part gives it back when that is incomplete for too long, and may have
 # to do so twice.
-_OF_OTHERS: Final = 3
+_GAP_EXPIRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class ChunkAssembler:
         # Where a chunk is missing, since when; and messages that were handed back, for want of room
         # and of the next chunk.
         self._gaps: OrderedDict[Place, int] = OrderedDict()
-        self._crowded_out: OrderedDict[str, int] = OrderedDict()
+        self._overflowed: OrderedDict[str, int] = OrderedDict()
         self._expired: OrderedDict[str, int] = OrderedDict()
         # Messages that are too large. Their later chunks have the same fate as the first ones.
         self._refused: OrderedDict[str, int] = OrderedDict()
@@ -217,7 +217,7 @@ class ChunkAssembler:
             return KEPT
         if not 0 <= chunk.index < chunk.count or chunk.total < 0:
             reason = f"chunk {chunk.index} of {chunk.count}, {chunk.total} bytes"
-            return _alone(chunk, ChunkFate.ACK, reason)
+            return _discard_one(chunk, ChunkFate.ACK, reason)
         if chunk.total > self._max_bytes or uuid in self._refused:
             return self._refuse(chunk, now_ms)
         if pending is None:
@@ -225,15 +225,15 @@ class ChunkAssembler:
                 return self._gap(chunk, None, now_ms)
         elif chunk.index == 0:
             # Written again from the start: what was written before stays without an end.
-            begun_again = self._let_go(uuid, ChunkFate.ACK, "begun again by the producer")
+            restarted = self._discard(uuid, ChunkFate.ACK, "begun again by the producer")
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
-            return arrival._replace(let_go=(begun_again, *arrival.let_go))
+            return arrival._replace(let_go=(restarted, *arrival.let_go))
         elif chunk.index < len(pending.parts):
-            return _alone(chunk, ChunkFate.ACK, f"a copy of chunk {chunk.index}")
+            return _discard_one(chunk, ChunkFate.ACK, f"a copy of chunk {chunk.index}")
         elif chunk.index > len(pending.parts):
             return self._gap(chunk, pending, now_ms)
         elif (chunk.count, chunk.total) != (pending.count, pending.total):
-            kept = self._let_go(
+            kept = self._discard(
                 uuid, ChunkFate.ACK, "its chunks differ in their count or total size"
             )
             return ChunkArrival(let_go=(kept._replace(places=(*kept.places, chunk.place)),))
@@ -269,13 +269,13 @@ class ChunkAssembler:
         self._held += pending.held
         self._pending[uuid] = pending
         self._pending.move_to_end(uuid)
-        self._crowded_out.pop(uuid, None)
+        self._overflowed.pop(uuid, None)
         complete = len(pending.parts) == pending.count
         if (pending.total and not pending.sealed) and (
             pending.size != pending.total if complete else pending.size > pending.total
         ):
             reason = f"{pending.size} bytes, its chunks announce {pending.total}"
-            return ChunkArrival(let_go=(self._let_go(uuid, ChunkFate.ACK, reason),))
+            return ChunkArrival(let_go=(self._discard(uuid, ChunkFate.ACK, reason),))
         if complete:
             self._remove(uuid)
             self._expired.pop(uuid, None)
@@ -286,13 +286,13 @@ class ChunkAssembler:
                 pending.sealed,
             )
             return ChunkArrival(joined, 0)
-        return ChunkArrival(let_go=self._overflowing(now_ms))
+        return ChunkArrival(let_go=self._discard_overflow(now_ms))
 
-    def _overflowing(self, now_ms: int) -> tuple[DiscardedChunks, ...]:
+    def _discard_overflow(self, now_ms: int) -> tuple[DiscardedChunks, ...]:
         """Those let go so that what was just kept stays within the bounds."""
         let_go: list[DiscardedChunks] = []
-        most = self._max_messages or len(self._pending)
-        while len(self._pending) > most or self._held > self._max_bytes:
+        limit = self._max_messages or len(self._pending)
+        while len(self._pending) > limit or self._held > self._max_bytes:
             uuid, oldest = next(iter(self._pending.items()))
             if len(self._pending) == 1:
                 fate = ChunkFate.REFUSE
@@ -302,16 +302,16 @@ class ChunkAssembler:
             else:
                 fate = self._overflow
                 reason = f"{len(self._pending)} incomplete messages of {self._held} bytes"
-            let_go.append(self._let_go(uuid, fate, reason))
+            let_go.append(self._discard(uuid, fate, reason))
             if fate is ChunkFate.REDELIVER:
-                _remember(self._crowded_out, uuid, now_ms)
+                _remember(self._overflowed, uuid, now_ms)
         return tuple(let_go)
 
     def _gap(self, chunk: Chunk, pending: _Pending | None, now_ms: int) -> ChunkArrival:
         """A chunk is missing before this one; what there is comes again, or has for too long."""
         since = self._gaps.get(chunk.place, now_ms)
-        waited = now_ms - since > _OF_OTHERS * self._expire_ms
-        if waited and chunk.uuid not in self._crowded_out:
+        is_overdue = now_ms - since > _GAP_EXPIRIES * self._expire_ms
+        if is_overdue and chunk.uuid not in self._overflowed:
             fate = ChunkFate.ACK
             del self._gaps[chunk.place]
         else:
@@ -342,7 +342,7 @@ class ChunkAssembler:
                 fate = ChunkFate.REDELIVER
             else:
                 fate = ChunkFate.ACK
-            let_go.append(self._let_go(uuid, fate, reason))
+            let_go.append(self._discard(uuid, fate, reason))
         return let_go
 
     def holds(self, uuid: str) -> bool:
@@ -370,7 +370,7 @@ class ChunkAssembler:
         self._held = 0
         return places
 
-    def _let_go(self, uuid: str, fate: ChunkFate, reason: str) -> DiscardedChunks:
+    def _discard(self, uuid: str, fate: ChunkFate, reason: str) -> DiscardedChunks:
         return DiscardedChunks(uuid, tuple(self._remove(uuid).places), fate, reason)
 
     def _remove(self, uuid: str) -> _Pending:
@@ -379,14 +379,14 @@ class ChunkAssembler:
         return pending
 
 
-def _alone(chunk: Chunk, fate: ChunkFate, reason: str) -> ChunkArrival:
+def _discard_one(chunk: Chunk, fate: ChunkFate, reason: str) -> ChunkArrival:
     return ChunkArrival(let_go=(DiscardedChunks(chunk.uuid, (chunk.place,), fate, reason),))
 
 
-def _remember(known: OrderedDict[_Known, int], one: _Known, at_ms: int) -> None:
-    known[one] = at_ms
-    known.move_to_end(one)
-    if len(known) > _REMEMBERED:
+def _remember(known: OrderedDict[_Key, int], key: _Key, at_ms: int) -> None:
+    known[key] = at_ms
+    known.move_to_end(key)
+    if len(known) > _MAX_REMEMBERED:
         known.popitem(last=False)
 
 

@@ -33,8 +33,8 @@ _LARGEST_RATIO: Final[dict[int, int]] = {pb.LZ4: 256, pb.SNAPPY: 22, pb.ZLIB: 10
 
 # Filling a `bytearray` of 100 MB with zeros takes 88 ms. Up to this size the zeros cost less than
 # mapping memory, and a false claim costs no more than this.
-_MAPPED_FROM: Final = 1024 * 1024
-_PIECE: Final = 256 * 1024  # bytes copied at a time while other threads wait
+_MIN_MAPPED_BYTES: Final = 1024 * 1024
+_COPY_BYTES: Final = 256 * 1024  # bytes copied at a time while other threads wait
 
 
 class DecompressionError(EntryError):
@@ -87,7 +87,7 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
     if codec == pb.ZLIB:
         return _inflate(data, size)
     cramjam = _cramjam(codec)
-    large = size > _MAPPED_FROM
+    large = size > _MIN_MAPPED_BYTES
     out: Any = mmap.mmap(-1, size) if large else bytearray(size)
     try:
         if codec == pb.LZ4:
@@ -100,7 +100,7 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
         raise DecompressionError(f"{_name(codec)} payload: {error}") from error
     if written != size:
         raise DecompressionError(f"{_name(codec)} payload of {written} bytes, {size} announced")
-    return _unmapped(out) if large else out
+    return _to_bytes(out) if large else out
 
 
 def check_claim(codec: int, compressed: int, size: int, max_size: int) -> None:
@@ -132,7 +132,7 @@ def _too_large(size: int, max_size: int) -> UncompressedSizeError:
     )
 
 
-def _unmapped(out: mmap.mmap) -> bytes:
+def _to_bytes(out: mmap.mmap) -> bytes:
     """Copy mapped memory into bytes, and return the mapped memory to the system.
 
     `bytes(out)` would hold the interpreter lock for the whole copy, 80 to 200 ms for 100 MB, and
@@ -140,8 +140,8 @@ def _unmapped(out: mmap.mmap) -> bytes:
     """
     clear = io.BytesIO()
     with memoryview(out) as view:
-        for at in range(0, len(view), _PIECE):
-            clear.write(view[at : at + _PIECE])
+        for at in range(0, len(view), _COPY_BYTES):
+            clear.write(view[at : at + _COPY_BYTES])
     out.close()
     return clear.getvalue()  # without a copy
 

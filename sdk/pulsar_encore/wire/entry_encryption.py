@@ -98,8 +98,8 @@ class Encryptor:
             for name, key in self._recipients.items()
         ]
         self._cipher = self._ciphers.AESGCM(data_key)
-        self._until_ms = now_ms + DATA_KEY_MS
-        self._left = DATA_KEY_ENTRIES
+        self._key_expires_ms = now_ms + DATA_KEY_MS
+        self._entries_left = DATA_KEY_ENTRIES
 
     def _wrap(self, name: str, pem: bytes, data_key: bytes) -> bytes:
         try:
@@ -116,9 +116,9 @@ class Encryptor:
             payload: Compressed already; the result is `TAG_SIZE` longer.
             now_ms: Monotonic ms.
         """
-        if now_ms >= self._until_ms or not self._left:
+        if now_ms >= self._key_expires_ms or not self._entries_left:
             self.renew(now_ms)
-        self._left -= 1
+        self._entries_left -= 1
         nonce = os.urandom(_NONCE_SIZE)
         metadata.ClearField("encryption_keys")
         metadata.ClearField("encryption_algo")
@@ -142,12 +142,12 @@ class DataKeys:
     def __init__(self, most: int = 1000) -> None:
         if most < 1:
             raise ConfigurationError(f"at least 1 data key must be remembered, not {most}")
-        self._most = most
+        self._max_keys = most
         self._ciphers = _ciphers()
-        self._known: OrderedDict[bytes, Any] = OrderedDict()
+        self._data_keys: OrderedDict[bytes, Any] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._data_keys)
 
     def decrypt(
         self,
@@ -181,7 +181,7 @@ class DataKeys:
         metadata: pb.MessageMetadata,
         private_key: Callable[[str, Mapping[str, str]], bytes | None],
     ) -> Any:
-        known = self._known
+        known = self._data_keys
         for wrapped in metadata.encryption_keys:
             found = known.get(wrapped.value)
             if found is not None:
@@ -200,7 +200,7 @@ class DataKeys:
                 causes.append(f"private key {name!r}: {error}")
                 continue
             known[wrapped.value] = cipher
-            if len(known) > self._most:
+            if len(known) > self._max_keys:
                 known.popitem(last=False)
             return cipher
         raise DecryptionError("; ".join(causes) or "the entry names no keys")

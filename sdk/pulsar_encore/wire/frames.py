@@ -100,7 +100,7 @@ class FrameDecoder:
             False makes them an error (as a broker does).
     """
 
-    __slots__ = ("_failed", "_rest", "max_frame_size", "skip_unknown")
+    __slots__ = ("_buffer", "_failed", "max_frame_size", "skip_unknown")
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class FrameDecoder:
     ) -> None:
         self.max_frame_size: int = max_frame_size
         self.skip_unknown: bool = skip_unknown
-        self._rest = bytearray()
+        self._buffer = bytearray()
         self._failed = ""
 
     @property
     def buffered(self) -> int:
         """Bytes held of a frame that is not complete."""
-        return len(self._rest)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Decode every frame that `data` completes.
@@ -126,17 +126,17 @@ class FrameDecoder:
         """
         if self._failed:
             raise FrameError(self._failed)
-        rest = self._rest
-        if rest:
+        buffer = self._buffer
+        if buffer:
             # Appending is what keeps a frame that comes in many reads linear.
-            rest += data
-            if len(rest) < 4:
+            buffer += data
+            if len(buffer) < 4:
                 return []
-            (total,) = _U32.unpack_from(rest, 0)
-            if 4 <= total <= self.max_frame_size - 4 and len(rest) < 4 + total:
+            (total,) = _U32.unpack_from(buffer, 0)
+            if 4 <= total <= self.max_frame_size - 4 and len(buffer) < 4 + total:
                 return []
-            data = bytes(rest)
-            rest.clear()
+            data = bytes(buffer)
+            buffer.clear()
         frames: list[Frame] = []
         try:
             end = self._decode(data, frames)
@@ -145,7 +145,7 @@ class FrameDecoder:
             error.frames = frames
             raise
         if end < len(data):
-            rest += memoryview(data)[end:]
+            buffer += memoryview(data)[end:]
         return frames
 
     def _decode(self, data: bytes, frames: list[Frame]) -> int:

@@ -81,7 +81,7 @@ class PartitionRouter:
     ) -> None:
         if start < 0:
             raise ConfigurationError(f"start must be 0 or more, not {start}")
-        self._at = start
+        self._next_partition = start
         self._hashing = hashing
         self._single = single
         self._batch = batch
@@ -103,20 +103,20 @@ class PartitionRouter:
         if key:
             return self._hashing.partition(key, partitions)
         if self._single:
-            return self._at % partitions
+            return self._next_partition % partitions
         if self._batch is None:
-            at = self._at
-            self._at += 1
+            at = self._next_partition
+            self._next_partition += 1
             return at % partitions
         if self._since_ms is None:
             self._since_ms = now_ms
         elif self._batch_ends(self._batch, size, now_ms - self._since_ms):
-            self._at += 1
+            self._next_partition += 1
             self._messages = self._size = 0
             self._since_ms = now_ms
         self._messages += 1
         self._size += size
-        return self._at % partitions
+        return self._next_partition % partitions
 
     def _batch_ends(self, batch: BatchLimits, size: int, age_ms: float) -> bool:
         return (

@@ -69,31 +69,31 @@ class Failover:
         self.check_s = check_s
         self.failures = failures
         self.successes = successes
-        self._guiding: dict[asyncio.Task[None], ConnectionPool] = {}
+        self._tasks: dict[asyncio.Task[None], ConnectionPool] = {}
 
     def now(self) -> ClusterService:
         return self.services[0]
 
     def guide(self, pool: ConnectionPool) -> None:
-        for former, of in list(self._guiding.items()):
-            if of.loop.is_closed():
-                del self._guiding[former]
-        task = pool.loop.create_task(self._guide(pool))
-        self._guiding[task] = pool
-        task.add_done_callback(lambda done: self._guiding.pop(done, None))
+        for former, former_pool in list(self._tasks.items()):
+            if former_pool.loop.is_closed():
+                del self._tasks[former]
+        task = pool.loop.create_task(self._watch(pool))
+        self._tasks[task] = pool
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def close(self) -> None:
-        for task, pool in list(self._guiding.items()):
-            _on(pool, task.cancel)
+        for task, pool in list(self._tasks.items()):
+            _call_on_loop(pool, task.cancel)
 
-    async def _guide(self, pool: ConnectionPool) -> None:
+    async def _watch(self, pool: ConnectionPool) -> None:
         at, failed, answered = 0, 0, 0
         while True:
             await asyncio.sleep(self.check_s)
             to = at
             failed = 0 if await pool.probe(self.services[at]) else failed + 1
             if failed >= self.failures:
-                to = await self._other(pool, at)
+                to = await self._find_answering(pool, at)
             elif at:
                 answered = answered + 1 if await pool.probe(self.services[0]) else 0
                 if answered >= self.successes:
@@ -103,7 +103,7 @@ class Failover:
                 at, failed, answered = to, 0, 0
                 pool.move(self.services[at])
 
-    async def _other(self, pool: ConnectionPool, at: int) -> int:
+    async def _find_answering(self, pool: ConnectionPool, at: int) -> int:
         """The first of the others that answers; this one where none does."""
         for number, service in enumerate(self.services):
             if number != at and await pool.probe(service):
@@ -124,10 +124,10 @@ class Provided:
 
     def __init__(self, provider: Any, understand: Callable[[Any], ClusterService]) -> None:
         self._provider = provider
-        self._understand = understand
+        self._make_service = understand
         self._pools: WeakSet[ConnectionPool] = WeakSet()
         self._service = understand(provider.initial_service_info())
-        provider.initialize(self._told)
+        provider.initialize(self._on_service_info)
 
     def now(self) -> ClusterService:
         return self._service
@@ -140,17 +140,17 @@ class Provided:
     def close(self) -> None:
         self._provider.close()
 
-    def _told(self, info: Any) -> None:
+    def _on_service_info(self, info: Any) -> None:
         """Go there; called by the provider, on any thread. What is wrong with it is raised there,
         and the client stays."""
-        service = self._understand(info)
+        service = self._make_service(info)
         log.warning("from %s to %s", self._service, service)
         self._service = service
         for pool in list(self._pools):
-            _on(pool, pool.move, service)
+            _call_on_loop(pool, pool.move, service)
 
 
-def _on(pool: ConnectionPool, call: Callable[..., object], *values: Any) -> None:
+def _call_on_loop(pool: ConnectionPool, call: Callable[..., object], *values: Any) -> None:
     """Call it on the event loop of a pool, which may be closed by now."""
     with contextlib.suppress(RuntimeError):  # it is closed, perhaps since this moment
         pool.loop.call_soon_threadsafe(call, *values)

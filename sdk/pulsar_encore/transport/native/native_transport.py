@@ -89,20 +89,20 @@ class NativeTransport:
             self._clusters = where
         self._settings = settings or ClientSettings()
         self._rng = rng or Random()
-        self._make_round = make_round
+        self._make_schedule = make_round
         self._make_codecs: Callable[[], Codecs] = getattr(dialer, "make_codecs", CodecThread)
         self._consumer_ids = count(1)
         self._producer_ids = count(1)
         self._scopes: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopScope] = WeakKeyDictionary()
-        self._writers = WriterSchemas(self._definition)
+        self._writer_schemas = WriterSchemas(self._definition)
         self._closed = False
-        self._is_down = False
+        self._clusters_closed = False
 
     def _scope(self) -> _LoopScope:
         """What there is on the running loop."""
         if self._closed:
             raise ClosedError("the client is closed: create another")
-        self._end_closed()
+        self._end_closed_loops()
         loop = asyncio.get_running_loop()
         scope = self._scopes.get(loop)
         if scope is None:
@@ -110,25 +110,25 @@ class NativeTransport:
                 self._clusters.now(), self._settings, self._rng, self._make_codecs()
             )
             self._clusters.guide(pool)
-            scope = self._scopes[loop] = _LoopScope(Lookup(pool, self._make_round))
-            scope.end = LoopEnd(partial(self._loop_ends, scope))
+            scope = self._scopes[loop] = _LoopScope(Lookup(pool, self._make_schedule))
+            scope.end = LoopEnd(partial(self._on_loop_end, scope))
         return scope
 
-    def _end_closed(self) -> None:
+    def _end_closed_loops(self) -> None:
         """End what was left on loops that were closed without notice.
 
         Until its connections end, the broker keeps what it has dispatched to them.
         """
         for loop, scope in list(self._scopes.items()):
             if loop.is_closed():
-                self._leave(scope)
+                self._end_scope(scope)
 
-    async def _loop_ends(self, scope: _LoopScope) -> None:
+    async def _on_loop_end(self, scope: _LoopScope) -> None:
         """The loop of a place is about to be closed."""
-        self._leave(scope)
+        self._end_scope(scope)
         await scope.lookup.pool.gone()
 
-    def _leave(self, scope: _LoopScope) -> None:
+    def _end_scope(self, scope: _LoopScope) -> None:
         """End the connections of a place and its subscriptions. Producers go on, on the next loop
         that uses them."""
         pool = scope.lookup.pool
@@ -149,7 +149,7 @@ class NativeTransport:
         )
         link: NativeConsumer | VersionedConsumer = consumer
         if has_versions(subscription.schema):
-            versions = SchemaVersions(subscription.schema, self._writers)
+            versions = SchemaVersions(subscription.schema, self._writer_schemas)
             link = VersionedConsumer(consumer, subscription, versions)
         scope.links[link] = None
         await consumer.open()
@@ -216,10 +216,10 @@ class NativeTransport:
     def shutdown(self) -> None:
         self._closed = True
         ending: list[Callable[[], object]] = [
-            partial(_end_at_home, scope) for scope in list(self._scopes.values())
+            partial(_end_on_own_loop, scope) for scope in list(self._scopes.values())
         ]
-        if not self._is_down:
-            self._is_down = True
+        if not self._clusters_closed:
+            self._clusters_closed = True
             ending.append(self._clusters.close)
         end_all(None, *ending)
 
@@ -235,7 +235,7 @@ class NativeTransport:
             await scope.lookup.pool.gone()
 
 
-def _end_at_home(scope: _LoopScope) -> None:
+def _end_on_own_loop(scope: _LoopScope) -> None:
     """End a place on its own loop, if that runs in another thread, else here."""
     loop = scope.lookup.pool.loop
     if loop.is_running() and loop is not running_loop():

@@ -33,10 +33,10 @@ def unsupported(options: ClientOptions) -> str | None:
     if isinstance(where, str):
         if where.startswith("memory:"):
             return "memory:// is for the stock library"
-        return _not_reached(where) or _not_readable(options.authentication)
+        return _unreachable_reason(where) or _unsupported_authentication(options.authentication)
     if isinstance(where, AutoClusterFailover):
         infos = [where.primary, *where.secondary]
-        return next(filter(None, map(_not_understood, infos)), None)
+        return next(filter(None, map(_unsupported_info, infos)), None)
     if not isinstance(where, ServiceInfoProvider) and stock.is_one(
         where, "pulsar.AutoClusterFailover", "pulsar.ServiceInfoProvider"
     ):
@@ -52,22 +52,22 @@ def _class_in_stock(value: object) -> str:
     return "AutoClusterFailover" if failover else "ServiceInfoProvider"
 
 
-def _not_understood(info: Any) -> str | None:
+def _unsupported_info(info: Any) -> str | None:
     if not isinstance(info, ServiceInfo):
         return (
             "a ServiceInfo is of the stock package, and only its library knows what is in it: make "
             "a pulsar_encore.ServiceInfo"
         )
-    return _not_reached(info.service_url) or _not_readable(info.authentication)
+    return _unreachable_reason(info.service_url) or _unsupported_authentication(info.authentication)
 
 
-def _not_reached(url: str) -> str | None:
+def _unreachable_reason(url: str) -> str | None:
     if url.startswith("http") and not _has_httpx2():
         return "a service_url of http needs httpx2: pip install 'pulsar-encore[http]'"
     return None
 
 
-def _not_readable(given: Any) -> str | None:
+def _unsupported_authentication(given: Any) -> str | None:
     try:
         known = authentication.of(given)
     except NotSupportedError as error:
@@ -117,20 +117,20 @@ def _clusters(options: ClientOptions) -> Clusters:
         return OneCluster(_service(options, where, options.authentication, trusted))
     if isinstance(where, AutoClusterFailover):
         return Failover(
-            [_of_info(options, info) for info in (where.primary, *where.secondary)],
+            [_service_of(options, info) for info in (where.primary, *where.secondary)],
             check_s=where.check_interval_ms / 1000,
             failures=where.failover_threshold,
             successes=where.switch_back_threshold,
         )
-    return Provided(where, lambda info: _of_info(options, info))
+    return Provided(where, lambda info: _service_of(options, info))
 
 
-def _of_info(options: ClientOptions, info: Any) -> ClusterService:
+def _service_of(options: ClientOptions, info: Any) -> ClusterService:
     if not (isinstance(info, ServiceInfo) or stock.is_one(info, "pulsar.ServiceInfo")):
         raise ConfigurationError(
             f"a ServiceInfoProvider must give a ServiceInfo, got {type(info).__name__}"
         )
-    reason = _not_understood(info)
+    reason = _unsupported_info(info)
     if reason is not None:
         raise NotSupportedError(f"the native transport cannot go there: {reason}")
     return _service(options, info.service_url, info.authentication, info.tls_trust_certs_file_path)

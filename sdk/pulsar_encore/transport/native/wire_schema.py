@@ -12,7 +12,7 @@ from ...errors import ConfigurationError
 from ...wire import pulsar_pb2 as pb
 
 # What stock calls otherwise; the rest differs in upper and lower case and in underscores alone.
-_WITHOUT_A_NUMBER = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
+_WITHOUT_SCHEMA = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
 
 
 def wire_schema(schema: Any) -> pb.Schema | None:
@@ -30,18 +30,18 @@ def wire_schema(schema: Any) -> pb.Schema | None:
     if isinstance(info, pb.Schema):
         return info
     label = str(info.schema_type().name)
-    if label in _WITHOUT_A_NUMBER:
+    if label in _WITHOUT_SCHEMA:
         return None
-    number = _NUMBERS.get(_plain(label))
+    number = _NUMBERS.get(_normalized(label))
     if number is None:
         raise ConfigurationError(f"schema of type {label}: the protocol has no such type")
     return pb.Schema(name=info.name(), type=number, schema_data=info.schema().encode())
 
 
-def _plain(label: str) -> str:
+def _normalized(label: str) -> str:
     return label.replace("_", "").lower()
 
 
 _NUMBERS = {
-    _plain(name): pb.Schema.Type.ValueType(number) for name, number in pb.Schema.Type.items()
+    _normalized(name): pb.Schema.Type.ValueType(number) for name, number in pb.Schema.Type.items()
 }

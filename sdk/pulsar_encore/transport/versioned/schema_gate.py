@@ -45,27 +45,27 @@ class SchemaGate:
         *,
         durable: bool,
     ) -> None:
-        self._link = link
+        self._consumer = link
         self._versions = versions
         self._listener = listener
         self._durable = durable
-        self._held: deque[tuple[Version | None, Delivery]] = deque()
+        self._waiting: deque[tuple[Version | None, Delivery]] = deque()
         self._fetching: asyncio.Task[None] | None = None
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for each in singly(deliveries):
-            topic, _ = self._link.topic_of(each.source)
+            topic, _ = self._consumer.topic_of(each.source)
             version, each.messages = self._versions.view(topic, each.messages)
-            self._held.append((version, each))
+            self._waiting.append((version, each))
         if self._fetching is None:
-            self._pass_on()
+            self._deliver_ready()
 
-    def _pass_on(self) -> None:
+    def _deliver_ready(self) -> None:
         """Hand over up to the first whose version is to be fetched, and fetch that."""
-        held, ready = self._held, []
-        while held and not self._versions.lacks(held[0][0]):
-            ready.append(held.popleft()[1])
-        version = held[0][0] if held else None
+        waiting, ready = self._waiting, []
+        while waiting and not self._versions.lacks(waiting[0][0]):
+            ready.append(waiting.popleft()[1])
+        version = waiting[0][0] if waiting else None
         if version is not None:
             self._fetching = asyncio.create_task(self._fetch(version))
         if ready:
@@ -74,32 +74,32 @@ class SchemaGate:
     async def _fetch(self, version: Version) -> None:
         await self._versions.fetch(version)
         self._fetching = None
-        self._pass_on()
+        self._deliver_ready()
 
     @property
     def holds(self) -> bool:
         """Whether something waits."""
-        return bool(self._held)
+        return bool(self._waiting)
 
     def drop(self, only: Container[int] | None = None) -> list[Delivery]:
         """Forget what waits of some sources, or of all; it comes again, or is void."""
         kept: deque[tuple[Version | None, Delivery]] = deque()
         dropped = []
-        for version, delivery in self._held:
+        for version, delivery in self._waiting:
             if only is None or delivery.source in only:
                 dropped.append(delivery)
             else:
                 kept.append((version, delivery))
-        self._held = kept
+        self._waiting = kept
         for delivery in dropped:
-            self._link.consumed(delivery.source, len(delivery.messages))
+            self._consumer.consumed(delivery.source, len(delivery.messages))
         return dropped
 
     def close(self) -> None:
         """Forget what waits, and wait for nothing."""
         if self._fetching is not None:
             cancel(self._fetching)
-        self._held.clear()
+        self._waiting.clear()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         self._listener.on_connected(only)

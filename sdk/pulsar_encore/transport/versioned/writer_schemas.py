@@ -25,7 +25,7 @@ Fetch = Callable[[str, int], Awaitable[SchemaDefinition]]
 #: Longest that messages are held back for their schema; after it they go without, and a value is
 #: an error until the schema is here.
 WAIT_S: Final = 15.0
-_AGAIN_S: Final = 5.0  # how long a failed fetch is not tried again
+_RETRY_DELAY_S: Final = 5.0  # how long a failed fetch is not tried again
 
 
 class WriterSchemas:
@@ -36,9 +36,9 @@ class WriterSchemas:
     """
 
     def __init__(self, fetch: Fetch) -> None:
-        self._ask = fetch
+        self._fetch_definition = fetch
         self._known: dict[Version, str] = {}
-        self._lives: dict[str, int] = {}  # how often each topic was deleted
+        self._deletions: dict[str, int] = {}  # how often each topic was deleted
         self._failed: dict[Version, tuple[float, Exception]] = {}
         # An event loop waits for its own tasks only.
         self._fetching: dict[tuple[Version, asyncio.AbstractEventLoop], asyncio.Task[None]] = {}
@@ -48,11 +48,11 @@ class WriterSchemas:
         if version is None or version in self._known:
             return False
         failed = self._failed.get(version)
-        return failed is None or failed[0] + _AGAIN_S <= asyncio.get_running_loop().time()
+        return failed is None or failed[0] + _RETRY_DELAY_S <= asyncio.get_running_loop().time()
 
     def version(self, topic: str, number: int) -> Version:
         """A version of a topic, as it is now."""
-        return topic, number, self._lives.get(topic, 0)
+        return topic, number, self._deletions.get(topic, 0)
 
     def deleted(self, topic: str) -> None:
         """A topic does not exist any more: if it is created again, its versions begin anew.
@@ -62,7 +62,7 @@ class WriterSchemas:
         Args:
             topic: Full name, without a partition number.
         """
-        self._lives[topic] = self._lives.get(topic, 0) + 1
+        self._deletions[topic] = self._deletions.get(topic, 0) + 1
 
     async def fetch(self, version: Version) -> None:
         """Wait until it is known, or cannot be had; it goes on when the caller is cancelled."""
@@ -77,7 +77,7 @@ class WriterSchemas:
 
     async def _fetch(self, version: Version) -> None:
         try:
-            found = await self._ask(*version[:2])
+            found = await self._fetch_definition(*version[:2])
             if found.kind.upper() != "AVRO":
                 raise IncompatibleSchema(f"it is of type {found.kind}, not AVRO")
             self._known[version] = found.text

@@ -17,15 +17,17 @@ from ....errors import InvalidUrl
 from ....errors import LookupError as TopicLookupError
 
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
-_OF_BROKERS: Final = ("pulsar", "pulsar+ssl")
-_CHANGE: Final = (
+_BROKER_SCHEMES: Final = ("pulsar", "pulsar+ssl")
+_TLS_ADVICE: Final = (
     "Configure the brokers to advertise a pulsar+ssl:// address (brokerServiceUrlTls in their "
     "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
     "Pulsar proxy, whose answers set proxy_through_service_url"
 )
-_LONGEST: Final = 1_000  # characters of an address in an answer: a host name has 253 at most
+_MAX_ADDRESS_CHARS: Final = (
+    1_000  # characters of an address in an answer: a host name has 253 at most
+)
 _QUARANTINE_MS: Final = 60_000
-_LONGEST_QUARANTINE_MS: Final = 24 * 3600 * 1000
+_MAX_QUARANTINE_MS: Final = 24 * 3600 * 1000
 
 
 class Address(NamedTuple):
@@ -97,17 +99,17 @@ def referred(
         LookupError: The answer has no address of the wanted kind, or the address is malformed, or
             it has no TLS although `secure`. The last is not retryable.
     """
-    if len(url) > _LONGEST:
+    if len(url) > _MAX_ADDRESS_CHARS:
         raise TopicLookupError(
             f"{doing}: the address of its broker is malformed: {len(url)} characters, beginning "
             f"with {url[:100]!r}"
         )
     if not url and secure:
-        beside = f", and brokerServiceUrl is {plain[:_LONGEST]!r}" if plain else ""
+        plain_part = f", and brokerServiceUrl is {plain[:_MAX_ADDRESS_CHARS]!r}" if plain else ""
         raise TopicLookupError(
             f"{doing}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
-            f"empty{beside}). The client's service_url has TLS, so it does not connect without. If "
-            f"TLS ends at a load balancer, brokers do not know its address. {_CHANGE}",
+            f"empty{plain_part}). The client's service_url has TLS, so it does not connect without "
+            f"it. If TLS ends at a load balancer, brokers do not know its address. {_TLS_ADVICE}",
             retryable=False,
         )
     if not url:
@@ -123,7 +125,7 @@ def referred(
         ) from error
     if secure and not (address.tls or proxied):
         raise weaker(asked, address, doing)
-    if address.scheme not in _OF_BROKERS:
+    if address.scheme not in _BROKER_SCHEMES:
         raise TopicLookupError(
             f"{doing}: the address of its broker is malformed: {address} is not one of "
             "pulsar:// or pulsar+ssl://"
@@ -148,7 +150,7 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     try:
         at, to = urlsplit(asked), urlsplit(url)
         host, named = to.hostname, to.username is not None
-        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_LONGEST]
+        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_MAX_ADDRESS_CHARS]
     except ValueError as error:
         raise TopicLookupError(
             f"{doing}: a redirect of {asked} to no web address: {error}", retryable=False
@@ -173,7 +175,7 @@ def weaker(asked: object, given: Address, doing: str) -> TopicLookupError:
     """Return the error for an address without TLS that was given to a client with TLS."""
     return TopicLookupError(
         f"{doing}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
-        f"it does not connect there and sends no credentials. {_CHANGE}",
+        f"it does not connect there and sends no credentials. {_TLS_ADVICE}",
         retryable=False,
     )
 
@@ -189,7 +191,7 @@ class Addresses:
     def __init__(self, addresses: list[Address], rng: Random) -> None:
         self._addresses = addresses
         self._at = rng.randrange(len(addresses))
-        self._failed: dict[Address, tuple[int, int]] = {}  # until when, and for how long
+        self._quarantined: dict[Address, tuple[int, int]] = {}  # until when, and for how long
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -197,22 +199,22 @@ class Addresses:
     def next(self, now_ms: int) -> Address:
         """The address to try now."""
         for _ in self._addresses:
-            address = self._step()
-            if self._failed.get(address, (0, 0))[0] <= now_ms:
+            address = self._advance()
+            if self._quarantined.get(address, (0, 0))[0] <= now_ms:
                 return address
-        return self._step()
+        return self._advance()
 
-    def _step(self) -> Address:
+    def _advance(self) -> Address:
         address = self._addresses[self._at]
         self._at = (self._at + 1) % len(self._addresses)
         return address
 
     def failed(self, address: Address, now_ms: int) -> None:
         """It did not answer."""
-        last = self._failed.get(address, (0, 0))[1]
-        wait = min(_LONGEST_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
-        self._failed[address] = (now_ms + wait, wait)
+        last = self._quarantined.get(address, (0, 0))[1]
+        wait = min(_MAX_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
+        self._quarantined[address] = (now_ms + wait, wait)
 
     def worked(self, address: Address) -> None:
         """It answered."""
-        self._failed.pop(address, None)
+        self._quarantined.pop(address, None)

@@ -87,7 +87,9 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
-_LAST_S: Final = 1.0  # time before the end of `reattach_timeout` at which the last attempt is made
+_LAST_ATTEMPT_S: Final = (
+    1.0  # time before the end of `reattach_timeout` at which the last attempt is made
+)
 
 
 class Attachment:
@@ -133,34 +135,34 @@ class Attachment:
         self._retrying = retrying
         self.failure: Exception | None = None
         self._retries: FailureReports | None = None  # since the loss that is not over yet
-        self._told_missing = False  # since that loss
+        self._missing_reported = False  # since that loss
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
         self._delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
         self._task: asyncio.Task[None] | None = None  # that attaches, now or before
-        self._through: Address | None = None  # a proxy's, by which it was attached last
+        self._proxy: Address | None = None  # a proxy's, by which it was attached last
         # The cluster that the address in CLOSE_CONSUMER or CLOSE_PRODUCER came from.
-        self._referring: ClusterService | None = None
+        self._referring_cluster: ClusterService | None = None
         self._lost = False  # since it was attached
-        self._worked = established  # at least once
-        self._attached_at: ClusterService | None = None  # the cluster, the last time
-        self._resting: asyncio.Timeout | None = None  # between two attempts
+        self._was_attached = established  # at least once
+        self._attached_cluster: ClusterService | None = None  # the cluster, the last time
+        self._backoff_wait: asyncio.Timeout | None = None  # between two attempts
         self._attached_s = _NEVER_S  # when it was
         self._stopped = False
-        self._limit: asyncio.Timeout | None = None
+        self._first_timeout: asyncio.Timeout | None = None
 
     @property
     def is_elsewhere(self) -> bool:
         """True if the client moved to a cluster where nothing was attached yet, so that the topic
         may have to be created there as at first."""
-        at = self._attached_at
+        at = self._attached_cluster
         return at is not None and at.addresses != self._pool.service.addresses
 
     def take_time(self) -> None:
         """What `attach` asks for now may take as long as it takes, the first time too."""
-        if self._limit is not None:
-            self._limit.reschedule(None)
+        if self._first_timeout is not None:
+            self._first_timeout.reschedule(None)
 
     async def first(self) -> None:
         """Attach for the first time.
@@ -172,7 +174,7 @@ class Attachment:
         """
         if self._stopped:
             raise self._closed()
-        self._task = task = self._loop.create_task(self._first())
+        self._task = task = self._loop.create_task(self._attach_first())
         try:
             await task
         except asyncio.CancelledError:
@@ -183,16 +185,16 @@ class Attachment:
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self.topic}: closed before it was attached")
 
-    async def _first(self) -> None:
+    async def _attach_first(self) -> None:
         timeout_s = self._settings.operation_timeout_s
         deadline = self._loop.time() + timeout_s
         failure: PulsarException | None = None
         while True:
             try:
-                async with asyncio.timeout_at(deadline) as self._limit:
-                    await self._once(None)
+                async with asyncio.timeout_at(deadline) as self._first_timeout:
+                    await self._attempt(None)
                 if not self._lost:
-                    self._over()
+                    self._on_attached()
                     return
                 failure = NotConnected(f"{self.topic}: attached, and lost at once")
             except TimeoutError as error:
@@ -203,11 +205,11 @@ class Attachment:
             except PulsarException as error:
                 failure = error
             finally:
-                self._limit = None
+                self._first_timeout = None
             delay = min(self._delays.next(), LONGEST_WAITED_FOR_S)
             if self._is_final(failure) or self._loop.time() + delay >= deadline:
                 raise failure
-            await self._rest(delay)
+            await self._wait(delay)
 
     def begin(self) -> None:
         """Attach in the background, at once and without backoff, and retry until it is attached.
@@ -216,16 +218,16 @@ class Attachment:
         """
         self._start(None, at_once=True)
 
-    async def _rest(self, delay: float) -> None:
+    async def _wait(self, delay: float) -> None:
         """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""
         hurried, service = False, self._pool.service
         try:
-            async with asyncio.timeout(None) as self._resting:
+            async with asyncio.timeout(None) as self._backoff_wait:
                 hurried = await self._pool.rest(delay)
         except TimeoutError:
             return  # `hurry`
         finally:
-            self._resting = None
+            self._backoff_wait = None
         if hurried:
             self._delays.reset()
         if service is not self._pool.service:
@@ -235,9 +237,9 @@ class Attachment:
     def hurry(self) -> None:
         """Make the next attempt now, without waiting for the rest of the backoff."""
         self._delays.reset()
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            resting.reschedule(self._loop.time())
+        waiting, self._backoff_wait = self._backoff_wait, None
+        if waiting is not None:
+            waiting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
         """It was lost: attach once more, after a backoff.
@@ -253,7 +255,7 @@ class Attachment:
         if not self._stopped:
             self._retry_log.lost(self.topic, self._loop.time())
         where = _parsed(address)
-        self._referring = self._pool.service
+        self._referring_cluster = self._pool.service
         self._start(where, at_once=where is not None)
 
     def _start(self, address: Address | None, *, at_once: bool) -> None:
@@ -268,31 +270,31 @@ class Attachment:
         delay_s = None if at_once else self._next_delay_s()
         while True:
             if delay_s is not None:
-                await self._rest(delay_s)
+                await self._wait(delay_s)
             left_s = self._time_left()
             if failure is not None and left_s <= 0:
-                self._give_up(self._too_late(failure))
+                self._give_up(self._timeout_error(failure))
                 return
             try:
                 async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
                     if isinstance(failure, (AuthenticationError, AuthorizationError)):
                         await self._pool.refresh_credentials()
-                    await self._once(address)
+                    await self._attempt(address)
                 if not self._lost:
-                    self._over()
+                    self._on_attached()
                     return
                 delay_s = self._next_delay_s()
             except TimeoutError as error:
                 if failure is None:
                     failure = TransportTimeout(f"{self.topic}: the last attempt had no answer")
                     failure.__cause__ = error
-                delay_s = self._tell(failure)
+                delay_s = self._report(failure)
             except Exception as error:
                 failure = error
                 if self._is_final(error):
                     self._give_up(error)
                     return
-                delay_s = self._tell(error)
+                delay_s = self._report(error)
             address = None
 
     def _next_delay_s(self) -> float:
@@ -300,24 +302,24 @@ class Attachment:
         delay_s, left_s = self._delays.next(), self._time_left()
         if delay_s < left_s:
             return delay_s
-        return left_s - _LAST_S if left_s > _LAST_S else left_s
+        return left_s - _LAST_ATTEMPT_S if left_s > _LAST_ATTEMPT_S else left_s
 
     def _is_final(self, error: Exception) -> bool:
-        if self._worked:
+        if self._was_attached:
             return isinstance(error, _FINAL)
         return not isinstance(error, PulsarException) or _is_final_at_first(error)
 
     def _time_left(self) -> float:
         """Time in s until the retrying ends; infinite if it is not bounded."""
         longest_s = self._settings.reattach_timeout_s
-        if longest_s is None or self._retries is None or not self._worked:
+        if longest_s is None or self._retries is None or not self._was_attached:
             return _NEVER_S
         return longest_s - self._retries.elapsed_s(self._loop.time())
 
-    async def _once(self, address: Address | None) -> None:
+    async def _attempt(self, address: Address | None) -> None:
         """Make one attempt."""
         try:
-            await self._try(address)
+            await self._find_and_attach(address)
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
@@ -326,23 +328,23 @@ class Attachment:
                 f"{self.topic}: code of the application was cancelled during the attempt"
             ) from error
 
-    async def _try(self, address: Address | None) -> None:
+    async def _find_and_attach(self, address: Address | None) -> None:
         if address is None:
             session = await self._find()
         else:
             session = await self._pool.broker(
-                address, through=self._through, service=self._referring
+                address, through=self._proxy, service=self._referring_cluster
             )
-        way = self._pool.way_of(session)
-        self._through = way.address if way is not None and way.proxy_to is not None else None
+        key = self._pool.way_of(session)
+        self._proxy = key.address if key is not None and key.proxy_to is not None else None
         self._lost, self._attached_s = False, _NEVER_S
         await self._attach(session)
         if not self._lost:
             self._attached_s = self._loop.time()
-            self._attached_at = self._pool.service
-            self._worked = True
+            self._attached_cluster = self._pool.service
+            self._was_attached = True
 
-    def _tell(self, error: Exception) -> float:
+    def _report(self, error: Exception) -> float:
         """Log a failed attempt and pass it on, at growing intervals.
 
         Returns:
@@ -355,8 +357,8 @@ class Attachment:
             retries = self._retries = FailureReports(now_s)
         # The first answer that the topic does not exist is always reported, because cached data
         # about the topic, such as its schemas, is invalid from then on.
-        is_news = isinstance(error, TopicNotFound) and not self._told_missing
-        self._told_missing |= is_news
+        is_news = isinstance(error, TopicNotFound) and not self._missing_reported
+        self._missing_reported |= is_news
         is_reported = retries.failed(now_s, is_news=is_news)
         if is_reported and not isinstance(error, EncoreError):
             log.error(
@@ -379,13 +381,13 @@ class Attachment:
             self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
         return delay_s
 
-    def _over(self) -> None:
+    def _on_attached(self) -> None:
         """Attached again."""
         self.failure = None
-        self._retries, self._told_missing = None, False
+        self._retries, self._missing_reported = None, False
         self._retry_log.attached(self.topic, self._loop.time())
 
-    def _too_late(self, error: Exception) -> Exception:
+    def _timeout_error(self, error: Exception) -> Exception:
         """The last error, of the same class, with a text that names `reattach_timeout`."""
         text = (
             f"{self.topic}: not attached again within {self._settings.reattach_timeout_s:g} s "

@@ -17,7 +17,9 @@ _MESSAGE_ID: Final = 0x12
 _LEDGER: Final = 0x08
 _ENTRY: Final = 0x10
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
-_WIDEST: Final = 3  # bytes of an entry id: 2 million entries, far more than a ledger has
+_MAX_ENTRY_ID_BYTES: Final = (
+    3  # bytes of an entry id: 2 million entries, far more than a ledger has
+)
 
 
 class MessageTemplate:
@@ -60,7 +62,7 @@ class MessageTemplate:
             return None
         start = at + 1
         end = _skip_varint(command, start)
-        if end - start > _WIDEST:
+        if end - start > _MAX_ENTRY_ID_BYTES:
             return None
         prefix = len(command).to_bytes(4, "big") + command[:start]
         return cls(prefix, end - start, command[end:] + _CHECKSUM_MAGIC)

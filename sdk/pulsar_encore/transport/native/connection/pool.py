@@ -39,12 +39,12 @@ from .codec_thread import Codecs, CodecThread
 from .requests import RequestIds
 from .session import ByteTransport, Session
 
-_GOODBYE_S: Final = 1.0
+_CLOSE_WAIT_S: Final = 1.0
 _MOVED: Final = "the client moved to another cluster; the lookup is repeated there"
 # Shortest time between two checks of the credentials. It doubles with each check that finds other
 # ones: a supplier that makes a new token for each call must not cause a connection per refusal.
 _REFRESH_S: Final = 10.0
-_LONGEST_REFRESH_S: Final = 600.0
+_MAX_REFRESH_S: Final = 600.0
 
 
 class ConnectionKey(NamedTuple):
@@ -91,16 +91,16 @@ class ConnectionPool:
         self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
         # All connections that are open. Those that `_sessions` does not name are outdated: they
         # showed old credentials, and are kept for the consumers and producers attached to them.
-        self._ways: dict[Session, ConnectionKey] = {}
-        self._at: Address | None = None  # of the service, the one that worked
-        self._going = asyncio.Event()  # set once, for those that rest
-        self._leaving: set[asyncio.Future[None]] = set()
+        self._keys: dict[Session, ConnectionKey] = {}
+        self._last_good: Address | None = None  # of the service, the one that worked
+        self._hurry_event = asyncio.Event()  # set once, for those that rest
+        self._closing: set[asyncio.Future[None]] = set()
         self._renewing: set[asyncio.Task[None]] = set()
         self._idle: dict[Session, int] = {}  # at the last look, with what had been asked by then
         self._sweep: asyncio.TimerHandle | None = None
         self._refreshed_s = -math.inf
         self._refresh_s = _REFRESH_S
-        self._unreachable = False  # the last attempt to connect to a broker failed
+        self._connect_failed = False  # the last attempt to connect to a broker failed
         self._closed = False
 
     # Where
@@ -131,21 +131,21 @@ class ConnectionPool:
         """Addresses of the service, beginning with the one that answered last."""
         addresses = self._addresses
         for number in range(len(addresses)):
-            at_first = self._at if number == 0 else None
+            at_first = self._last_good if number == 0 else None
             yield at_first or addresses.next(now_ms(self.loop))
 
     def answered(self, address: Address, service: ClusterService) -> None:
         """An address of `service` is good."""
         if service is self.service:
             self._addresses.worked(address)
-            self._at = address
+            self._last_good = address
 
     def did_not_answer(self, address: Address, service: ClusterService) -> None:
         """An address of `service` is to be left alone for a while."""
         if service is self.service:
             self._addresses.failed(address, now_ms(self.loop))
-            if self._at == address:
-                self._at = None
+            if self._last_good == address:
+                self._last_good = None
 
     def check_cluster(self, service: ClusterService) -> None:
         """Check that an answer may still be used.
@@ -187,14 +187,14 @@ class ConnectionPool:
         if service is not None:
             self.check_cluster(service)
         if through is None or through == address:
-            way = ConnectionKey(address)
+            key = ConnectionKey(address)
         else:
-            way = ConnectionKey(through, address.host_port)
-        task = self._sessions.get(way)
+            key = ConnectionKey(through, address.host_port)
+        task = self._sessions.get(key)
         if task is None or (task.done() and not _is_usable(task)):
-            task = self.loop.create_task(self._open(way, self.service))
-            self._sessions[way] = task
-            task.add_done_callback(partial(self._opened, way))
+            task = self.loop.create_task(self._open(key, self.service))
+            self._sessions[key] = task
+            task.add_done_callback(partial(self._on_opened, key))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -207,7 +207,7 @@ class ConnectionPool:
 
     def way_of(self, session: Session) -> ConnectionKey | None:
         """How a session's broker is reached; None once the session is lost."""
-        return self._ways.get(session)
+        return self._keys.get(session)
 
     async def refresh_credentials(self) -> None:
         """Connect anew if the application has other credentials now, after a broker's refusal.
@@ -229,17 +229,17 @@ class ConnectionPool:
             return  # the next attempt to connect says what is wrong
         shown = _digest(self.service, data)
         changed = False
-        for way, task in list(self._sessions.items()):
+        for key, task in list(self._sessions.items()):
             if not _is_usable(task) or task.result().shown == shown:
                 continue
             changed = True
             session = task.result()
             if session.idle:
-                del self._sessions[way]
+                del self._sessions[key]
                 session.close()
-            elif list(self._ways.values()).count(way) == 1:
-                del self._sessions[way]
-        self._refresh_s = min(_LONGEST_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
+            elif list(self._keys.values()).count(key) == 1:
+                del self._sessions[key]
+        self._refresh_s = min(_MAX_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
 
     def new_watcher_id(self) -> int:
         """A number for a watcher of topics, unique in the client."""
@@ -258,9 +258,9 @@ class ConnectionPool:
             return True
         return False
 
-    async def _open(self, way: ConnectionKey, service: ClusterService) -> Session:
+    async def _open(self, key: ConnectionKey, service: ClusterService) -> Session:
         try:
-            session = await self._connect(way, service)
+            session = await self._connect(key, service)
         except asyncio.CancelledError:
             if self._closed:
                 raise ClosedError("the client was closed while it connected") from None
@@ -268,17 +268,17 @@ class ConnectionPool:
                 raise NotConnected(_MOVED) from None
             raise
         if not session.closed:
-            self._ways[session] = way
+            self._keys[session] = key
         return session
 
-    async def _connect(self, way: ConnectionKey, service: ClusterService) -> Session:
-        settings, address = self.settings, way.address
+    async def _connect(self, key: ConnectionKey, service: ClusterService) -> Session:
+        settings, address = self.settings, key.address
         if service.secure and not address.tls:
             # `referred` has refused such an address before. This is the last place before bytes
             # leave, and the same for every caller.
             raise weaker(service, address, "connect")
         credentials = service.credentials
-        peer = f"{address} for {way.proxy_to}" if way.proxy_to else str(address)
+        peer = f"{address} for {key.proxy_to}" if key.proxy_to else str(address)
         data = await self.data_of(credentials)
         began = self.loop.time()
 
@@ -291,7 +291,7 @@ class ConnectionPool:
                 peer=peer,
                 tls=address.tls,
                 renew=partial(self._renew, service),
-                on_end=self._ended,
+                on_end=self._on_ended,
             )
 
         timeout_s = settings.connection_timeout_s
@@ -302,7 +302,7 @@ class ConnectionPool:
                 client_version=CLIENT_VERSION,
                 method=credentials.method_name,
                 data=data,
-                proxy_to=way.proxy_to,
+                proxy_to=key.proxy_to,
             )
             left = max(0.0, began + timeout_s - self.loop.time())
             async with asyncio.timeout(left):
@@ -323,9 +323,9 @@ class ConnectionPool:
                 refused()
             raise
         except NotConnected as error:
-            raise _hung_up(peer, address, session, error) from error
+            raise _closed_early_error(peer, address, session, error) from error
         except ProtocolError as error:
-            raise _stranger(peer, address, error) from error
+            raise _foreign_protocol_error(peer, address, error) from error
         return session
 
     def _renew(self, service: ClusterService, session: Session) -> None:
@@ -334,25 +334,25 @@ class ConnectionPool:
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
-    def _opened(self, way: ConnectionKey, task: asyncio.Task[Session]) -> None:
+    def _on_opened(self, key: ConnectionKey, task: asyncio.Task[Session]) -> None:
         if not _is_usable(task):
-            self._unreachable |= not task.cancelled()
-            if self._sessions.get(way) is task:
-                del self._sessions[way]
+            self._connect_failed |= not task.cancelled()
+            if self._sessions.get(key) is task:
+                del self._sessions[key]
             return
-        if self._unreachable:
+        if self._connect_failed:
             # Consumers and producers that wait for their next attempt may wait for a minute yet.
-            self._unreachable = False
+            self._connect_failed = False
             self.hurry()
         if self._sweep is None and self.settings.idle_s:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
-    def _ended(self, session: Session) -> None:
+    def _on_ended(self, session: Session) -> None:
         self._idle.pop(session, None)
-        self._ways.pop(session, None)
-        for way, task in list(self._sessions.items()):
+        self._keys.pop(session, None)
+        for key, task in list(self._sessions.items()):
             if task.done() and not _is_usable(task):
-                del self._sessions[way]
+                del self._sessions[key]
 
     def _close_idle(self) -> None:
         """Close what had nothing to do, at this look and at the one before."""
@@ -360,8 +360,8 @@ class ConnectionPool:
         for session, asked in list(self._idle.items()):
             if session.idle and session.requests.begun == asked:
                 session.close()
-        self._idle = {each: each.requests.begun for each in self._ways if each.idle}
-        if self._ways:
+        self._idle = {each: each.requests.begun for each in self._keys if each.idle}
+        if self._keys:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
     # The whole
@@ -382,22 +382,22 @@ class ConnectionPool:
             return
         self.service = service
         self._addresses = Addresses(list(service.addresses), self.rng)
-        self._at = None
+        self._last_good = None
         self._end_all()
         self.hurry()
 
     async def rest(self, seconds: float) -> bool:
         """Wait for a time in s; return True if `hurry` ended the wait early."""
-        going = self._going
+        hurry_event = self._hurry_event
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await going.wait()
-        return going.is_set()
+                await hurry_event.wait()
+        return hurry_event.is_set()
 
     def hurry(self) -> None:
         """End all waits in `rest`, because a broker that could not be reached may be back."""
-        self._going.set()
-        self._going = asyncio.Event()
+        self._hurry_event.set()
+        self._hurry_event = asyncio.Event()
 
     def shutdown(self) -> None:
         """End all connections, at once."""
@@ -406,12 +406,12 @@ class ConnectionPool:
         if self.loop.is_closed():
             # No method of the loop works any more. The broker keeps what it has dispatched to these
             # connections until they end.
-            for session in self._ways:
+            for session in self._keys:
                 session.sever()
             for task in (*self._sessions.values(), *self._renewing):
                 cancel(task)
             self._sessions.clear()
-            self._ways.clear()
+            self._keys.clear()
             return
         if self._sweep is not None:
             self._sweep.cancel()
@@ -422,16 +422,16 @@ class ConnectionPool:
     async def gone(self) -> None:
         """Wait until the connections that were ended are no more, and not long: a loop that is
         closed before leaves them half closed, and TLS without its goodbye."""
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=_GOODBYE_S)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_CLOSE_WAIT_S)
 
     def _end_all(self) -> None:
         ending, self._sessions = self._sessions, {}
         for task in ending.values():
             task.cancel()
-        for session in list(self._ways):
-            self._leaving.add(session.gone)
-            session.gone.add_done_callback(self._leaving.discard)
+        for session in list(self._keys):
+            self._closing.add(session.gone)
+            session.gone.add_done_callback(self._closing.discard)
             session.close()
 
     # Credentials
@@ -510,7 +510,9 @@ def _digest(service: ClusterService, data: bytes) -> bytes:
     return hashlib.sha256(data + repr(service.tls.stamp()).encode()).digest()
 
 
-def _hung_up(peer: str, address: Address, session: Session, error: NotConnected) -> PulsarException:
+def _closed_early_error(
+    peer: str, address: Address, session: Session, error: NotConnected
+) -> PulsarException:
     """It let us connect and ended that without a word."""
     if session.heard_of:
         return error
@@ -524,7 +526,7 @@ def _hung_up(peer: str, address: Address, session: Session, error: NotConnected)
     return ConnectError(f"{peer} ended the connection without an answer: {perhaps}")
 
 
-def _stranger(peer: str, address: Address, error: ProtocolError) -> ConnectError:
+def _foreign_protocol_error(peer: str, address: Address, error: ProtocolError) -> ConnectError:
     """Something else than a broker answered."""
     change = "" if address.tls else ", and pulsar+ssl:// for TLS"
     return ConnectError(

@@ -15,7 +15,7 @@ from typing import Final
 LONGEST_WAITED_FOR_S: Final = 2.0
 
 _JITTER: Final = 0.5
-_FLAPPING_S: Final = 3.0  # the longest delay of what works each time, and not for long
+_MAX_FLAPPING_S: Final = 3.0  # the longest delay of what works each time, and not for long
 
 
 class ReconnectBackoff:
@@ -29,14 +29,14 @@ class ReconnectBackoff:
 
     def __init__(self, first_s: float, most_s: float, rng: Random) -> None:
         self._first_s = first_s
-        self._most_s = most_s
+        self._max_s = most_s
         self._rng = rng
         self._next_s = first_s
 
     def next(self) -> float:
         """The delay before the next attempt, in s."""
         delay = self._next_s
-        self._next_s = min(self._most_s, 2 * delay)
+        self._next_s = min(self._max_s, 2 * delay)
         return delay * (1 - _JITTER * self._rng.random())
 
     def worked(self, for_s: float) -> None:
@@ -48,7 +48,7 @@ class ReconnectBackoff:
         if for_s >= self._next_s:
             self._next_s = self._first_s
         else:
-            self._next_s = min(self._next_s, _FLAPPING_S)
+            self._next_s = min(self._next_s, _MAX_FLAPPING_S)
 
     def reset(self) -> None:
         """What was in the way is another thing now."""

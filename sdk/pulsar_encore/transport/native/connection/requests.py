@@ -28,7 +28,7 @@ _LIMIT: Final = re.compile(
     r"|exceeds? (the )?maximum number of (topics|subscriptions)",
     re.IGNORECASE,
 )
-_SAID: Final = " (broker: "
+_BROKER_TEXT: Final = " (broker: "
 
 #: What answers a request, and where its body is.
 ANSWERS: Final[dict[int, str]] = {
@@ -93,11 +93,11 @@ class Requests:
     def __init__(self, loop: asyncio.AbstractEventLoop, ids: Iterator[int]) -> None:
         self._loop = loop
         self._ids = ids
-        self._waiting: dict[int, _Request] = {}
+        self._pending: dict[int, _Request] = {}
         self.begun: int = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def new_id(self) -> int:
         return next(self._ids)
@@ -115,18 +115,18 @@ class Requests:
         timer = None
         if timeout_s is not None:
             timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
-        self._waiting[request_id] = _Request(future, timer, doing)
+        self._pending[request_id] = _Request(future, timer, doing)
         future.add_done_callback(lambda _: self._forget(request_id))
         return future
 
     def _forget(self, request_id: int) -> None:
         """It is answered, or nobody waits any more."""
-        request = self._waiting.pop(request_id, None)
+        request = self._pending.pop(request_id, None)
         if request is not None:
             request.end()
 
     def _expire(self, request_id: int, timeout_s: float) -> None:
-        request = self._waiting.pop(request_id, None)
+        request = self._pending.pop(request_id, None)
         if request is not None and not request.future.done():
             text = f"{request.doing}: no answer of the broker within {timeout_s:g} s"
             request.future.set_exception(TransportTimeout(text))
@@ -134,7 +134,7 @@ class Requests:
     def answered(self, kind: int, body: Any) -> None:
         """An answer came, of the type `kind`."""
         request_id = body.request_id
-        request = self._waiting.get(request_id)
+        request = self._pending.get(request_id)
         if request is None:
             return
         if kind == _Type.PRODUCER_SUCCESS and not body.producer_ready:
@@ -142,7 +142,7 @@ class Requests:
             if request.timer is not None:
                 request.timer.cancel()
             return
-        del self._waiting[request_id]
+        del self._pending[request_id]
         future = request.end()
         if future.done():
             return
@@ -154,8 +154,8 @@ class Requests:
 
     def fail(self, make: Callable[[str], Exception]) -> None:
         """The connection has ended: every request gets an error of its own."""
-        waiting, self._waiting = self._waiting, {}
-        for request in waiting.values():
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
             future = request.end()
             if not future.done():
                 future.set_exception(make(request.doing))
@@ -195,10 +195,10 @@ def refusal(error: int, message: str, doing: str) -> PulsarException:
     advice = LIMIT_ADVICE if limit else ADVICE.get(made.result)
     text = f"{doing}: {made.result}" + (f": {advice}" if advice else "")
     retryable = True if limit else None
-    text += f"{_SAID}{message})" if message else ""
+    text += f"{_BROKER_TEXT}{message})" if message else ""
     return named(made.result, text, retryable=retryable)
 
 
 def is_limit(error: PulsarException) -> bool:
     """True if a broker refused because a limit is reached, which passes when others leave."""
-    return _LIMIT.search(str(error).partition(_SAID)[2]) is not None
+    return _LIMIT.search(str(error).partition(_BROKER_TEXT)[2]) is not None

@@ -26,8 +26,8 @@ class RetryLog:
     def __init__(self, name: str) -> None:
         self.name: str = name
         self._reports: FailureReports | None = None  # since the first loss that is not over
-        self._away: set[str] = set()  # topics that are not attached
-        self._back = 0  # topics attached again since that loss
+        self._detached: set[str] = set()  # topics that are not attached
+        self._reattached = 0  # topics attached again since that loss
 
     def lost(self, topic: str, now_s: float) -> None:
         """A topic was attached, and is not any more.
@@ -38,7 +38,7 @@ class RetryLog:
         """
         if self._reports is None:
             self._reports = FailureReports(now_s)
-        self._away.add(topic)
+        self._detached.add(topic)
 
     def refused(
         self,
@@ -64,7 +64,7 @@ class RetryLog:
         if self._reports is None or not self._reports.failed(now_s):
             log.debug("%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error)
             return
-        others = len(self._away) - 1
+        others = len(self._detached) - 1
         log.warning(
             "%s: %s; attempt %d%s failed, %.1f s after the loss; retried in about %.*f s: %s",
             self.name,
@@ -85,30 +85,30 @@ class RetryLog:
             now_s: Loop time.
         """
         reports = self._reports
-        if reports is None or topic not in self._away:
+        if reports is None or topic not in self._detached:
             return
-        self._away.discard(topic)
-        self._back += 1
-        if self._away:
+        self._detached.discard(topic)
+        self._reattached += 1
+        if self._detached:
             return
         log.log(
             logging.WARNING if reports.attempts else logging.INFO,
             "%s: attached again after %.1f s (%d %s)",
             self.name,
             reports.elapsed_s(now_s),
-            self._back,
-            "topic" if self._back == 1 else "topics",
+            self._reattached,
+            "topic" if self._reattached == 1 else "topics",
         )
         self.forget_all()
 
     def forget(self, topic: str) -> None:
         """A topic is not waited for any more."""
-        self._away.discard(topic)
-        if not self._away:
+        self._detached.discard(topic)
+        if not self._detached:
             self.forget_all()
 
     def forget_all(self) -> None:
         """Nothing is waited for any more, or the event loop is another one."""
         self._reports = None
-        self._away.clear()
-        self._back = 0
+        self._detached.clear()
+        self._reattached = 0

@@ -47,10 +47,11 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 _U32: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
 _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
-_PATIENCE: Final = 64  # frames
+_MAX_SINGLE_FRAMES: Final = 64  # frames
 _Type = pb.BaseCommand
-_MUCH: Final = 65_536  # bytes between two ticks that show a broker which is sending
-_AT_ONCE: Final = 64 * 1024  # bytes that do not wait for the end of the turn: others may be busy
+_BUSY_BYTES: Final = 65_536  # bytes between two ticks that show a broker which is sending
+# bytes that do not wait for the end of the turn: others may be busy
+_WRITE_NOW_BYTES: Final = 64 * 1024
 #: Seconds of CPU time that one step of the loop may take for a read, about. A read of 256 KiB holds
 #: 3,700 small messages, and a redelivered one takes 6 us.
 PART_S: Final = 0.004
@@ -63,9 +64,9 @@ PART_RUN: Final = 400
 # Seconds after which entries are handed over within a read, because that takes up to six times as
 # long as reading them. A read that takes less is handed over once, which is a tenth cheaper.
 _HAND_OVER_S: Final = 0.0005
-_TOLD_AS_FRAME: Final = 16  # messages of a receipt that count as a frame
-_SHORT: Final = 4_096  # bytes of a read up to which the clock is not read: 0.4 ms or so
-_NEVER: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
+_RECEIPTS_PER_FRAME: Final = 16  # messages of a receipt that count as a frame
+_SHORT_READ_BYTES: Final = 4_096  # bytes of a read up to which the clock is not read: 0.4 ms or so
+_NO_TEMPLATE: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
 
 
 class ByteTransport(Protocol):
@@ -142,33 +143,34 @@ class Session:
         self._renew = renew
         self._on_end = on_end
         self._tls = tls
-        self._plain = True  # until `connect` names an authentication method
+        self._anonymous = True  # until `connect` names an authentication method
         self._proxied = False  # until `connect` names a broker behind a proxy
-        self._most = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4  # of a frame, without its size
+        # of a frame, without its size
+        self._max_total = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4
         self._rest = b""
         # A frame that is not complete, and what it lacks. Not a list of what was read: read byte
         # by byte, that would be fifty times as large.
         self._partial = bytearray()
         self._missing = 0
-        self._later: list[bytes] = []  # read, and waiting for the step that handles it
-        self._later_handle: asyncio.Handle | None = None
-        self._told = 0  # messages whose receipt came since the clock was read
+        self._deferred: list[bytes] = []  # read, and waiting for the step that handles it
+        self._deferred_handle: asyncio.Handle | None = None
+        self._receipts = 0  # messages whose receipt came since the clock was read
         self._lost: tuple[Exception | None] | None = None  # with the connection, behind all that
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
-        self._given: dict[ConsumerHandler, None] = {}  # who got entries of this read
-        self._template = _NEVER
-        self._template_for: tuple[ConsumerHandler, int, int, int] | None = None
+        self._with_entries: dict[ConsumerHandler, None] = {}  # who got entries of this read
+        self._template = _NO_TEMPLATE
+        self._template_values: tuple[ConsumerHandler, int, int, int] | None = None
         self._out: list[bytes] = []
         self._unwritten = 0
         self._flushing = False
         self._answered = True  # since the last tick the broker answered a PING
-        self._came = 0  # bytes since the last tick
-        self._had_room = True  # since the last tick there was room to write
+        self._received_bytes = 0  # bytes since the last tick
+        self._was_writable = True  # since the last tick there was room to write
         self._tick: asyncio.TimerHandle | None = None
         self._await_tick()
         self._watchers: dict[int, WatchHandler] = {}
-        self._steps: dict[int, Callable[[pb.BaseCommand], None]] = {
+        self._command_handlers: dict[int, Callable[[pb.BaseCommand], None]] = {
             _Type.CONNECTED: self._connected,
             _Type.PING: self._ping,
             _Type.PONG: self._pong,
@@ -227,7 +229,7 @@ class Session:
 
     def forget_template(self) -> None:
         """What was learned of MESSAGE commands may not be right any more."""
-        self._template, self._template_for = _NEVER, None
+        self._template, self._template_values = _NO_TEMPLATE, None
 
     def _check_open(self) -> None:
         if self.closed:
@@ -239,7 +241,7 @@ class Session:
         """Queue encoded frames; ignored when the connection has ended."""
         self._out.append(data)
         self._unwritten += len(data)
-        if self._unwritten >= _AT_ONCE:
+        if self._unwritten >= _WRITE_NOW_BYTES:
             self._write_out()
         elif not self._flushing:
             self._flushing = True
@@ -296,7 +298,7 @@ class Session:
             supports_get_partitioned_metadata_without_auto_creation=True,
         )
         self._proxied = proxy_to is not None
-        self._plain = plain = method == "none"
+        self._anonymous = plain = method == "none"
         self.send(
             pb.CommandConnect(
                 client_version=client_version,
@@ -326,15 +328,15 @@ class Session:
     def _keep_alive(self) -> None:
         # Bytes alone prove nothing: behind a damaged size they are never looked at, and what we
         # send may be lost. While much comes, the answer may still be behind it.
-        if not self._answered and self._came < _MUCH:
+        if not self._answered and self._received_bytes < _BUSY_BYTES:
             silent = f"{self.peer} has not answered for {2 * self._keep_alive_s:g} s"
             self.fail(TransportTimeout(silent))
             return
-        if not (self.writable or self._had_room):
+        if not (self.writable or self._was_writable):
             # What waits to be written would grow without end: acks go on, whoever else pauses.
             self.fail(TransportTimeout(f"{self.peer} reads nothing"))
             return
-        self._answered, self._came, self._had_room = False, 0, self.writable
+        self._answered, self._received_bytes, self._was_writable = False, 0, self.writable
         self.send(pb.CommandPing())
         self._await_tick()
 
@@ -369,7 +371,7 @@ class Session:
 
     def lost(self, error: Exception | None) -> None:
         """Report that the connection has ended. Bytes that were read before are handled first."""
-        if self._later_handle is not None:
+        if self._deferred_handle is not None:
             self._lost = (error,)
             return
         if not self.closed:
@@ -388,7 +390,7 @@ class Session:
         self._out.clear()
         self._rest = b""
         self._partial = bytearray()
-        self._later.clear()
+        self._deferred.clear()
         self.forget_template()
         cause = f"the connection to {self.peer} was lost" + (f": {error}" if error else "")
         refused = error if isinstance(error, PulsarException) else None
@@ -422,7 +424,7 @@ class Session:
 
     def _set_writable(self, writable: bool) -> None:
         self.writable = writable
-        self._had_room = True
+        self._was_writable = True
         for handler in list(self._producers.values()):
             handler.on_writable(writable)
 
@@ -437,9 +439,9 @@ class Session:
         if self.closed:
             return
         self.heard_of = True
-        self._came += len(data)
-        if self._later_handle is not None:
-            self._later.append(data)  # a transport may have had it in hand
+        self._received_bytes += len(data)
+        if self._deferred_handle is not None:
+            self._deferred.append(data)  # a transport may have had it in hand
             return
         if self._handle(data):
             self._pause()
@@ -468,15 +470,15 @@ class Session:
         if is_over:
             self._keep(data, at)
             return False
-        self._later.insert(0, data[at:])
-        self._later_handle = self._loop.call_soon(self._go_on)
+        self._deferred.insert(0, data[at:])
+        self._deferred_handle = self._loop.call_soon(self._continue)
         return True
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Handle the next part of what was read."""
-        self._later_handle = None
-        later, self._later = self._later, []
-        if later and self._handle(later[0] if len(later) == 1 else b"".join(later)):
+        self._deferred_handle = None
+        deferred, self._deferred = self._deferred, []
+        if deferred and self._handle(deferred[0] if len(deferred) == 1 else b"".join(deferred)):
             return
         if self._lost is not None:
             self.lost(self._lost[0])
@@ -494,9 +496,9 @@ class Session:
         self._missing = _U32.unpack_from(rest)[0] + 4 - left
 
     def _hand_over(self) -> None:
-        if self._given:
-            given, self._given = self._given, {}
-            for handler in given:
+        if self._with_entries:
+            with_entries, self._with_entries = self._with_entries, {}
+            for handler in with_entries:
                 handler.on_entries_end()
 
     def _frames(self, data: bytes) -> tuple[int, bool]:
@@ -505,9 +507,9 @@ class Session:
         Returns:
             Where the next frame starts, and whether all complete frames were handled.
         """
-        at, size, most = 0, len(data), self._most
+        at, size, most = 0, len(data), self._max_total
         clock = self._clock
-        since = clock() if size > _SHORT else math.inf
+        since = clock() if size > _SHORT_READ_BYTES else math.inf
         ends = since + PART_S
         left, stop = PART_FRAMES, PART_BYTES
         while size - at >= 4:
@@ -533,7 +535,7 @@ class Session:
                     template.single -= 1
                 else:
                     behind = max(stop, at + PART_RUN * (total + 4))
-                    taken = self._run(template, data, at, most, behind)
+                    taken = self._take_run(template, data, at, most, behind)
                     if taken > at:
                         at = taken
                         continue
@@ -542,40 +544,42 @@ class Session:
                 if data.startswith(template.suffix, behind):
                     entry = template.read(data, start)
                     if entry >= 0:
-                        same: Any = self._template_for
-                        handler, ledger, count, epoch = same
-                        self._given[handler] = None
+                        values: Any = self._template_values
+                        handler, ledger, count, epoch = values
+                        self._with_entries[handler] = None
                         body = behind + len(template.suffix) - 2
                         handler.on_entry(ledger, entry, count, -1, epoch, data, body, end)
                         at = end
                         continue
             self._frame(data, at + 4, end)
-            if self._told:  # the receipt of a batch takes as long as some frames
-                left -= self._told // _TOLD_AS_FRAME
-                self._told = 0
+            if self._receipts:  # the receipt of a batch takes as long as some frames
+                left -= self._receipts // _RECEIPTS_PER_FRAME
+                self._receipts = 0
                 if since == math.inf:  # also where the read is short
                     since = clock()
                     ends = since + PART_S
             if self.closed:
                 return size, True
-            most = self._most
+            most = self._max_total
             at = end
         return at, True
 
-    def _run(self, template: MessageTemplate, data: bytes, at: int, most: int, stop: int) -> int:
+    def _take_run(
+        self, template: MessageTemplate, data: bytes, at: int, most: int, stop: int
+    ) -> int:
         """Let the consumer take the plain messages that begin before `stop`; where the next frame
         is."""
-        same: Any = self._template_for
-        handler, ledger, count, epoch = same
+        values: Any = self._template_values
+        handler, ledger, count, epoch = values
         taken: int = at
         if not count:
             taken = handler.on_run(template, ledger, epoch, data, at, most, stop)
         if taken > at:
-            self._given[handler] = None
+            self._with_entries[handler] = None
             template.patience = 1
         else:
             template.single = template.patience
-            template.patience = min(_PATIENCE, 2 * template.patience)
+            template.patience = min(_MAX_SINGLE_FRAMES, 2 * template.patience)
         return taken
 
     def _frame(self, data: bytes, at: int, end: int) -> None:
@@ -606,10 +610,10 @@ class Session:
             if at > end:
                 raise FrameError("broker entry metadata beyond its frame")
         elif not message.ack_set:
-            self._learn(handler, message, data[start:at])
+            self._learn_template(handler, message, data[start:at])
         if at == end:
             raise FrameError("MESSAGE without metadata and payload")
-        self._given[handler] = None
+        self._with_entries[handler] = None
         place = message.message_id
         handler.on_entry(
             place.ledgerId,
@@ -622,11 +626,13 @@ class Session:
             end,
         )
 
-    def _learn(self, handler: ConsumerHandler, message: pb.CommandMessage, command: bytes) -> None:
+    def _learn_template(
+        self, handler: ConsumerHandler, message: pb.CommandMessage, command: bytes
+    ) -> None:
         template = MessageTemplate.of(command)
         if template is not None:
             self._template = template
-            self._template_for = (
+            self._template_values = (
                 handler,
                 message.message_id.ledgerId,
                 message.redelivery_count,
@@ -639,13 +645,13 @@ class Session:
         if kind == _Type.SEND_RECEIPT:
             producer = self._producers.get(command.send_receipt.producer_id)
             if producer is not None:
-                self._told += producer.on_receipt(command.send_receipt)
+                self._receipts += producer.on_receipt(command.send_receipt)
         elif kind == _Type.ERROR and command.error.request_id == NO_REQUEST:
-            self.fail(_connection_error(self.peer, command.error, plain=self._plain))
+            self.fail(_connection_error(self.peer, command.error, plain=self._anonymous))
         elif answer is not None:
             self.requests.answered(kind, getattr(command, answer))
         else:
-            step = self._steps.get(kind)
+            step = self._command_handlers.get(kind)
             if step is None:
                 raise FrameError(f"{_Type.Type.Name(kind)} is not for a client")
             step(command)
@@ -654,7 +660,7 @@ class Session:
         connected = command.connected
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.max_message_size = connected.max_message_size
-            self._most = self.max_message_size + FRAME_OVERHEAD - 4
+            self._max_total = self.max_message_size + FRAME_OVERHEAD - 4
         self.features = connected.feature_flags
         if not self.ready.done():
             self.ready.set_result(None)

@@ -60,7 +60,7 @@ class TlsContext:
         self._certificate_file = certificate_file
         self._key_file = key_file
         self._insecure = insecure
-        self._made: tuple[_Stamp, ssl.SSLContext] | None = None
+        self._cached: tuple[_Stamp, ssl.SSLContext] | None = None
 
     def context(self) -> ssl.SSLContext:
         """For one connection; made anew when a file has changed.
@@ -69,9 +69,9 @@ class TlsContext:
             ConnectError: A file cannot be read, or is not what it must be.
         """
         stamp = self.stamp()
-        if self._made is None or self._made[0] != stamp:
-            self._made = (stamp, self._make())
-        return self._made[1]
+        if self._cached is None or self._cached[0] != stamp:
+            self._cached = (stamp, self._make())
+        return self._cached[1]
 
     def stamp(self) -> _Stamp:
         """Changes when one of the files does."""
@@ -93,8 +93,8 @@ class TlsContext:
             except OSError as error:  # an SSLError is one
                 raise ConnectError(
                     f"the client certificate {self._certificate_file!r} with the key "
-                    f"{self._key_file!r} cannot be used ({_said(error)}): both must be PEM, belong "
-                    "together, and the key must not be encrypted",
+                    f"{self._key_file!r} cannot be used ({_reason_of(error)}): both must be PEM, "
+                    "belong together, and the key must not be encrypted",
                     retryable=False,
                 ) from error
         return context
@@ -109,8 +109,8 @@ class TlsContext:
             context.load_verify_locations(self._trust_file)
         except OSError as error:
             raise ConnectError(
-                f"tls_trust_certs_file_path {self._trust_file!r} cannot be used ({_said(error)}): "
-                "it must have certificates in PEM",
+                f"tls_trust_certs_file_path {self._trust_file!r} cannot be used "
+                f"({_reason_of(error)}): it must have certificates in PEM",
                 retryable=False,
             ) from error
 
@@ -133,7 +133,7 @@ def _has_roots(context: ssl.SSLContext) -> bool:
     return folder is not None and any(Path(folder).iterdir())
 
 
-def _said(error: OSError) -> str:
+def _reason_of(error: OSError) -> str:
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
 
 
@@ -147,11 +147,11 @@ def refused(peer: str, host: str, error: Exception) -> PulsarException:
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"{peer}: {_not_trusted(host, error)}", retryable=False)
-    said = client_refused(peer, error)
-    if said is not None:
-        return said
+    refusal = client_refused(peer, error)
+    if refusal is not None:
+        return refusal
     if isinstance(error, ssl.SSLError) and not any(each in str(error) for each in _NO_TLS):
-        return ConnectError(f"no TLS with {peer}: {_said(error)}")
+        return ConnectError(f"no TLS with {peer}: {_reason_of(error)}")
     # What is no TLS at all, or a peer that hung up: a port for plain connections does either.
     how = "answered with something else" if isinstance(error, ssl.SSLError) else "ended it"
     return ConnectError(
@@ -186,10 +186,10 @@ def client_refused(peer: str, error: Exception | None) -> AuthenticationError | 
     """
     if not isinstance(error, ssl.SSLError):
         return None
-    said = str(error)
-    if not any(each in said for each in _CLIENT_REFUSED):
+    refusal = str(error)
+    if not any(each in refusal for each in _CLIENT_REFUSED):
         return None
     return AuthenticationError(
-        f"{peer} does not take the client's certificate, or wants one ({_said(error)}): see "
+        f"{peer} does not take the client's certificate, or wants one ({_reason_of(error)}): see "
         "AuthenticationTLS, or tls_certificate_file_path and tls_private_key_file_path"
     )

@@ -21,9 +21,9 @@ from ..connection.pool import ConnectionPool
 from ..connection.session import Session
 from .lookup_interface import Partitions, TopicListing
 
-_MOST_REDIRECTS: Final = 20
-_MOST_REFUSED: Final = 50  # in `_REFUSED_S`, as Java's
-_REFUSED_S: Final = 60.0
+_MAX_REDIRECTS: Final = 20
+_MAX_REFUSALS: Final = 50  # in `_REFUSED_S`, as Java's
+_REFUSAL_WINDOW_S: Final = 60.0
 
 _Mode = pb.CommandGetTopicsOfNamespace
 MODES: Final = {
@@ -43,7 +43,7 @@ class BinaryLookup:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._settings = pool.settings
-        self._refused: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
+        self._refusals: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
         def make(request_id: int) -> pb.CommandPartitionedTopicMetadata:
@@ -60,7 +60,7 @@ class BinaryLookup:
                 make, doing, self._settings.operation_timeout_s
             )
         except TooManyLookupRequestException as error:
-            self._count(session, error)
+            self._count_refusal(session, error)
             raise
         check_partitions(answer.partitions, topic, self._settings.max_partitions)
         flags = session.features
@@ -92,17 +92,17 @@ class BinaryLookup:
         pool = self._pool
         service = pool.service
         session, authoritative = await pool.any_broker(), False
-        for _ in range(_MOST_REDIRECTS + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             # Read before the request: the pool forgets a connection that ends meanwhile, and the
             # broker behind a proxy must never be dialed directly instead.
-            asked = self._asked(session)
+            asked = self._address_of(session)
             if asked is None:
                 raise NotConnected(f"look up {topic}: the connection to {session.peer} has ended")
             answer = await self._ask_owner(session, topic, authoritative)
             proxied = answer.proxy_through_service_url
-            plain, by_tls = text(answer.brokerServiceUrl), text(answer.brokerServiceUrlTls)
+            plain, tls = text(answer.brokerServiceUrl), text(answer.brokerServiceUrlTls)
             address = referred(
-                by_tls if service.secure else plain,
+                tls if service.secure else plain,
                 plain,
                 asked=asked,
                 secure=service.secure,
@@ -114,12 +114,12 @@ class BinaryLookup:
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return session
             authoritative = answer.authoritative
-        raise TopicLookupError(f"{topic}: more than {_MOST_REDIRECTS} redirects in a row")
+        raise TopicLookupError(f"{topic}: more than {_MAX_REDIRECTS} redirects in a row")
 
-    def _asked(self, session: Session) -> Address | None:
+    def _address_of(self, session: Session) -> Address | None:
         """The address that was asked, which is a proxy's when brokers are behind one."""
-        way = self._pool.way_of(session)
-        return None if way is None else way.address
+        key = self._pool.way_of(session)
+        return None if key is None else key.address
 
     async def _ask_owner(
         self, session: Session, topic: str, authoritative: bool
@@ -137,19 +137,19 @@ class BinaryLookup:
                 make, f"look up {topic}", self._settings.operation_timeout_s
             )
         except TooManyLookupRequestException as error:
-            self._count(session, error)
+            self._count_refusal(session, error)
             raise
         return answer
 
-    def _count(self, session: Session, error: TooManyLookupRequestException) -> None:
+    def _count_refusal(self, session: Session, error: TooManyLookupRequestException) -> None:
         """One more refusal of a broker; of too many its connection ends, and another is asked."""
         now = self._pool.loop.time()
-        refused = self._refused.setdefault(session, deque())
-        refused.append(now)
-        while refused[0] <= now - _REFUSED_S:
-            refused.popleft()
-        if len(refused) >= _MOST_REFUSED:
-            asked = self._asked(session)
+        refusals = self._refusals.setdefault(session, deque())
+        refusals.append(now)
+        while refusals[0] <= now - _REFUSAL_WINDOW_S:
+            refusals.popleft()
+        if len(refusals) >= _MAX_REFUSALS:
+            asked = self._address_of(session)
             if asked is not None:
                 self._pool.did_not_answer(asked, self._pool.service)
             session.fail(error)

@@ -26,9 +26,9 @@ from ..connection.session import Session
 from .binary_lookup import check_partitions
 from .lookup_interface import Partitions, TopicListing
 
-_MOST_REDIRECTS: Final = 20
-_MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
-_LONGEST_REASON: Final = 300  # characters of a broker's own words
+_MAX_REDIRECTS: Final = 20
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
+_MAX_REASON_CHARS: Final = 300  # characters of a broker's own words
 _ERRORS: Final = {
     400: "InvalidTopicName",
     401: "AuthenticationError",
@@ -65,7 +65,7 @@ class HttpLookup:
         )
         count = answer.get("partitions") if _is_object(answer) else None
         if not isinstance(count, int) or count < 0:
-            raise _nonsense(f"partitions of {topic}: the answer makes no sense")
+            raise _bad_answer(f"partitions of {topic}: the answer makes no sense")
         check_partitions(count, topic, self._pool.settings.max_partitions)
         return Partitions(count, tells_missing=True)
 
@@ -76,7 +76,7 @@ class HttpLookup:
             f"topics of {namespace}",
         )
         if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
-            raise _nonsense(f"topics of {namespace}: the answer makes no sense")
+            raise _bad_answer(f"topics of {namespace}: the answer makes no sense")
         return TopicListing(answer, "")
 
     async def owner(self, topic: str) -> Session:
@@ -89,7 +89,7 @@ class HttpLookup:
         found = answer if _is_object(answer) else {"brokerUrl": 0}
         plain, by_tls = found.get("brokerUrl"), found.get("brokerUrlTls")
         if not isinstance(plain, str | None) or not isinstance(by_tls, str | None):
-            raise _nonsense(f"look up {topic}: the answer makes no sense")
+            raise _bad_answer(f"look up {topic}: the answer makes no sense")
         address = referred(
             (by_tls if service.secure else plain) or "",
             plain or "",
@@ -127,7 +127,7 @@ class HttpLookup:
                 failure = TransportTimeout(f"{doing}: no answer of {address} in time")
                 failure.__cause__ = error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                failure = _not_reached(httpx2, doing, address, error)
+                failure = _connect_error(httpx2, doing, address, error)
                 failure.__cause__ = error
             else:
                 pool.answered(address, service)
@@ -145,7 +145,7 @@ async def _fetch(
     doing: str,
 ) -> tuple[int, bytes]:
     params: Mapping[str, str] | None = query
-    for _ in range(_MOST_REDIRECTS + 1):
+    for _ in range(_MAX_REDIRECTS + 1):
         async with (
             connect(url.startswith("https:")) as http,
             http.stream("GET", url, params=params, headers=headers) as response,
@@ -154,20 +154,22 @@ async def _fetch(
                 body = bytearray()
                 async for part in response.aiter_raw():
                     body += part
-                    if len(body) > _MOST_BYTES:
-                        raise _nonsense(f"{doing}: an answer of more than {_MOST_BYTES} bytes")
+                    if len(body) > _MAX_ANSWER_BYTES:
+                        raise _bad_answer(
+                            f"{doing}: an answer of more than {_MAX_ANSWER_BYTES} bytes"
+                        )
                 return response.status_code, bytes(body)
-            target = _joined(response.url, response.headers.get("location", ""), doing)
+            target = _redirect_target(response.url, response.headers.get("location", ""), doing)
         url, params = redirected(target, asked=url, doing=doing), None  # it repeats the query
-    raise TopicLookupError(f"{doing}: more than {_MOST_REDIRECTS} redirects in a row")
+    raise TopicLookupError(f"{doing}: more than {_MAX_REDIRECTS} redirects in a row")
 
 
-def _joined(asked: Any, location: str, doing: str) -> str:
+def _redirect_target(asked: Any, location: str, doing: str) -> str:
     """The target of a redirect as the HTTP library will read it: its scheme in lower case."""
     try:
         return str(_httpx2().URL(urljoin(str(asked), location)))
     except (ValueError, _httpx2().InvalidURL) as error:
-        raise _nonsense(f"{doing}: a redirect of {asked} to no web address: {error}") from error
+        raise _bad_answer(f"{doing}: a redirect of {asked} to no web address: {error}") from error
 
 
 def _json(status: int, body: bytes, doing: str) -> Any:
@@ -178,9 +180,11 @@ def _json(status: int, body: bytes, doing: str) -> Any:
     if status == 200 and answer is not None:
         return answer
     if status == 200:
-        raise _nonsense(f"{doing}: the answer is no JSON")
-    said = answer.get("reason") if _is_object(answer) else None
-    reason = f"{said or body[:_LONGEST_REASON].decode(errors='replace')}"[:_LONGEST_REASON]
+        raise _bad_answer(f"{doing}: the answer is no JSON")
+    given_reason = answer.get("reason") if _is_object(answer) else None
+    reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
+        :_MAX_REASON_CHARS
+    ]
     raise named(_ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}")
 
 
@@ -209,7 +213,7 @@ def path_of(topic: str) -> str:
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
 
 
-def _not_reached(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
+def _connect_error(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
@@ -229,7 +233,7 @@ def _is_object(answer: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(answer, dict)
 
 
-def _nonsense(text: str) -> TopicLookupError:
+def _bad_answer(text: str) -> TopicLookupError:
     """It would be no better the next time."""
     return TopicLookupError(text, retryable=False)
 

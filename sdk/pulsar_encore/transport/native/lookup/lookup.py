@@ -44,7 +44,7 @@ class Lookup:
         self.make_round: Callable[[], RefreshSchedule] = make_round
         self._binary = BinaryLookup(pool)
         self._web = HttpLookup(pool)
-        self._asking: dict[tuple[str, ...], asyncio.Task[Any]] = {}
+        self._in_flight: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         self._limit = asyncio.Semaphore(pool.settings.lookups)
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
@@ -71,10 +71,10 @@ class Lookup:
         Raises:
             TopicNotFound, PulsarException: As for `partitions`.
         """
-        return await self._once(
+        return await self._shared(
             ("partitions", topic, str(create)),
-            lambda: self._patiently(
-                f"partitions of {topic}", lambda: self._way().partitions(topic, create)
+            lambda: self._with_retries(
+                f"partitions of {topic}", lambda: self._method().partitions(topic, create)
             ),
         )
 
@@ -91,10 +91,10 @@ class Lookup:
         Raises:
             PulsarException: As for `matching`.
         """
-        return await self._once(
+        return await self._shared(
             ("topics", namespace, mode.name, known),
-            lambda: self._patiently(
-                f"topics of {namespace}", lambda: self._way().topics(namespace, mode, known)
+            lambda: self._with_retries(
+                f"topics of {namespace}", lambda: self._method().topics(namespace, mode, known)
             ),
         )
 
@@ -111,9 +111,9 @@ class Lookup:
         """
         which = "the latest schema" if version is None else f"schema version {version}"
         doing = f"{which} of {topic}"
-        return await self._once(
+        return await self._shared(
             ("schema", topic, str(version)),
-            lambda: self._patiently(doing, lambda: self._ask_schema(topic, version, doing)),
+            lambda: self._with_retries(doing, lambda: self._ask_schema(topic, version, doing)),
         )
 
     async def _ask_schema(self, topic: str, version: int | None, doing: str) -> pb.Schema:
@@ -139,12 +139,12 @@ class Lookup:
         Raises:
             PulsarException: The broker refused, or could not be reached.
         """
-        return await self._once(("owner", topic), lambda: self._way().owner(topic))
+        return await self._shared(("owner", topic), lambda: self._method().owner(topic))
 
-    def _way(self) -> LookupMethod:
+    def _method(self) -> LookupMethod:
         return self._web if self.pool.service.web else self._binary
 
-    async def _patiently(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    async def _with_retries(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Ask again, while it may help and within the operation timeout."""
         settings, loop = self.pool.settings, self.pool.loop
         timeout_s = settings.operation_timeout_s
@@ -167,19 +167,19 @@ class Lookup:
                 raise failure
             await self.pool.rest(delay)
 
-    async def _once(self, key: tuple[str, ...], ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    async def _shared(self, key: tuple[str, ...], ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """The answer of the question `key`; asked once, however many wait for it."""
-        task = self._asking.get(key)
+        task = self._in_flight.get(key)
         if task is None:
             task = self.pool.loop.create_task(self._limited(ask))
-            self._asking[key] = task
-            task.add_done_callback(lambda done: self._answered(key, done))
+            self._in_flight[key] = task
+            task.add_done_callback(lambda done: self._on_answer(key, done))
         answer: _Answer = await asyncio.shield(task)
         return answer
 
-    def _answered(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
-        if self._asking.get(key) is task:
-            del self._asking[key]
+    def _on_answer(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
+        if self._in_flight.get(key) is task:
+            del self._in_flight[key]
         if not task.cancelled():
             task.exception()  # perhaps nobody waits any more
 

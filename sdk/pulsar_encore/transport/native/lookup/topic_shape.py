@@ -68,10 +68,10 @@ class TopicShape:
                 timeout.
         """
         try:
-            count, tells = await self._lookup.ask_partitions(self.topic, create=False)
+            count, tells_missing = await self._lookup.ask_partitions(self.topic, create=False)
         except TopicNotFound:
             return await self._ask_missing()
-        if self.partitions and not count and not tells:
+        if self.partitions and not count and not tells_missing:
             return await self._ask_missing()
         if self.missing_s is not None:
             self._log("the topic %s exists again after %.1f s", self._missing_for_s())
@@ -117,15 +117,15 @@ class TopicShape:
 
     def is_due(self, missing_s: float | None) -> bool:
         """True if something that is missing since a loop time may be created again."""
-        return self._creates and missing_s is not None and self._is_long(missing_s)
+        return self._creates and missing_s is not None and self._is_overdue(missing_s)
 
-    def _is_long(self, missing_s: float) -> bool:
+    def _is_overdue(self, missing_s: float) -> bool:
         return self._lookup.pool.loop.time() - missing_s >= self._recreate_after_s
 
     def next_look_s(self, delay_s: float) -> float:
         """Return the delay before the next look, in s: at most 5 s until the topic may be created
         here, then `delay_s`."""
-        if self.missing_s is not None and self._is_long(self.missing_s):
+        if self.missing_s is not None and self._is_overdue(self.missing_s):
             return delay_s
         return min(delay_s, MISSING_S)
 

@@ -33,37 +33,37 @@ class Flushes(Generic[W]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._under_way: list[_Flush[W]] = []
+        self._open: list[_Flush[W]] = []
 
     @property
     def under_way(self) -> list[_Flush[W]]:
         """The flushes that are not over."""
-        return self._under_way
+        return self._open
 
     def begin(self, of: list[PendingSend[W]]) -> list[asyncio.Future[Any]]:
         """A future that is done when all of these have left; none when there are none."""
         if not of:
             return []
         flush = _Flush(of, self._loop.create_future())
-        self._under_way.append(flush)
+        self._open.append(flush)
         return [flush.done]
 
     def adopt(self, others: Flushes[W]) -> None:
         """Frames of these flushes may leave here."""
-        self._under_way += others.under_way
+        self._open += others.under_way
 
     def left(self, sending: PendingSend[W], error: Exception | None) -> None:
         """One is no longer under way: stored, or failed with `error`."""
-        for flush in list(self._under_way):
+        for flush in list(self._open):
             if flush.done.done():
-                self._under_way.remove(flush)
+                self._open.remove(flush)
                 continue
             if sending not in flush.left:
                 continue
             flush.left.discard(sending)
             flush.error = flush.error or error
             if not flush.left:
-                self._under_way.remove(flush)
+                self._open.remove(flush)
                 _end(flush)
 
 

@@ -49,7 +49,7 @@ from .send_results import Waiter, tell_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-_TOLD: Final = 500  # callers that are told in one step of the loop: 2 ms or so
+_FAILURES_PER_STEP: Final = 500  # callers that are told in one step of the loop: 2 ms or so
 
 
 class LoopHome(Protocol):
@@ -109,7 +109,7 @@ class NativeProducer:
         encrypt: Encrypt | None,
         listener: ProducerListener | None = None,
     ) -> None:
-        self._home = home
+        self._client = home
         self._options = options
         self._ids = ids
         self._topic = full_name(options.topic)
@@ -121,21 +121,20 @@ class NativeProducer:
         self._loop = self._lookup.pool.loop
         self._choice = PartitionChoice(options, self._lookup.pool.rng)
         self.parts: list[PartitionProducer] = []
-        self._most_in_part = options.max_pending_messages
-        self._most = options.max_pending_messages_across_partitions
+        self._max_pending_in_part = options.max_pending_messages
+        self._max_pending = options.max_pending_messages_across_partitions
         self._blocks = options.block_if_queue_full
-        self._cuts = options.chunking_enabled
-        self._under_way = 0
+        self._chunking = options.chunking_enabled
+        self._pending = 0
         self._waiting: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
-        self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = (
-            deque()
-        )  # waited when it was closed
+        # waited when it was closed
+        self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
         self._admitting = False
         self._partitioned = False
         self._shape = self._shape_of(0)
-        self._recovering: asyncio.Task[None] | None = None  # looks for a topic that is missing
-        self._changing = asyncio.Lock()  # which parts there are
-        self._growing: asyncio.Task[None] | None = None
+        self._recovery_task: asyncio.Task[None] | None = None  # looks for a topic that is missing
+        self._parts_lock = asyncio.Lock()  # which parts there are
+        self._growth_task: asyncio.Task[None] | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
 
@@ -175,7 +174,7 @@ class NativeProducer:
             Registration(self._options, topic, next(self._ids), name),
             _partition_of(topic) if partition < 0 else partition,
             encrypt=self._encrypt,
-            on_left=self._left,
+            on_left=self._on_left,
             listener=self._listener,
             on_missing=self._look_for_topic,
             established=established,
@@ -184,7 +183,7 @@ class NativeProducer:
 
     def _watch_growth(self) -> None:
         if self._partitioned and not self._closed:
-            self._growing = in_background(self._loop, self._look_for_growth(self._lookup))
+            self._growth_task = in_background(self._loop, self._look_for_growth(self._lookup))
 
     async def _look_for_growth(self, lookup: Lookup) -> None:
         when = lookup.make_round()
@@ -198,7 +197,7 @@ class NativeProducer:
         before = self._shape.partitions
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
-            async with self._changing:
+            async with self._parts_lock:
                 if not self._partitioned:
                     return True
                 if self._shape.partitions != before:
@@ -227,9 +226,9 @@ class NativeProducer:
 
     def _look_for_topic(self) -> None:
         """The broker does not know a part's topic: it is deleted, or has other partitions now."""
-        if self._closed or (self._recovering is not None and not self._recovering.done()):
+        if self._closed or (self._recovery_task is not None and not self._recovery_task.done()):
             return
-        self._recovering = in_background(self._loop, self._recover())
+        self._recovery_task = in_background(self._loop, self._recover())
 
     async def _recover(self) -> None:
         """Look for the topic until it is there, with the partitions that it has then."""
@@ -239,9 +238,9 @@ class NativeProducer:
             try:
                 count = await shape.ask()
                 if count is not None:
-                    async with self._changing:
+                    async with self._parts_lock:
                         self._fit(count)
-                    if not self._missing():
+                    if not self._retry_missing():
                         return
             except EncoreError as error:
                 log.info(
@@ -249,7 +248,7 @@ class NativeProducer:
                 )
             await pool.rest(shape.next_look_s(delays.next()))
 
-    def _missing(self) -> bool:
+    def _retry_missing(self) -> bool:
         """Have the parts attach that were refused because their topic did not exist."""
         missing = [part for part in self.parts if part.missing_s is not None]
         for part in missing:
@@ -282,7 +281,7 @@ class NativeProducer:
                 if not self._options.lazy_start_partitioned_producers:
                     part.begin()
         self._move(list(left.values()))
-        if self._growing is None:
+        if self._growth_task is None:
             self._watch_growth()
 
     def _move(self, gone: list[PartitionProducer]) -> None:
@@ -314,7 +313,7 @@ class NativeProducer:
                     "again"
                 )
                 tell_failed(sending.waiters, error)
-                self._left(sending.room)
+                self._on_left(sending.room)
                 continue
             part = moved[first] if first is not None else self._chosen(key_of(sending))
             moved[sending] = part
@@ -347,17 +346,17 @@ class NativeProducer:
             )
             return self.parts[0]
 
-    def _come_here(self) -> None:
+    def _move_to_running_loop(self) -> None:
         """The loop has ended: go on, on the running one."""
         self._end_tasks()
-        self._lookup = self._home.lookup_for(self)
+        self._lookup = self._client.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._retry_log.forget_all()
         self.parts = [part.moved(self._lookup) for part in self.parts]
         self._waiting.clear()
-        self._under_way = 0
-        self._changing = asyncio.Lock()
-        self._recovering = self._growing = None
+        self._pending = 0
+        self._parts_lock = asyncio.Lock()
+        self._recovery_task = self._growth_task = None
         self._shape = self._shape_of(self._shape.partitions)
         self._watch_growth()
 
@@ -387,7 +386,7 @@ class NativeProducer:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         if self._is_over:
-            self._come_here()
+            self._move_to_running_loop()
         waiter: Waiter = self._loop.create_future()
         parts = self.parts
         if len(parts) == 1:
@@ -408,15 +407,15 @@ class NativeProducer:
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
         """Send it if there is room; one that is larger than all of it goes alone, or it would
         never go."""
-        room = part.room_of(message) if self._cuts else 1
-        under_way = self._under_way
+        room = part.room_of(message) if self._chunking else 1
+        under_way = self._pending
         if under_way:
-            if self._most and under_way + room > self._most:
+            if self._max_pending and under_way + room > self._max_pending:
                 return False
-            most = self._most_in_part
+            most = self._max_pending_in_part
             if part.under_way and most and part.under_way + room > most:
                 return False
-        self._under_way = under_way + room
+        self._pending = under_way + room
         part.publish(message, waiter, room)
         return True
 
@@ -430,8 +429,8 @@ class NativeProducer:
             )
         )
 
-    def _left(self, room: int) -> None:
-        self._under_way -= room
+    def _on_left(self, room: int) -> None:
+        self._pending -= room
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
@@ -440,12 +439,12 @@ class NativeProducer:
             return
         self._admitting = True  # what is refused at once leaves at once
         try:
-            while self._waiting and self._next():
+            while self._waiting and self._admit_first():
                 self._waiting.popleft()
         finally:
             self._admitting = False
 
-    def _next(self) -> bool:
+    def _admit_first(self) -> bool:
         """Whether the first in the line can leave it, because it is sent or for good."""
         part, message, waiter = self._waiting[0]
         if waiter.done():  # its caller has gone
@@ -459,7 +458,7 @@ class NativeProducer:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         if self._is_over:
-            self._come_here()
+            self._move_to_running_loop()
         under_way: list[asyncio.Future[Any]] = [waiter for _, _, waiter in self._waiting]
         for part in self.parts:
             under_way += part.flush()
@@ -482,17 +481,17 @@ class NativeProducer:
         if self._loop.is_closed():
             return
         try:
-            while self._tell_closed(_TOLD):  # noqa: ASYNC110 - in parts, not a wait
+            while self._fail_refused(_FAILURES_PER_STEP):  # noqa: ASYNC110 - in parts, not a wait
                 await asyncio.sleep(0)
         finally:
-            self._tell_closed(sys.maxsize)
+            self._fail_refused(sys.maxsize)
         await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
         """Close at once, without waiting for the broker's answer."""
         self._end()
         if not self._loop.is_closed():
-            self._tell_closed(sys.maxsize)
+            self._fail_refused(sys.maxsize)
             for part in self.parts:
                 part.abandon()
 
@@ -500,11 +499,11 @@ class NativeProducer:
         if self._closed:
             return
         self._closed = True
-        self._home.ended(self)
+        self._client.ended(self)
         self._refused, self._waiting = self._waiting, deque()
         self._end_tasks()
 
-    def _tell_closed(self, most: int) -> bool:
+    def _fail_refused(self, most: int) -> bool:
         """Tell up to so many of those who waited for room that the producer was closed; returns
         whether there are others."""
         closed = ClosedError("the producer was closed before the send ended")
@@ -513,7 +512,7 @@ class NativeProducer:
         return bool(self._refused)
 
     def _end_tasks(self) -> None:
-        for task in (self._growing, self._recovering):
+        for task in (self._growth_task, self._recovery_task):
             if task is not None:
                 cancel(task)
 

@@ -58,7 +58,7 @@ class Packer:
                 by_key=self._by_key,
             )
         self._delay_s = options.batching_max_publish_delay_ms / 1000
-        self._since = 0.0  # when the batch that is open was begun
+        self._batch_begun_s = 0.0  # when the batch that is open was begun
         self._timer: asyncio.TimerHandle | None = None
         self._next_id = 0
         self.highest_id: int = -1
@@ -107,7 +107,7 @@ class Packer:
                 return
         else:
             if not batching.count:
-                self._since = self._loop.time()
+                self._batch_begun_s = self._loop.time()
             try:
                 full = batching.add(message, sequence_id, waiter)
             except EncoreError as error:
@@ -115,9 +115,9 @@ class Packer:
                 return
             if full:
                 self._pack(full)
-                self._since = self._loop.time()
+                self._batch_begun_s = self._loop.time()
             if batching.count and self._timer is None:
-                self._timer = self._loop.call_later(self._delay_s, self._ring)
+                self._timer = self._loop.call_later(self._delay_s, self._on_timer)
         if given is None:
             self._next_id = sequence_id + 1
         if sequence_id > self.highest_id:
@@ -157,13 +157,13 @@ class Packer:
         self._on_packed(packed)
         return True
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._batching is None or not self._batching.count:
             return
-        left = self._since + self._delay_s - self._loop.time()
+        left = self._batch_begun_s + self._delay_s - self._loop.time()
         if left > 0:  # what it was set for was full before its time
-            self._timer = self._loop.call_later(left, self._ring)
+            self._timer = self._loop.call_later(left, self._on_timer)
         else:
             self.flush()
 

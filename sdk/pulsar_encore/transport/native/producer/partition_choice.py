@@ -53,7 +53,7 @@ class PartitionChoice:
             ConfigurationError: The `message_router` failed, or chose one that is not there.
         """
         if self._route is not None:
-            return self._asked(message, partitions)
+            return self._ask_router(message, partitions)
         return self._router.route(
             _text(message.partition_key),
             size=len(message.payload or b""),
@@ -61,7 +61,7 @@ class PartitionChoice:
             now_ms=now_ms,
         )
 
-    def _asked(self, message: OutgoingMessage, partitions: int) -> int:
+    def _ask_router(self, message: OutgoingMessage, partitions: int) -> int:
         assert self._route is not None
         try:
             seen = Message.of_reader(OutgoingView(message), self._schema, MessageId())

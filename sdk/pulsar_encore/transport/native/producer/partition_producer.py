@@ -48,10 +48,12 @@ from .send_results import Waiter, tell_failed, tell_stored
 log: Final = logging.getLogger("pulsar_encore.producer")
 
 # Errors by which brokers refuse a topic that was deleted or has another number of partitions.
-_PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
-_TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
-_TURN_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
-_TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
+_MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
+_STEP_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
+_STEP_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
+_FAILURES_PER_STEP: Final = (
+    500  # messages that are told of a failure in one step of the loop: 2 ms or so
+)
 
 
 class _Failing(NamedTuple):
@@ -129,7 +131,7 @@ class PartitionProducer:
         self._on_left = on_left
         self._listener = listener
         self._loop = lookup.pool.loop
-        self._answer_s = lookup.pool.settings.operation_timeout_s
+        self._request_timeout_s = lookup.pool.settings.operation_timeout_s
         self._attachment = Attachment(
             lookup,
             self.topic,
@@ -141,7 +143,7 @@ class PartitionProducer:
         )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
-        self._packer = Packer(self._loop, options, self._packed, self._not_sent)
+        self._packer = Packer(self._loop, options, self._on_packed, self._on_not_sent)
         self._pending: PendingSends[Waiter] = PendingSends()
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
@@ -151,10 +153,10 @@ class PartitionProducer:
         self._begun = False
         self._adopted: list[PendingSend[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
-        self._damaged: PendingSend[Waiter] | None = None
+        self._corrupted: PendingSend[Waiter] | None = None
         # Messages that failed and were not told yet, in order.
         self._failing: deque[_Failing] = deque()
-        self._tells = False
+        self._is_reporting = False
 
     # Attaching
 
@@ -231,12 +233,12 @@ class PartitionProducer:
             if registration.waits_in_line:
                 self._attachment.take_time()
             answer: pb.CommandProducerSuccess = await session.ask(
-                registration.command, f"create a producer on {self.topic}", self._answer_s
+                registration.command, f"create a producer on {self.topic}", self._request_timeout_s
             )
         except BaseException as error:
             self._not_attached(session, error)
-            if isinstance(error, _PERHAPS_MISSING):
-                self._perhaps_missing(error)
+            if isinstance(error, _MAYBE_MISSING):
+                self._note_missing(error)
             raise
         if self.error is not None:
             self._ask_to_close(session)
@@ -311,7 +313,7 @@ class PartitionProducer:
             self._packer.used(self._rewrite(frames, self._packer.highest_id))
         else:
             self._adopted += frames
-        self._packed(frames)
+        self._on_packed(frames)
 
     def _rewrite(self, frames: Sequence[PendingSend[Waiter]], highest_id: int) -> int:
         """Make frames of others this part's; returns the highest sequence id in use then."""
@@ -336,11 +338,11 @@ class PartitionProducer:
             partitions = await self._lookup.partitions(self.topic, create=False)
             if partitions:
                 raise TopicNotFound(f"{self.topic} has {partitions} partitions now")
-        except _PERHAPS_MISSING as error:
-            self._perhaps_missing(error)
+        except _MAYBE_MISSING as error:
+            self._note_missing(error)
             raise
 
-    def _perhaps_missing(self, error: PulsarException) -> None:
+    def _note_missing(self, error: PulsarException) -> None:
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
                 self.missing_s = self._loop.time()
@@ -363,12 +365,12 @@ class PartitionProducer:
             self._ask_to_close(session)
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        self._lost(address)
+        self._on_connection_end(address)
 
     def on_lost(self, error: Exception) -> None:
-        self._lost(None)
+        self._on_connection_end(None)
 
-    def _lost(self, address: str | None) -> None:
+    def _on_connection_end(self, address: str | None) -> None:
         self._session = None
         if self._attached:  # else it is `_attach` that fails
             self._attached = False
@@ -384,7 +386,7 @@ class PartitionProducer:
         if session is not None:
             session.detach_producer(self._registration.producer_id)
             self._ask_to_close(session)
-            self._lost(None)
+            self._on_connection_end(None)
 
     def _ask_to_close(self, session: Session) -> None:
         if not session.closed:
@@ -426,31 +428,31 @@ class PartitionProducer:
             if not packer.early:
                 self._early_s = self._loop.time()
                 self._attachment.hurry()
-            self._watch_time()
+            self._start_timeout()
         packer.add(message, waiter, room)
 
-    def _packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
+    def _on_packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
         for sending in packed:
             self._pending.add(sending)
-        self._watch_time()
+        self._start_timeout()
         if not self._writing:
             self._write()
 
-    def _watch_time(self) -> None:
+    def _start_timeout(self) -> None:
         """End sends by their timeout, counted from now for the oldest one."""
         if self._timeout is None and self._timeout_s:
             self._timeout = self._loop.call_later(self._timeout_s, self._expire)
 
-    def _not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
+    def _on_not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
         tell_failed(waiters, error)
-        self._leave(room)
+        self._free_room(room)
 
     def _write(self) -> None:
         self._writing = False
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_TURN_BYTES, _TURN_FRAMES):
+        for frame in self._pending.to_write(_STEP_BYTES, _STEP_FRAMES):
             session.write(frame)
         if self._pending.waits:
             self._writing = True
@@ -472,12 +474,12 @@ class PartitionProducer:
             return 0
         if sending is None:
             return 0
-        if sending is self._damaged:
-            self._damaged = None
+        if sending is self._corrupted:
+            self._corrupted = None
         tell_stored(sending, receipt.message_id, self.topic, self.partition)
         if sending.waiters:
             self.last_sequence_id = sending.last
-        self._left(sending)
+        self._remove(sending)
         return len(sending.waiters)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
@@ -487,21 +489,21 @@ class PartitionProducer:
             self._attachment.abandon()
             self._give_up(refused)
         elif kind == pb.NotAllowedError:
-            self._refused(error.sequence_id, refused)
-        elif kind == pb.ChecksumError and self._is_damaged_again(error.sequence_id):
-            self._refused(error.sequence_id, refused)
+            self._refuse(error.sequence_id, refused)
+        elif kind == pb.ChecksumError and self._is_corrupted_again(error.sequence_id):
+            self._refuse(error.sequence_id, refused)
         else:
             log.warning("%s; it is sent again", refused)
             self._attach_again()
 
-    def _is_damaged_again(self, sequence_id: int) -> bool:
+    def _is_corrupted_again(self, sequence_id: int) -> bool:
         """The bytes are right here; when they arrive damaged twice, something always does it."""
-        damaged = self._pending.on_wire(sequence_id)
-        again = damaged is not None and damaged is self._damaged
-        self._damaged = damaged
+        corrupted = self._pending.on_wire(sequence_id)
+        again = corrupted is not None and corrupted is self._corrupted
+        self._corrupted = corrupted
         return again
 
-    def _refused(self, sequence_id: int, error: Exception) -> None:
+    def _refuse(self, sequence_id: int, error: Exception) -> None:
         """One message was not taken; of a cut one, none of its chunks is waited for any more."""
         sending = self._pending.refused(sequence_id)
         if sending is None:
@@ -545,22 +547,22 @@ class PartitionProducer:
         # Before anything is told: what leaves makes room for others, which have not failed.
         waiters, room = self._packer.take_back()
         self._failing.append(_Failing(deque(pending), deque(waiters), room, error))
-        if not self._tells:
-            self._tell_some()
+        if not self._is_reporting:
+            self._report_step()
 
-    def _tell_some(self) -> None:
+    def _report_step(self) -> None:
         """Tell some of the messages that failed, and the rest in later steps of the loop."""
-        self._tells = True
+        self._is_reporting = True
         try:
-            self._tell(_TOLD)
+            self._report_failures(_FAILURES_PER_STEP)
         finally:
             # Also after an exception, which may come from code of the application that runs for a
             # message that is let in: the others still have to be told.
-            self._tells = bool(self._failing)
-            if self._tells:
-                self._loop.call_soon(self._tell_some)
+            self._is_reporting = bool(self._failing)
+            if self._is_reporting:
+                self._loop.call_soon(self._report_step)
 
-    def _tell(self, most: int) -> None:
+    def _report_failures(self, most: int) -> None:
         """Tell about so many messages that they failed, those first that failed first."""
         while self._failing and most > 0:
             frames, waiters, room, error = self._failing[0]
@@ -573,18 +575,18 @@ class PartitionProducer:
                 tell_failed((waiters.popleft(),), error)
             if not (frames or waiters):
                 self._failing.popleft()
-                self._leave(room)
+                self._free_room(room)
 
     def _fail(self, of: Sequence[PendingSend[Waiter]], error: Exception) -> None:
         for sending in of:
             tell_failed(sending.waiters, error)
-            self._left(sending, error)
+            self._remove(sending, error)
 
-    def _left(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
+    def _remove(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
         self.flushes.left(sending, error)
-        self._leave(sending.room)
+        self._free_room(sending.room)
 
-    def _leave(self, room: int) -> None:
+    def _free_room(self, room: int) -> None:
         if room:
             self.under_way -= room
             self._on_left(room)
@@ -620,7 +622,7 @@ class PartitionProducer:
             return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
 
         try:
-            await session.ask(close, f"close the producer on {self.topic}", self._answer_s)
+            await session.ask(close, f"close the producer on {self.topic}", self._request_timeout_s)
         except PulsarException as error:
             log.info("%s; it ends with its connection", error)
 
@@ -630,7 +632,7 @@ class PartitionProducer:
 
     def _abandon(self, error: Exception) -> None:
         session = self._end(error)
-        self._tell(sys.maxsize)
+        self._report_failures(sys.maxsize)
         if session is not None:
             self._ask_to_close(session)
 

@@ -76,16 +76,16 @@ class PendingSend(Generic[W]):
 class PendingSends(Generic[W]):
     """The frames of one producer on one topic."""
 
-    __slots__ = ("_on_wire", "_unanswered", "_waiting")
+    __slots__ = ("_on_wire", "_unanswered", "_unwritten")
 
     def __init__(self) -> None:
         self._on_wire: deque[PendingSend[W]] = deque()
-        self._waiting: deque[PendingSend[W]] = deque()
+        self._unwritten: deque[PendingSend[W]] = deque()
         self._unanswered = 0  # of those on the wire, how many nobody waits for any more
 
     def __len__(self) -> int:
         """Frames that somebody waits for."""
-        return len(self._on_wire) + len(self._waiting) - self._unanswered
+        return len(self._on_wire) + len(self._unwritten) - self._unanswered
 
     @property
     def unanswered(self) -> int:
@@ -98,20 +98,20 @@ class PendingSends(Generic[W]):
         for each in self._on_wire:
             if each.frame:
                 return each
-        return self._waiting[0] if self._waiting else None
+        return self._unwritten[0] if self._unwritten else None
 
     def all(self) -> list[PendingSend[W]]:
         """Every frame that somebody waits for, in order."""
-        return [*(each for each in self._on_wire if each.frame), *self._waiting]
+        return [*(each for each in self._on_wire if each.frame), *self._unwritten]
 
     def add(self, sending: PendingSend[W]) -> None:
         """One more, behind all others."""
-        self._waiting.append(sending)
+        self._unwritten.append(sending)
 
     @property
     def waits(self) -> bool:
         """Whether there is something to write."""
-        return bool(self._waiting)
+        return bool(self._unwritten)
 
     def to_write(self, most: int, most_frames: int = sys.maxsize) -> list[bytes]:
         """Frames to write now, in order; they count as written.
@@ -121,9 +121,9 @@ class PendingSends(Generic[W]):
             most_frames: Frames after which it is.
         """
         frames: list[bytes] = []
-        waiting = self._waiting
-        while waiting and most > 0 and len(frames) < most_frames:
-            sending = waiting.popleft()
+        unwritten = self._unwritten
+        while unwritten and most > 0 and len(frames) < most_frames:
+            sending = unwritten.popleft()
             self._on_wire.append(sending)
             frames.append(sending.frame)
             most -= len(sending.frame)
@@ -132,8 +132,8 @@ class PendingSends(Generic[W]):
     def disconnected(self) -> None:
         """The connection is gone, and what was on the wire has to be written again."""
         again = deque(each for each in self._on_wire if each.frame)
-        again += self._waiting
-        self._waiting = again
+        again += self._unwritten
+        self._unwritten = again
         self._on_wire.clear()
         self._unanswered = 0
 
@@ -187,7 +187,7 @@ class PendingSends(Generic[W]):
     def drop(self, of: Iterable[PendingSend[W]]) -> None:
         """Nobody waits any more for these frames; those on the wire may still be answered."""
         dropped = set(of)
-        self._waiting = deque(each for each in self._waiting if each not in dropped)
+        self._unwritten = deque(each for each in self._unwritten if each not in dropped)
         self._unanswered += sum(each in dropped for each in self._on_wire)
         self._on_wire = deque(
             _without_frame(each) if each in dropped else each for each in self._on_wire
@@ -200,7 +200,7 @@ class PendingSends(Generic[W]):
         long step of the event loop.
         """
         dropped = self.all()
-        self._waiting = deque()
+        self._unwritten = deque()
         self._unanswered = len(self._on_wire)
         for each in self._on_wire:
             each.frame = b""

@@ -41,7 +41,7 @@ class Registration:
         self._access = pb.ProducerAccessMode.ValueType(options.access_mode.value)
         self._topic_epoch: int | None = None
         self._epoch = -1
-        self._taken = False
+        self._accepted = False
 
     @property
     def waits_in_line(self) -> bool:
@@ -69,8 +69,8 @@ class Registration:
 
     def taken(self, answer: pb.CommandProducerSuccess) -> None:
         """The broker took it."""
-        if not self._taken:
-            self._taken = True
+        if not self._accepted:
+            self._accepted = True
             self.last_sequence_id = answer.last_sequence_id
         self.name = answer.producer_name
         self.schema_version = answer.schema_version

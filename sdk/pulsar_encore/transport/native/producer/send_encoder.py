@@ -29,7 +29,7 @@ _CHECKSUM_SIZE: Final = 6
 
 _LOCAL_CLUSTER_ONLY: Final = "__local__"
 
-_MORE_FOLLOW: Final = [bytes((n | 0x80,)) for n in range(0x80)]
+_CONTINUED_BYTES: Final = [bytes((n | 0x80,)) for n in range(0x80)]
 
 
 def is_plain(message: OutgoingMessage) -> bool:
@@ -81,7 +81,7 @@ class PlainHeads:
         self._size = size
         self._block = block
         self._high = varint(block) if block else b""
-        self._low = _MORE_FOLLOW if block else SMALL_VARINTS
+        self._low = _CONTINUED_BYTES if block else SMALL_VARINTS
         fields = b"\x18" + varint(size) + b"\x40"
         self._prefix = _U32.pack(len(fields) + 1 + len(self._high)) + fields
 
@@ -162,9 +162,9 @@ class SendEncoder:
         "_encrypt",
         "_max_message_size",
         "_name",
-        "_of_schema",
         "_producer_id",
         "_producer_name",
+        "_schema_field",
         "_schema_version",
     )
 
@@ -183,7 +183,7 @@ class SendEncoder:
         self._producer_name = producer_name
         self._name = b"\x0a" + varint(len(name)) + name + b"\x10"
         self._schema_version = schema_version
-        self._of_schema = (
+        self._schema_field = (
             b"\x82\x01" + varint(len(schema_version)) + schema_version if schema_version else b""
         )
         self._codec = codec
@@ -225,7 +225,7 @@ class SendEncoder:
         _set_key(rest, message)
         if last is not None:
             rest.highest_sequence_id = last
-        payload = self._seal(b"".join(parts), rest)
+        payload = self._encode_payload(b"".join(parts), rest)
         metadata = self._metadata(first, now_ms, rest)
         return self._frame(first, metadata, payload, count=count, highest=last)
 
@@ -240,9 +240,9 @@ class SendEncoder:
         if self._codec == pb.NONE and self._encrypt is None and is_plain(message):
             if not goes_alone(message):
                 head = self._name + varint(sequence_id) + b"\x18" + varint(now_ms)
-                return self._checked(sequence_id, head + self._of_schema, payload)
+                return self._checked(sequence_id, head + self._schema_field, payload)
         rest = _metadata_of(message)
-        payload = self._seal(payload, rest)
+        payload = self._encode_payload(payload, rest)
         return self._checked(sequence_id, self._metadata(sequence_id, now_ms, rest), payload)
 
     def chunks(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> list[bytes]:
@@ -255,16 +255,16 @@ class SendEncoder:
         rest = _metadata_of(message)
         payload = memoryview(self._compress(message.payload or b"", rest))
         size = len(payload)
-        of_chunk = pb.MessageMetadata(
+        chunk_metadata = pb.MessageMetadata(
             uuid=f"{self._producer_name}-{sequence_id}",
             num_chunks_from_msg=size,
             total_chunk_msg_size=size,
             chunk_id=size,
         )
-        of_chunk.MergeFrom(rest)
+        chunk_metadata.MergeFrom(rest)
         # The storage layer's limit may be exactly the broker's limit, so the metadata counts too:
         # `docs/notes/wire-protocol.md#frame-sizes`.
-        most = self.batch_limit - len(self._metadata(sequence_id, now_ms, of_chunk))
+        most = self.batch_limit - len(self._metadata(sequence_id, now_ms, chunk_metadata))
         if most <= 0:
             raise MessageTooBig(
                 f"MessageTooBig: the metadata of a chunk takes the whole of "
@@ -275,16 +275,16 @@ class SendEncoder:
             whole = self._encrypted(payload, rest)
             return [self._frame(sequence_id, self._metadata(sequence_id, now_ms, rest), whole)]
         starts = range(0, size, most)
-        of_chunk.num_chunks_from_msg = len(starts)
+        chunk_metadata.num_chunks_from_msg = len(starts)
         frames = []
         for number, at in enumerate(starts):
-            of_chunk.chunk_id = number
-            each = self._encrypted(payload[at : at + most], of_chunk)
-            metadata = self._metadata(sequence_id, now_ms, of_chunk)
+            chunk_metadata.chunk_id = number
+            each = self._encrypted(payload[at : at + most], chunk_metadata)
+            metadata = self._metadata(sequence_id, now_ms, chunk_metadata)
             frames.append(self._frame(sequence_id, metadata, each, is_chunk=True))
         return frames
 
-    def _seal(self, payload: Data, rest: pb.MessageMetadata) -> Data:
+    def _encode_payload(self, payload: Data, rest: pb.MessageMetadata) -> Data:
         return self._encrypted(self._compress(payload, rest), rest)
 
     def _compress(self, payload: Data, rest: pb.MessageMetadata) -> Data:
