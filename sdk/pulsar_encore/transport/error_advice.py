@@ -1,7 +1,4 @@
-"""What to change after each result, for the text of errors. Values; no I/O.
-
-Owns `ADVICE`: a broker says what went wrong, and seldom what to do about it.
-"""
+"""Advice by result, for the text of errors: brokers name the error, but seldom the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ LIMIT_ADVICE: Final = (
     "was lost counts until the broker notices that, which can take two minutes"
 )
 
-# Result -> what to change.
+# From the result to the advice.
 ADVICE: Final[dict[str, str]] = {
     "Timeout": (
         f"no answer in time: {REACHABLE}; or raise operation_timeout_seconds (send_timeout_millis "

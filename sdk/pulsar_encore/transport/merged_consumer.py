@@ -1,9 +1,9 @@
-"""Several subscriptions as one: the input topics, and the retry-letter topic beside them.
+"""Several subscriptions as one: the input topics and the retry letter topic.
 
-Owns `MergedConsumer`. The retry-letter topic is subscribed Shared whatever the consumer's type is
-(`docs/notes/consumer-semantics.md#letter-topics`), so it is a subscription of its own; this class
-numbers the sources of all parts so that the consumer sees one link. The first part is the main one:
-positions are its.
+The retry letter topic is always subscribed as Shared
+(`docs/notes/consumer-semantics.md#letter-topics`), so it has its own subscription. `MergedConsumer`
+renumbers the sources of all parts, so that the consumer sees a single `TransportConsumer`.
+Positions refer to the first part, the main one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .interface import (
     TransportConsumer,
 )
 
-_MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
+_MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the least recently used is forgotten first
 
 
 class _MergedSources:
-    """The merged numbers of one part's sources (all of them, or those in `only`)."""
+    """The merged numbers of one part's sources: all of them, or those in `only`."""
 
     def __init__(self, part: int, parts: int, only: Container[int] | None) -> None:
         self._part = part
@@ -44,7 +44,7 @@ class _MergedSources:
 
 
 class _PartListener:
-    """What one part reports, renumbered; which ledgers it delivered is noted on the way."""
+    """Renumbers the reports of one part, and notes which ledgers it delivers."""
 
     def __init__(
         self, listener: DeliveryListener, part: int, parts: int, ledgers: dict[int, int]
@@ -118,11 +118,11 @@ class _PartListener:
 
 
 class MergedConsumer:
-    """A `TransportConsumer` over `parts`, of the same transport; the first is the main one."""
+    """A `TransportConsumer` over `parts` of the same transport; the first is the main one."""
 
     def __init__(self, *parts: TransportConsumer) -> None:
         self._parts = parts
-        self._ledgers: dict[int, int] = {}  # a ledger is of exactly one topic
+        self._ledgers: dict[int, int] = {}  # a ledger belongs to exactly one topic
         self.capabilities: Capabilities = replace(parts[0].capabilities)
 
     def _part(self, source: int) -> tuple[TransportConsumer, int]:
@@ -157,7 +157,7 @@ class MergedConsumer:
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if not topic:
-            # It may be of any part; only what delivered it knows.
+            # Any part may have delivered it.
             return self._ledgers.get(ledger)
         for at, part in enumerate(self._parts):
             source = part.source_of(topic, partition)
@@ -174,7 +174,7 @@ class MergedConsumer:
         part.consumed(number, messages)
 
     def wanted(self, messages: int) -> None:
-        self._parts[0].wanted(messages)  # a queue of 0 has no letters beside it
+        self._parts[0].wanted(messages)  # with a queue of 0 there is no retry letter topic
 
     def stop_flow(self) -> None:
         for part in self._parts:
@@ -201,7 +201,8 @@ class MergedConsumer:
         part.redeliver_all(number)
 
     async def seek(self, position: MessageId | int) -> None:
-        """By time, all parts; by id, the main one, whose topics have such an id."""
+        """Seek by time in all parts; by id in the main part only, because its topics have the
+        id."""
         await self._parts[0].seek(position)
         if isinstance(position, int):
             for part in self._parts[1:]:
@@ -214,7 +215,7 @@ class MergedConsumer:
         return await self._parts[0].acked_position()
 
     async def has_message_available(self) -> bool:
-        return await self._parts[0].has_message_available()  # says by name that it cannot
+        return await self._parts[0].has_message_available()  # raises: the subscription is durable
 
     async def unsubscribe(self) -> None:
         await self._run_all(part.unsubscribe() for part in self._parts)
@@ -224,7 +225,7 @@ class MergedConsumer:
 
     @staticmethod
     async def _run_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """All parts to their end, also beside one that fails; then its error."""
+        """Run all calls to their end, even if one fails; then raise the error."""
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -1,9 +1,9 @@
-"""What a `Client(...)` says, for the native transport.
+"""The options of a `Client(...)`, converted for the native transport.
 
-Owns `of_options`, and `unsupported`, by which a client chooses its transport. What the stock
-library alone has a use for is passed over: its threads, the interval of its statistics.
-`tls_validate_hostname` is too: its default is stock's False, and nobody can tell that from a wish;
-the name in a certificate is always compared, unless `tls_allow_insecure_connection`.
+`unsupported` says whether the native transport can serve them. Options that only concern the C++
+client are ignored: its threads and the interval of its statistics. So is `tls_validate_hostname`:
+its default is False as in `pulsar-client`, which cannot be told from a chosen False. The host name
+in a certificate is always verified, unless `tls_allow_insecure_connection` is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .connection.tls_context import TlsContext
 
 
 def unsupported(options: ClientOptions) -> str | None:
-    """Why the native transport cannot serve this; None when it can."""
+    """Return why the native transport does not support the options; None if it does."""
     where = options.service_url
     if options.logger is not None:
         return "logger= is the stock library's; this transport logs as 'pulsar_encore', by logging"
@@ -44,7 +44,7 @@ def unsupported(options: ClientOptions) -> str | None:
             f"service_url is a pulsar.{_class_in_stock(where)}, of the stock package: only its "
             f"library knows what is in its ServiceInfos; make a pulsar_encore one"
         )
-    return None  # what a provider of the application says, is seen when it says it
+    return None  # the result of a provider is checked when it arrives
 
 
 def _class_in_stock(value: object) -> str:
@@ -86,11 +86,11 @@ def _has_httpx2() -> bool:
 
 
 def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:
-    """Where a native client goes, and its waits and limits.
+    """Return the clusters and the settings of a native client.
 
     Raises:
-        NotSupportedError: It cannot serve this; `unsupported` says why.
-        ConfigurationError: A provider's first `ServiceInfo` is none.
+        NotSupportedError: if `unsupported` gives a reason.
+        ConfigurationError: if a provider's first `ServiceInfo` is of another type.
     """
     reason = unsupported(options)
     if reason is not None:

@@ -1,8 +1,8 @@
-"""Where deliveries wait for the schema they were written with, before the sink.
+"""A queue for deliveries that wait for the schema they were written with.
 
-Owns `SchemaGate`: the waiting in order, before anything is queued, so that an ordered subscription
-stays ordered; bounded, because what waits was not consumed. A version that cannot be fetched stops
-nothing: its messages are handed out, and only their values are errors.
+Messages wait here, before they reach the consumer's queue, so that an ordered subscription stays
+ordered. Permits bound the wait, because waiting messages are not consumed. A version that cannot be
+fetched stops nothing: its messages are delivered, and only decoding their values fails.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from .writer_schemas import Version
 
 
 class SchemaGate:
-    """A `DeliveryListener` before the consumer's.
+    """A `DeliveryListener` in front of the consumer's or reader's.
 
     Args:
-        link: Whose deliveries these are.
+        link: The transport consumer that delivers here.
         versions: Of its subscription.
         listener: The consumer's, or the reader's.
-        durable: What is lost with a connection comes again; of a reader it does not, and stays.
+        durable: True if messages that are lost with a connection are redelivered. A reader's are
+            not, so they stay here.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class SchemaGate:
             self._deliver_ready()
 
     def _deliver_ready(self) -> None:
-        """Hand over up to the first whose version is to be fetched, and fetch that."""
+        """Deliver the messages before the first whose version is missing, and fetch that
+        version."""
         waiting, ready = self._waiting, []
         while waiting and not self._versions.lacks(waiting[0][0]):
             ready.append(waiting.popleft()[1])
@@ -78,11 +80,12 @@ class SchemaGate:
 
     @property
     def holds(self) -> bool:
-        """Whether something waits."""
+        """True if messages wait."""
         return bool(self._waiting)
 
     def drop(self, only: Container[int] | None = None) -> list[Delivery]:
-        """Forget what waits of some sources, or of all; it comes again, or is void."""
+        """Drop the waiting messages of some sources or of all, because they are redelivered or
+        invalid."""
         kept: deque[tuple[Version | None, Delivery]] = deque()
         dropped = []
         for version, delivery in self._waiting:
@@ -96,7 +99,7 @@ class SchemaGate:
         return dropped
 
     def close(self) -> None:
-        """Forget what waits, and wait for nothing."""
+        """Drop the waiting messages and stop fetching."""
         if self._fetching is not None:
             cancel(self._fetching)
         self._waiting.clear()

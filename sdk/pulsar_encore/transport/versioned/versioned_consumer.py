@@ -1,7 +1,4 @@
-"""A subscription whose messages wait for the schema they were written with, over any link.
-
-Owns `VersionedConsumer`: of what the link is asked, all that concerns those that wait.
-"""
+"""A transport consumer whose messages wait for the schema they were written with."""
 
 from __future__ import annotations
 
@@ -16,18 +13,18 @@ from .versioned_messages import SchemaVersions
 
 
 class Abandonable(TransportConsumer, Protocol):
-    """A link that can be dropped at once."""
+    """A transport consumer that can be dropped at once."""
 
     def abandon(self) -> None:
         """Drop everything, without waiting."""
 
 
 class VersionedConsumer:
-    """A `TransportConsumer` of a schema with versions.
+    """A `TransportConsumer` for a schema with versions.
 
     Args:
-        link: What it is over; its `start` was not called.
-        subscription: What was asked for.
+        link: The wrapped transport consumer, not started.
+        subscription: The subscription of `link`.
         versions: Of its schema.
     """
 
@@ -92,7 +89,7 @@ class VersionedConsumer:
         if self._gate is None:
             return
         only = (source,) if source is not None and self.capabilities.rewind_one_source else None
-        unseen = self._gate.drop(only)  # from before the rewind, which brings it again, in order
+        unseen = self._gate.drop(only)  # from before the rewind, which redelivers it in order
         if self._subscription.shared:
             self._gate.on_all_requested(unseen, only)
 
@@ -108,7 +105,8 @@ class VersionedConsumer:
     async def has_message_available(self) -> bool:
         if self._has_waiting():
             return True
-        # Something may come while the broker is asked, behind which it says that there is nothing.
+        # A message may arrive during the request. The broker's answer is then about messages behind
+        # it.
         return await self._consumer.has_message_available() or self._has_waiting()
 
     def _has_waiting(self) -> bool:
@@ -123,7 +121,6 @@ class VersionedConsumer:
         await self._consumer.close()
 
     def abandon(self) -> None:
-        """Drop everything at once."""
         self._stop()
         self._consumer.abandon()
 
