@@ -1,8 +1,8 @@
-"""Asked of a broker over the binary protocol, any one of the service.
+"""Lookups over the binary protocol, at any broker of the service.
 
-Owns `BinaryLookup`: redirects (`docs/notes/wire-protocol.md#lookup`), the way through a proxy
-(`docs/notes/wire-protocol.md#addresses-and-proxies`), and leaving a broker that keeps answering
-TooManyRequests (`docs/notes/wire-protocol.md#server-errors`).
+Redirects: `docs/notes/wire-protocol.md#lookup`. Brokers behind a proxy:
+`docs/notes/wire-protocol.md#addresses-and-proxies`. A broker that keeps answering TooManyRequests
+is left for another one: `docs/notes/wire-protocol.md#server-errors`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..connection.session import Session
 from .lookup_interface import Partitions, TopicListing
 
 _MAX_REDIRECTS: Final = 20
-_MAX_REFUSALS: Final = 50  # in `_REFUSED_S`, as Java's
+_MAX_REFUSALS: Final = 50  # in `_REFUSAL_WINDOW_S`, as in Java
 _REFUSAL_WINDOW_S: Final = 60.0
 
 _Mode = pb.CommandGetTopicsOfNamespace
@@ -34,11 +34,7 @@ MODES: Final = {
 
 
 class BinaryLookup:
-    """Asks brokers (`Way`).
-
-    Args:
-        pool: Of connections.
-    """
+    """Lookups over the binary protocol (`LookupMethod`)."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -71,8 +67,8 @@ class BinaryLookup:
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         def make(request_id: int) -> pb.CommandGetTopicsOfNamespace:
-            # No pattern: dialects of regular expressions differ, so that a broker might leave out
-            # topics that match here. `docs/notes/wire-protocol.md#topic-lists`.
+            # No pattern: dialects of regular expressions differ, so a broker might omit topics that
+            # match here. `docs/notes/wire-protocol.md#topic-lists`.
             return pb.CommandGetTopicsOfNamespace(
                 namespace=namespace,
                 request_id=request_id,
@@ -93,8 +89,8 @@ class BinaryLookup:
         service = pool.service
         session, authoritative = await pool.any_broker(), False
         for _ in range(_MAX_REDIRECTS + 1):
-            # Read before the request: the pool forgets a connection that ends meanwhile, and the
-            # broker behind a proxy must never be dialed directly instead.
+            # Read before the request: the pool forgets a connection that ends meanwhile, and a
+            # broker behind a proxy must never be dialed directly.
             asked = self._address_of(session)
             if asked is None:
                 raise NotConnected(f"look up {topic}: the connection to {session.peer} has ended")
@@ -117,7 +113,7 @@ class BinaryLookup:
         raise TopicLookupError(f"{topic}: more than {_MAX_REDIRECTS} redirects in a row")
 
     def _address_of(self, session: Session) -> Address | None:
-        """The address that was asked, which is a proxy's when brokers are behind one."""
+        """Return the address of a session; that of the proxy for a broker behind one."""
         key = self._pool.way_of(session)
         return None if key is None else key.address
 
@@ -142,7 +138,7 @@ class BinaryLookup:
         return answer
 
     def _count_refusal(self, session: Session, error: TooManyLookupRequestException) -> None:
-        """One more refusal of a broker; of too many its connection ends, and another is asked."""
+        """Count a refusal. After too many, end the connection and leave the broker for a while."""
         now = self._pool.loop.time()
         refusals = self._refusals.setdefault(session, deque())
         refusals.append(now)
@@ -156,7 +152,7 @@ class BinaryLookup:
 
 
 def check_partitions(count: int, topic: str, most: int) -> None:
-    """Check the number of partitions that a broker answered, before anything is made for each.
+    """Check the number of partitions in an answer, before anything is made for each partition.
 
     Args:
         count: The number.
@@ -164,7 +160,7 @@ def check_partitions(count: int, topic: str, most: int) -> None:
         most: `max_partitions`.
 
     Raises:
-        LookupError: There are more than the client accepts.
+        LookupError: if there are more than the client accepts.
     """
     if count > most:
         raise TopicLookupError(

@@ -1,8 +1,8 @@
-"""Asked by HTTP, of the brokers' admin interface: for service URLs of http:// and https://.
+"""Lookups over HTTP, at the brokers' admin interface, for http:// and https:// service URLs.
 
-Owns `HttpLookup`. Answers are bounded, redirects are followed with the credentials (a cluster's
-brokers refer to each other), but never from TLS to none (`addresses.redirected`). Connections to
-brokers themselves are binary. Needs `httpx2`.
+Answers are limited in size. Redirects are followed with the credentials, because brokers of a
+cluster redirect to each other, but never from TLS to plain HTTP (`addresses.redirected`).
+Connections to the brokers themselves are binary. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .binary_lookup import check_partitions
 from .lookup_interface import Partitions, TopicListing
 
 _MAX_REDIRECTS: Final = 20
-_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
-_MAX_REASON_CHARS: Final = 300  # characters of a broker's own words
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # of an answer: the names of half a million topics
+_MAX_REASON_CHARS: Final = 300  # of the broker's own text
 _ERRORS: Final = {
     400: "InvalidTopicName",
     401: "AuthenticationError",
@@ -48,11 +48,7 @@ _MODES: Final = {
 
 
 class HttpLookup:
-    """Asks brokers' web service (`Way`).
-
-    Args:
-        pool: Of connections, for those to topics' owners.
-    """
+    """Lookups over HTTP (`LookupMethod`). The pool connects to the topics' owners."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -100,7 +96,8 @@ class HttpLookup:
         return await self._pool.broker(address, service=service)
 
     async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
-        """The JSON that a broker of the service answers; the next is asked when one is away."""
+        """Return the JSON answer of a broker of the service. If one does not answer, the next is
+        asked."""
         httpx2 = _httpx2()
         pool = self._pool
         service = pool.service
@@ -113,8 +110,8 @@ class HttpLookup:
         )
 
         def connect(tls: bool) -> Any:
-            # A client for each request: a redirect from http to https is checked like any other
-            # connection by TLS, and http alone needs no certificates.
+            # One client per request: a redirect from http to https is verified like any other TLS
+            # connection, and http alone needs no certificates.
             verify = service.tls.context() if tls else False
             return httpx2.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
 
@@ -165,7 +162,7 @@ async def _fetch(
 
 
 def _redirect_target(asked: Any, location: str, doing: str) -> str:
-    """The target of a redirect as the HTTP library will read it: its scheme in lower case."""
+    """Return the target of a redirect as `httpx2` reads it, with the scheme in lower case."""
     try:
         return str(_httpx2().URL(urljoin(str(asked), location)))
     except (ValueError, _httpx2().InvalidURL) as error:
@@ -189,7 +186,7 @@ def _json(status: int, body: bytes, doing: str) -> Any:
 
 
 def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:
-    """As brokers' HTTP authentication takes them."""
+    """Return the headers of Pulsar's HTTP authentication."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     method = credentials.method_name
     if method == "none":
@@ -207,7 +204,7 @@ def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:
 
 
 def path_of(topic: str) -> str:
-    """``persistent/tenant/namespace/name``, the name quoted."""
+    """Return ``persistent/tenant/namespace/name``, with the name quoted."""
     domain, _, rest = topic.partition("://")
     tenant, namespace, name = rest.split("/", 2)
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
@@ -221,7 +218,7 @@ def _connect_error(httpx2: Any, doing: str, address: Address, error: Exception) 
         cause = cause.__cause__ or cause.__context__
     text = f"{doing}: {address}: {str(error) or type(error).__name__}"
     if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        # Somebody listens, and speaks no HTTP: it ended what it took for garbage.
+        # The peer accepts connections, but closed this one because it does not speak HTTP.
         text += (
             ": give service_url the port of the web service (8080, with TLS 8443), not the binary "
             "protocol's, or connect by pulsar://"
@@ -234,7 +231,8 @@ def _is_object(answer: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _bad_answer(text: str) -> TopicLookupError:
-    """It would be no better the next time."""
+    """Return the error for an invalid answer. It is not retried, because the answer would be the
+    same."""
     return TopicLookupError(text, retryable=False)
 
 

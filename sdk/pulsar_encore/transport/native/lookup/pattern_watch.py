@@ -1,10 +1,10 @@
-"""Which topics match a pattern, as they come and go.
+"""The topics that match a pattern, kept up to date.
 
-Owns `PatternWatch`. A broker that can tells of each topic at once (WATCH_TOPIC_LIST). The list is
-asked for as well, every now and then: not every broker can, a watch is of persistent topics only,
-and no pattern of more than 50 characters is taken. What the two say is put together, so that no
-topic is missed. After a reconnect the watch is asked for with the hash of what it has told, and so
-again where an update does not add up: `docs/notes/wire-protocol.md#topic-lists`.
+A broker reports each new topic at once if it supports WATCH_TOPIC_LIST. The list is also requested
+periodically: some brokers do not support the command, a watch covers persistent topics only, and
+patterns of more than 50 characters are not accepted. Both results are combined, so that no topic is
+missed. After a reconnect, and after an update with an unexpected hash, the watch is requested again
+with the hash of the topics that it has reported: `docs/notes/wire-protocol.md#topic-lists`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _MAX_PATTERN_CHARS: Final = 50  # `subscriptionPatternMaxLength`
 
 
 class PatternWatch:
-    """The topics of a pattern (a partitioned one by its own name), and the news of them.
+    """The topics that match a pattern (a partitioned topic by its own name), and their changes.
 
     Args:
-        lookup: Where topics are.
-        pattern: A regular expression of ``persistent://tenant/namespace/name``; the first two parts
-            are literal.
-        mode: Of which domain.
-        period_s: How often the list is asked for, in s.
+        lookup: Lists the topics.
+        pattern: A regular expression for ``persistent://tenant/namespace/name``; tenant and
+            namespace are literal.
+        mode: The topic domains.
+        period_s: How often the list is requested, in s.
 
     Raises:
-        InvalidTopicName: The pattern is none.
+        InvalidTopicName: if the pattern is invalid.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class PatternWatch:
         self._pattern = NamePattern(pattern)
         self._mode = mode
         self._period_s = period_s
-        self._names: set[str] = set()  # that match; partitions singly
+        self._names: set[str] = set()  # matching names; each partition by its own
         self._hash = ""  # of the last list
         self._change_event = asyncio.Event()
         self._schedule = lookup.make_round()
-        self._refresh_due: asyncio.Task[None] | None = None  # until the list is to be asked for
-        # The watch: what it told, as the broker matches.
+        self._refresh_due: asyncio.Task[None] | None = None  # done when the list must be requested
+        # The topics that the watch has reported, in the broker's reading of the pattern.
         self._reported: set[str] = set()
         self._id = -1
         self._session: Session | None = None
@@ -67,10 +67,10 @@ class PatternWatch:
         self._is_inconsistent = False
 
     async def first(self) -> list[str]:
-        """The topics there are, partitions singly; from now on `changed` tells of more.
+        """Return the matching topics, each partition by its name, and begin to watch for changes.
 
         Raises:
-            PulsarException: The list could not be had.
+            PulsarException: if the list could not be fetched.
         """
         await self._refresh_list()
         self._change_event.clear()
@@ -84,11 +84,11 @@ class PatternWatch:
         return sorted(self._names)
 
     async def changed(self) -> list[str]:
-        """The topics there are, partitions singly, when some have come or gone; after the period
-        in any case.
+        """Wait for a change, or for the end of the period; return the matching topics, each
+        partition by its name.
 
         Raises:
-            PulsarException: The list could not be had; later it may be.
+            PulsarException: if the list could not be fetched. A later call may succeed.
         """
         if not await self._wait_for_change():
             try:
@@ -100,9 +100,9 @@ class PatternWatch:
         return sorted(self._names)
 
     async def _wait_for_change(self) -> bool:
-        """Wait for news; False when the list is to be asked for before there are any."""
+        """Wait for a change. Return False if the list must be requested before there is one."""
         loop = self._lookup.pool.loop
-        if self._refresh_due is None:  # else it is under way: news do not put the list off
+        if self._refresh_due is None:  # else it is running: changes do not postpone the list
             self._refresh_due = in_background(loop, self._schedule.next(self._period_s))
         refresh, change = self._refresh_due, in_background(loop, self._wait_for_event())
         try:
@@ -118,7 +118,7 @@ class PatternWatch:
         await self._change_event.wait()
 
     def look_again(self) -> None:
-        """What was found could not be used: the list is to be asked for once more."""
+        """Request the list again soon, because its topics could not be used."""
         self._schedule.again()
 
     def tell_again(self) -> None:
@@ -126,13 +126,13 @@ class PatternWatch:
         self._change_event.set()
 
     async def stop(self) -> None:
-        """No more news."""
+        """End the watch."""
         await self._attachment.stop()
         self._cancel_tasks()
         self._end_watch()
 
     def _end_watch(self) -> None:
-        """The broker shall tell no more; nobody waits for its answer."""
+        """Tell the broker to end the watch, without waiting for its answer."""
         session, self._session = self._session, None
         if session is not None and not session.closed:
             session.detach_watcher(self._id)
@@ -140,7 +140,7 @@ class PatternWatch:
             session.send(pb.CommandWatchTopicListClose(watcher_id=self._id, request_id=request_id))
 
     def abandon(self) -> None:
-        """No more news, at once; the broker learns of it with the connection."""
+        """End the watch at once. The broker notices when the connection ends."""
         self._attachment.abandon()
         self._cancel_tasks()
         if self._session is not None:
@@ -158,8 +158,8 @@ class PatternWatch:
         listing = await self._lookup.topics(self._pattern.namespace, self._mode, self._hash)
         if listing.topics is None:
             return
-        # What the watch told of meanwhile is perhaps not in the list, or gone again: the next one
-        # says so, and is to be a whole one.
+        # Topics that the watch reported meanwhile may be missing in the list, or deleted again. The
+        # next list decides, and must be a full one.
         added = self._reported - reported
         self._names = set(filter(self._pattern.matches, (*listing.topics, *added)))
         self._hash = "" if added else listing.hash
@@ -167,7 +167,7 @@ class PatternWatch:
     # The watch (`WatchHandler`)
 
     async def _watch(self, session: Session) -> None:
-        """Ask a broker to tell; also for how the list is now, where that is in doubt."""
+        """Ask a broker to watch; also to get its current list if an update was inconsistent."""
         if not session.features.supports_topic_watchers:
             raise NotSupportedError(f"{session.peer} has no watchers of topics")
         if session is not self._session or not session.features.supports_topic_watcher_reconcile:
@@ -191,7 +191,7 @@ class PatternWatch:
                 make, f"watch topics of {self._pattern.namespace}", timeout_s
             )
         except BaseException:
-            # It may come about after all, and nobody would know of it.
+            # The watch may still begin, and the broker would keep it unknown to us.
             self._session = session
             self._end_watch()
             raise
@@ -213,7 +213,7 @@ class PatternWatch:
             self._rewatch_task = self._lookup.pool.loop.create_task(self._watch_again())
 
     async def _watch_again(self) -> None:
-        """An update did not add up."""
+        """Request the watch again, because the hash of an update did not match."""
         while self._is_inconsistent and self._session is not None:
             self._is_inconsistent = False
             try:
@@ -223,13 +223,13 @@ class PatternWatch:
                 self._attachment.again()
 
     def _update(self, reported: set[str]) -> None:
-        """The watch knows of these; what else is known, the list has told."""
+        """Take over the topics of the watch. Topics that only the list reported are kept."""
         added, removed = reported - self._reported, self._reported - reported
         self._reported = reported
         names = (self._names - removed) | set(filter(self._pattern.matches, added))
         if names != self._names:
             self._names = names
-            self._hash = ""  # the next list is to be a whole one
+            self._hash = ""  # the next list must be a full one
             self._change_event.set()
 
     def on_lost(self, error: Exception) -> None:
@@ -238,5 +238,5 @@ class PatternWatch:
             self._attachment.again()
 
     def _on_refused(self, error: Exception) -> None:
-        """No watch here; the list is asked for in any case."""
+        """The broker cannot watch topics. The list is requested periodically in any case."""
         log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)
