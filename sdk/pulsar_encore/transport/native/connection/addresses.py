@@ -23,9 +23,8 @@ _TLS_ADVICE: Final = (
     "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
     "Pulsar proxy, whose answers set proxy_through_service_url"
 )
-_MAX_ADDRESS_CHARS: Final = (
-    1_000  # characters of an address in an answer: a host name has 253 at most
-)
+# characters of an address in an answer: a host name has 253 at most
+_MAX_ADDRESS_CHARS: Final = 1_000
 _QUARANTINE_MS: Final = 60_000
 _MAX_QUARANTINE_MS: Final = 24 * 3600 * 1000
 

@@ -87,9 +87,8 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
-_LAST_ATTEMPT_S: Final = (
-    1.0  # time before the end of `reattach_timeout` at which the last attempt is made
-)
+# time before the end of `reattach_timeout` at which the last attempt is made
+_LAST_ATTEMPT_S: Final = 1.0
 
 
 class Attachment:

@@ -17,9 +17,8 @@ _MESSAGE_ID: Final = 0x12
 _LEDGER: Final = 0x08
 _ENTRY: Final = 0x10
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
-_MAX_ENTRY_ID_BYTES: Final = (
-    3  # bytes of an entry id: 2 million entries, far more than a ledger has
-)
+# bytes of an entry id: 2 million entries, far more than a ledger has
+_MAX_ENTRY_ID_BYTES: Final = 3
 
 
 class MessageTemplate:

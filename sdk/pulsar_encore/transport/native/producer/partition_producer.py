@@ -51,9 +51,8 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 _MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _STEP_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
 _STEP_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
-_FAILURES_PER_STEP: Final = (
-    500  # messages that are told of a failure in one step of the loop: 2 ms or so
-)
+# messages that are told of a failure in one step of the loop: 2 ms or so
+_FAILURES_PER_STEP: Final = 500
 
 
 class _Failing(NamedTuple):
