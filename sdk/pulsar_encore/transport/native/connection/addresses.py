@@ -1,9 +1,8 @@
-"""Service URLs: which addresses there are, and which to try next. Pure: time is an argument.
+"""Addresses of service URLs, and which one to try next.
 
-Owns `Addresses`, and the rule for addresses in answers (`referred`, `redirected`): an answer from
-the network never leads a client whose service URL has TLS to an address without TLS. The addresses
-of a service URL are tried in turn from a random one on; one that failed is left alone for a
-while that doubles, unless all of them failed, as in Java's client
+An address in an answer never leads a client whose service URL has TLS to an address without TLS
+(`referred`, `redirected`). The addresses of a service URL are tried in turn, from a random one on.
+One that failed is skipped for a while that doubles, unless all of them failed, as in Java's client
 (`docs/notes/wire-protocol.md#addresses-and-proxies`).
 """
 
@@ -23,14 +22,14 @@ _TLS_ADVICE: Final = (
     "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
     "Pulsar proxy, whose answers set proxy_through_service_url"
 )
-# characters of an address in an answer: a host name has 253 at most
+# Of an address in an answer; a host name has at most 253 characters.
 _MAX_ADDRESS_CHARS: Final = 1_000
 _QUARANTINE_MS: Final = 60_000
 _MAX_QUARANTINE_MS: Final = 24 * 3600 * 1000
 
 
 class Address(NamedTuple):
-    """Where a broker or proxy listens.
+    """The address of a broker or proxy.
 
     Attributes:
         scheme: "pulsar", "pulsar+ssl", "http" or "https".
@@ -56,10 +55,10 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> list[Address]:
-    """The addresses of a service URL such as ``pulsar://h1:6650,h2:6650``.
+    """Return the addresses of a service URL such as ``pulsar://h1:6650,h2:6650``.
 
     Raises:
-        InvalidUrl: It is none; the text says why.
+        InvalidUrl: if the URL is malformed. The text says why.
     """
     scheme, found, rest = url.partition("://")
     if not found or scheme not in _PORTS:
@@ -95,8 +94,8 @@ def referred(
             plain one, as brokerServiceUrl and as brokerServiceUrlTls.
 
     Raises:
-        LookupError: The answer has no address of the wanted kind, or the address is malformed, or
-            it has no TLS although `secure`. The last is not retryable.
+        LookupError: if the answer has no address of the wanted kind, a malformed one, or one
+            without TLS although `secure`. The last is not retryable.
     """
     if len(url) > _MAX_ADDRESS_CHARS:
         raise TopicLookupError(
@@ -143,8 +142,8 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
         doing: The purpose of the request, for the text of the error.
 
     Raises:
-        LookupError: The target is not an http or https URL, or names a user, or has no TLS although
-            `asked` has TLS. Not retryable.
+        LookupError: if the target is not an http or https URL, names a user, or has no TLS although
+            `asked` has. Not retryable.
     """
     try:
         at, to = urlsplit(asked), urlsplit(url)
@@ -180,23 +179,19 @@ def weaker(asked: object, given: Address, doing: str) -> TopicLookupError:
 
 
 class Addresses:
-    """Several addresses of one service.
-
-    Args:
-        addresses: At least one.
-        rng: Chooses the first, so that many clients do not all begin with the same.
-    """
+    """The addresses of one service, at least one. `rng` chooses the first."""
 
     def __init__(self, addresses: list[Address], rng: Random) -> None:
         self._addresses = addresses
         self._at = rng.randrange(len(addresses))
-        self._quarantined: dict[Address, tuple[int, int]] = {}  # until when, and for how long
+        # The end of the quarantine, and its length, in ms.
+        self._quarantined: dict[Address, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._addresses)
 
     def next(self, now_ms: int) -> Address:
-        """The address to try now."""
+        """Return the address to try now."""
         for _ in self._addresses:
             address = self._advance()
             if self._quarantined.get(address, (0, 0))[0] <= now_ms:
@@ -209,11 +204,11 @@ class Addresses:
         return address
 
     def failed(self, address: Address, now_ms: int) -> None:
-        """It did not answer."""
+        """Skip an address for a while, because it did not answer."""
         last = self._quarantined.get(address, (0, 0))[1]
         wait = min(_MAX_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
         self._quarantined[address] = (now_ms + wait, wait)
 
     def worked(self, address: Address) -> None:
-        """It answered."""
+        """End the quarantine of an address, because it answered."""
         self._quarantined.pop(address, None)

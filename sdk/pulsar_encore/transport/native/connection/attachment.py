@@ -1,8 +1,8 @@
 """Keeps a consumer, producer or watcher attached to the broker that serves its topic.
 
-Owns `Attachment`: find the broker, connect, attach. After a loss it attaches again, with backoff,
+`Attachment` finds the broker, connects and attaches. After a loss it attaches again, with backoff,
 until it is stopped or an error is final. The first attachment ends with the operation timeout and
-raises its error. A final error of a later one is passed to `failed` once.
+raises its error. The final error of a later one is passed to `failed` once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _FINAL_AT_FIRST: Final = (
     TopicTerminated,
     UnsupportedVersionError,
 )
-# Somebody else holds the name. After a loss it may be our own half-dead connection.
+# Another client holds the name. After a loss it may be our own half-dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
 # Errors that end a consumer or producer that was attached before. All others are retried: a broker
 # answers AuthorizationError while its metadata store is away, AuthenticationError while a key
@@ -87,23 +87,23 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
-# time before the end of `reattach_timeout` at which the last attempt is made
+# The last attempt is made this long before the end of `reattach_timeout`.
 _LAST_ATTEMPT_S: Final = 1.0
 
 
 class Attachment:
-    """Attaches to the owner of a topic, again after each loss.
+    """Attaches to the owner of a topic, and again after each loss.
 
     Call `again` after a loss. A loss while `attach` runs is raised by `attach`. After the first
-    success every error outside `_FINAL` is retried, until `Settings.reattach_timeout_s` after the
-    loss if that is set.
+    success every error outside `_FINAL` is retried, until `ClientSettings.reattach_timeout_s` after
+    the loss if that is set.
 
     Args:
-        lookup: Where topics are.
+        lookup: Finds the owner of the topic.
         topic: Full name; of the partition, if any.
-        attach: Attaches to a broker; raises the broker's refusal. It may be cancelled.
-        failed: Called once with the error after which it is not tried any more.
-        find: Finds the broker, where that is not the topic's owner.
+        attach: Attaches to a broker, or raises the broker's refusal. It may be cancelled.
+        failed: Called once with a final error.
+        find: Finds the broker, if it is not the topic's owner.
         retrying: Called after a failed attempt to attach again: at the first one since the loss,
             then at growing intervals.
         established: The consumer or producer was attached before, so the first attempt is retried
@@ -133,33 +133,33 @@ class Attachment:
         self._failed = failed
         self._retrying = retrying
         self.failure: Exception | None = None
-        self._retries: FailureReports | None = None  # since the loss that is not over yet
+        self._retries: FailureReports | None = None  # failures since the current loss
         self._missing_reported = False  # since that loss
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
         self._delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
-        self._task: asyncio.Task[None] | None = None  # that attaches, now or before
-        self._proxy: Address | None = None  # a proxy's, by which it was attached last
+        self._task: asyncio.Task[None] | None = None  # the current or the last attempt
+        self._proxy: Address | None = None  # the proxy of the last attachment, if any
         # The cluster that the address in CLOSE_CONSUMER or CLOSE_PRODUCER came from.
         self._referring_cluster: ClusterService | None = None
         self._lost = False  # since it was attached
         self._was_attached = established  # at least once
         self._attached_cluster: ClusterService | None = None  # the cluster, the last time
-        self._backoff_wait: asyncio.Timeout | None = None  # between two attempts
-        self._attached_s = _NEVER_S  # when it was
+        self._backoff_wait: asyncio.Timeout | None = None  # ends the wait between two attempts
+        self._attached_s = _NEVER_S  # loop time of the last attachment
         self._stopped = False
         self._first_timeout: asyncio.Timeout | None = None
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the client moved to a cluster where nothing was attached yet, so that the topic
-        may have to be created there as at first."""
+        """True if the client moved to a cluster where nothing was attached yet. The topic may have
+        to be created there."""
         at = self._attached_cluster
         return at is not None and at.addresses != self._pool.service.addresses
 
     def take_time(self) -> None:
-        """What `attach` asks for now may take as long as it takes, the first time too."""
+        """Remove the time limit of the running first attempt. Later attempts have none."""
         if self._first_timeout is not None:
             self._first_timeout.reschedule(None)
 
@@ -167,9 +167,9 @@ class Attachment:
         """Attach for the first time.
 
         Raises:
-            PulsarException: The broker refused, or it did not come about within the operation
-                timeout; the last attempt's error.
-            ClosedError: It was stopped meanwhile.
+            PulsarException: the error of the last attempt, if the broker refused or the operation
+                timeout ended.
+            ClosedError: if it was stopped meanwhile.
         """
         if self._stopped:
             raise self._closed()
@@ -213,12 +213,12 @@ class Attachment:
     def begin(self) -> None:
         """Attach in the background, at once and without backoff, and retry until it is attached.
 
-        No effect while an attempt, or the wait before one, is under way.
+        No effect during an attempt or the wait before one.
         """
         self._start(None, at_once=True)
 
     async def _wait(self, delay: float) -> None:
-        """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""
+        """Wait before the next attempt. If the pool ends the wait, the backoff starts over."""
         hurried, service = False, self._pool.service
         try:
             async with asyncio.timeout(None) as self._backoff_wait:
@@ -241,10 +241,11 @@ class Attachment:
             waiting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
-        """It was lost: attach once more, after a backoff.
+        """Attach again after a loss, with backoff.
 
         Args:
-            address: Where the broker said that the topic is now, if it did: there at once.
+            address: The broker that serves the topic now, if the last broker named it. It is tried
+                at once.
         """
         if not self._lost:
             self._delays.worked(self._loop.time() - self._attached_s)
@@ -309,20 +310,19 @@ class Attachment:
         return not isinstance(error, PulsarException) or _is_final_at_first(error)
 
     def _time_left(self) -> float:
-        """Time in s until the retrying ends; infinite if it is not bounded."""
+        """Return the time in s until the retries end; infinite without a limit."""
         longest_s = self._settings.reattach_timeout_s
         if longest_s is None or self._retries is None or not self._was_attached:
             return _NEVER_S
         return longest_s - self._retries.elapsed_s(self._loop.time())
 
     async def _attempt(self, address: Address | None) -> None:
-        """Make one attempt."""
         try:
             await self._find_and_attach(address)
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            # Code of the application raised it. This task goes on.
+            # Application code raised it, such as a credentials supplier. This task continues.
             raise NotConnected(
                 f"{self.topic}: code of the application was cancelled during the attempt"
             ) from error
@@ -344,11 +344,8 @@ class Attachment:
             self._was_attached = True
 
     def _report(self, error: Exception) -> float:
-        """Log a failed attempt and pass it on, at growing intervals.
-
-        Returns:
-            The delay before the next attempt, in s.
-        """
+        """Log a failed attempt and report it, at growing intervals. Return the delay before the
+        next one."""
         self.failure = error
         now_s = self._loop.time()
         retries = self._retries
@@ -381,13 +378,12 @@ class Attachment:
         return delay_s
 
     def _on_attached(self) -> None:
-        """Attached again."""
         self.failure = None
         self._retries, self._missing_reported = None, False
         self._retry_log.attached(self.topic, self._loop.time())
 
     def _timeout_error(self, error: Exception) -> Exception:
-        """The last error, of the same class, with a text that names `reattach_timeout`."""
+        """Return the last error, of the same class, with a text that names `reattach_timeout`."""
         text = (
             f"{self.topic}: not attached again within {self._settings.reattach_timeout_s:g} s "
             "(reattach_timeout): close this consumer, reader or producer and make a new one, or "
@@ -411,7 +407,7 @@ class Attachment:
         self._retry_log.forget(self.topic)
 
     async def stop(self) -> None:
-        """Try no more; what is under way is cancelled, and has ended when this returns."""
+        """Stop attaching. A running attempt is cancelled, and has ended when this returns."""
         self._stop()
         task = self._task
         if task is not None and task is not asyncio.current_task():
@@ -419,14 +415,14 @@ class Attachment:
             await asyncio.gather(task, return_exceptions=True)
 
     def abandon(self) -> None:
-        """Try no more, without waiting."""
+        """Stop attaching, without waiting."""
         self._stop()
         if self._task is not None:
             cancel(self._task)
 
 
 def _parsed(address: str | None) -> Address | None:
-    """What a broker said, where it makes sense: else a lookup says where to go."""
+    """Return the address that a broker named; None if it is malformed, so that a lookup follows."""
     try:
         return None if address is None else parse(address)[0]
     except InvalidUrl as error:
@@ -435,7 +431,7 @@ def _parsed(address: str | None) -> Address | None:
 
 
 def _is_final_at_first(error: PulsarException) -> bool:
-    """True if the first attempt ends with this error, because trying again would not help."""
+    """Return True if the first attempt ends with this error, because a retry would not help."""
     if is_limit(error):
         return False
     if isinstance(error, _BUSY):

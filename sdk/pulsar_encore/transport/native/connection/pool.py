@@ -1,9 +1,9 @@
-"""One connection per broker, shared by all that need it.
+"""The connections of a client on one event loop: one per broker, shared by all that need it.
 
-Owns `ConnectionPool`. Who asks for a broker that is being connected to waits for the same attempt,
-and being cancelled does not end it for the others. A connection is accepted by the broker, or it is
-none; one that nobody has used for a while is closed. The client may move to another cluster:
-connections to the one before end, and who was attached by them attaches again there.
+Callers that need a broker at the same time share one attempt; cancelling one of them does not end
+the attempt for the others. A connection counts once the broker has accepted it, and is closed when
+it was unused for a while. If the client moves to another cluster, its connections end, and
+consumers and producers attach again there.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ConnectionKey(NamedTuple):
     """How a broker is reached.
 
     Attributes:
-        address: Who is connected to.
-        proxy_to: ``host:port`` of the broker, where that is a proxy; else None.
+        address: The address to connect to.
+        proxy_to: ``host:port`` of the broker if `address` is a proxy; else None.
     """
 
     address: Address
@@ -64,12 +64,11 @@ class ConnectionPool:
 
     Args:
         service: The cluster.
-        settings: Waits and limits.
         rng: Spreads attempts; draws the first request id.
-        codecs: Where large payloads are decompressed; a thread when None.
+        codecs: Decompresses large payloads; a thread if None.
 
     Attributes:
-        service: The cluster it is on now.
+        service: The current cluster.
     """
 
     def __init__(
@@ -87,29 +86,29 @@ class ConnectionPool:
         self._addresses = Addresses(list(service.addresses), rng)
         self._request_ids: Iterator[int] = RequestIds(rng)
         self._watcher_ids: Iterator[int] = count(1)
-        # By logical and physical broker: behind a proxy they differ.
+        # By logical and physical broker, which differ behind a proxy.
         self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
-        # All connections that are open. Those that `_sessions` does not name are outdated: they
+        # All open connections. Connections that are missing in `_sessions` are outdated: they
         # showed old credentials, and are kept for the consumers and producers attached to them.
         self._keys: dict[Session, ConnectionKey] = {}
-        self._last_good: Address | None = None  # of the service, the one that worked
-        self._hurry_event = asyncio.Event()  # set once, for those that rest
+        self._last_good: Address | None = None  # the address of the service that answered last
+        self._hurry_event = asyncio.Event()  # set once, to end the waits in `rest`
         self._closing: set[asyncio.Future[None]] = set()
         self._renewing: set[asyncio.Task[None]] = set()
-        self._idle: dict[Session, int] = {}  # at the last look, with what had been asked by then
+        self._idle: dict[Session, int] = {}  # idle at the last check, with their request count then
         self._sweep: asyncio.TimerHandle | None = None
         self._refreshed_s = -math.inf
         self._refresh_s = _REFRESH_S
         self._connect_failed = False  # the last attempt to connect to a broker failed
         self._closed = False
 
-    # Where
+    # Finding a broker
 
     async def any_broker(self) -> Session:
-        """A connection to any broker of the service: for lookups.
+        """Return a connection to any broker of the service, for lookups.
 
         Raises:
-            PulsarException: None of the addresses could be connected to; the last one's error.
+            PulsarException: the error of the last address, if none could be connected to.
         """
         failure: PulsarException | None = None
         service = self.service
@@ -128,33 +127,30 @@ class ConnectionPool:
         raise failure.with_traceback(None)
 
     def to_ask(self) -> Iterator[Address]:
-        """Addresses of the service, beginning with the one that answered last."""
+        """Yield the addresses of the service, beginning with the one that answered last."""
         addresses = self._addresses
         for number in range(len(addresses)):
             at_first = self._last_good if number == 0 else None
             yield at_first or addresses.next(now_ms(self.loop))
 
     def answered(self, address: Address, service: ClusterService) -> None:
-        """An address of `service` is good."""
+        """Prefer an address of `service`, because it answered."""
         if service is self.service:
             self._addresses.worked(address)
             self._last_good = address
 
     def did_not_answer(self, address: Address, service: ClusterService) -> None:
-        """An address of `service` is to be left alone for a while."""
+        """Skip an address of `service` for a while."""
         if service is self.service:
             self._addresses.failed(address, now_ms(self.loop))
             if self._last_good == address:
                 self._last_good = None
 
     def check_cluster(self, service: ClusterService) -> None:
-        """Check that an answer may still be used.
-
-        Args:
-            service: The cluster that gave the answer.
+        """Check that an answer from `service` may still be used.
 
         Raises:
-            NotConnected: The client has moved to another cluster. Addresses of the first cluster
+            NotConnected: if the client has moved to another cluster. Addresses of the first cluster
                 must not get credentials of the second.
         """
         if service is not self.service:
@@ -167,20 +163,19 @@ class ConnectionPool:
         through: Address | None = None,
         service: ClusterService | None = None,
     ) -> Session:
-        """A connection to one broker.
+        """Return a connection to one broker.
 
         Args:
             address: The broker's.
-            through: A proxy's, which connects to it for us.
+            through: A proxy that connects to the broker for us.
             service: The cluster that named the address, for `check_cluster`.
 
         Raises:
-            LookupError: The service URL has TLS, and the address to connect to has none.
-            NotConnected: The client has moved to another cluster.
-            ConnectError: It could not be reached.
-            TransportTimeout: It did not answer in time.
-            AuthenticationError: It does not accept us.
-            ClosedError: The client was closed.
+            LookupError: if the service URL has TLS, and the address to connect to has none.
+            NotConnected: if the client has moved to another cluster.
+            ConnectError, TransportTimeout, AuthenticationError: if the broker could not be reached,
+                did not answer in time, or does not accept the client.
+            ClosedError: if the client was closed.
         """
         if self._closed:
             raise ClosedError("the client is closed: create another")
@@ -206,11 +201,11 @@ class ConnectionPool:
             raise NotConnected(_MOVED) from None
 
     def way_of(self, session: Session) -> ConnectionKey | None:
-        """How a session's broker is reached; None once the session is lost."""
+        """Return how a session's broker is reached; None once the session is lost."""
         return self._keys.get(session)
 
     async def refresh_credentials(self) -> None:
-        """Connect anew if the application has other credentials now, after a broker's refusal.
+        """Connect again if the application has other credentials now, after a broker's refusal.
 
         Brokers send AUTH_CHALLENGE when credentials expire, but not when a request is refused for
         lack of permission. Consumers and producers stay on their connection with old credentials.
@@ -226,7 +221,7 @@ class ConnectionPool:
         try:
             data = await self.data_of(self.service.credentials)
         except EncoreError:
-            return  # the next attempt to connect says what is wrong
+            return  # the next attempt to connect reports the error
         shown = _digest(self.service, data)
         changed = False
         for key, task in list(self._sessions.items()):
@@ -242,13 +237,12 @@ class ConnectionPool:
         self._refresh_s = min(_MAX_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
 
     def new_watcher_id(self) -> int:
-        """A number for a watcher of topics, unique in the client."""
         return next(self._watcher_ids)
 
     # Connecting
 
     async def probe(self, service: ClusterService) -> bool:
-        """Whether a cluster lets us in, by one of its addresses; leaves no connection."""
+        """Return True if one address of a cluster accepts the client. Leaves no connection."""
         for address in service.addresses:
             try:
                 session = await self._connect(ConnectionKey(address), service)
@@ -274,7 +268,7 @@ class ConnectionPool:
     async def _connect(self, key: ConnectionKey, service: ClusterService) -> Session:
         settings, address = self.settings, key.address
         if service.secure and not address.tls:
-            # `referred` has refused such an address before. This is the last place before bytes
+            # `referred` has refused such an address before. This check is the last one before bytes
             # leave, and the same for every caller.
             raise weaker(service, address, "connect")
         credentials = service.credentials
@@ -317,7 +311,7 @@ class ConnectionPool:
             session.close()
             raise
         except AuthenticationError:
-            # A cached token, as of OAuth2, must be fetched again.
+            # A cached token, such as OAuth2's, must be fetched again.
             refused = getattr(credentials, "refused", None)
             if refused is not None:
                 refused()
@@ -329,7 +323,7 @@ class ConnectionPool:
         return session
 
     def _renew(self, service: ClusterService, session: Session) -> None:
-        """The broker wants to be shown new credentials."""
+        """Answer an AUTH_CHALLENGE in the background."""
         task = self.loop.create_task(self._answer_challenge(service, session))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
@@ -341,7 +335,7 @@ class ConnectionPool:
                 del self._sessions[key]
             return
         if self._connect_failed:
-            # Consumers and producers that wait for their next attempt may wait for a minute yet.
+            # Consumers and producers may still have to wait for a minute until their next attempt.
             self._connect_failed = False
             self.hurry()
         if self._sweep is None and self.settings.idle_s:
@@ -355,7 +349,8 @@ class ConnectionPool:
                 del self._sessions[key]
 
     def _close_idle(self) -> None:
-        """Close what had nothing to do, at this look and at the one before."""
+        """Close connections that were idle at this check and the one before, with no request
+        between."""
         self._sweep = None
         for session, asked in list(self._idle.items()):
             if session.idle and session.requests.begun == asked:
@@ -364,11 +359,11 @@ class ConnectionPool:
         if self._keys:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
-    # The whole
+    # The whole pool
 
     @property
     def closed(self) -> bool:
-        """Whether it was shut down, with the client or with the event loop."""
+        """True once it was shut down, with the client or with the event loop."""
         return self._closed
 
     @property
@@ -377,7 +372,7 @@ class ConnectionPool:
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: ClusterService) -> None:
-        """Go to another cluster; connections to this one end."""
+        """Move to another cluster. Connections to the current one end."""
         if self._closed:
             return
         self.service = service
@@ -400,12 +395,12 @@ class ConnectionPool:
         self._hurry_event = asyncio.Event()
 
     def shutdown(self) -> None:
-        """End all connections, at once."""
+        """End all connections at once."""
         self._closed = True
         self.codecs.shutdown()
         if self.loop.is_closed():
-            # No method of the loop works any more. The broker keeps what it has dispatched to these
-            # connections until they end.
+            # No method of the loop works any more. The broker keeps the messages that it has
+            # dispatched to these connections until they end.
             for session in self._keys:
                 session.sever()
             for task in (*self._sessions.values(), *self._renewing):
@@ -420,8 +415,8 @@ class ConnectionPool:
             renewing.cancel()
 
     async def gone(self) -> None:
-        """Wait until the connections that were ended are no more, and not long: a loop that is
-        closed before leaves them half closed, and TLS without its goodbye."""
+        """Wait up to 1 s until the closing connections have ended. If the loop is closed earlier,
+        they stay half closed, and TLS ends without its closing alert."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=_CLOSE_WAIT_S)
 
@@ -437,12 +432,12 @@ class ConnectionPool:
     # Credentials
 
     async def data_of(self, credentials: ConnectionCredentials) -> bytes:
-        """Return the authentication data of the client, as it is now.
+        """Return the client's current authentication data.
 
         Raises:
-            ErrorGettingAuthenticationData: The application's own code failed, or took longer than
-                the connection timeout; or a file cannot be read now.
-            PulsarException, NotSupportedError: As the credentials say.
+            ErrorGettingAuthenticationData: if the application's code failed or took longer than the
+                connection timeout, or a file cannot be read now.
+            PulsarException, NotSupportedError: from the credentials.
         """
         timeout_s = self.settings.connection_timeout_s
         try:
@@ -471,8 +466,8 @@ class ConnectionPool:
 
 
 def is_cancelled() -> bool:
-    """True if the running task is being cancelled; else a CancelledError is that of something that
-    the task waits for."""
+    """Return True if the running task is being cancelled. Else a CancelledError comes from
+    something that the task waits for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -485,7 +480,7 @@ async def _data_of(credentials: ConnectionCredentials) -> bytes:
     except EncoreError as error:
         raise ErrorGettingAuthenticationData(f"{credentials.method_name}: {error}") from error
     except asyncio.CancelledError as error:
-        # E.g. of a task that several calls of the supplier share. The attempt that asked for the
+        # For example of a task that several calls of the supplier share. The attempt that needs the
         # data was not cancelled, and must be repeated.
         if is_cancelled():
             raise
@@ -513,7 +508,7 @@ def _digest(service: ClusterService, data: bytes) -> bytes:
 def _closed_early_error(
     peer: str, address: Address, session: Session, error: NotConnected
 ) -> PulsarException:
-    """It let us connect and ended that without a word."""
+    """Return the error for a peer that closed the connection without an answer."""
     if session.heard_of:
         return error
     if address.tls:
@@ -527,7 +522,7 @@ def _closed_early_error(
 
 
 def _foreign_protocol_error(peer: str, address: Address, error: ProtocolError) -> ConnectError:
-    """Something else than a broker answered."""
+    """Return the error for a peer that is not a broker."""
     change = "" if address.tls else ", and pulsar+ssl:// for TLS"
     return ConnectError(
         f"{peer} does not speak Pulsar's binary protocol ({error}): check the port (6650, or 6651 "
@@ -536,7 +531,7 @@ def _foreign_protocol_error(peer: str, address: Address, error: ProtocolError) -
 
 
 def _is_usable(task: asyncio.Task[Session]) -> bool:
-    """Connected, and not lost since."""
+    """Return True if the session is connected and not lost since."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return not task.result().closed
