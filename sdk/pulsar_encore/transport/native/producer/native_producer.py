@@ -1,10 +1,8 @@
-"""The `TransportProducer` of a topic and its partitions: whose turn it is, and how much is under
-way.
+"""The `TransportProducer` of a topic and its partitions.
 
-Owns `NativeProducer` and `open_producer`. A message that finds no room waits in one line for all
-partitions, if the options say so, or is refused; what leaves lets the next in. Partitions that
-appear are picked up while it runs. A topic that is deleted is waited for, and if it comes back with
-other partitions, messages that have no receipt go to those.
+If the queue is full, a message fails, or waits in one line for all partitions, as the options say.
+New partitions are found while the producer runs. A deleted topic is waited for. If it comes back
+with other partitions, messages without a receipt go to those.
 """
 
 from __future__ import annotations
@@ -49,17 +47,17 @@ from .send_results import Waiter, tell_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-_FAILURES_PER_STEP: Final = 500  # callers that are told in one step of the loop: 2 ms or so
+_FAILURES_PER_STEP: Final = 500  # waiting sends that fail in one step of the loop: about 2 ms
 
 
 class LoopHome(Protocol):
     """The client of a producer."""
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
-        """Where topics are, on the running loop; the producer is closed with the client."""
+        """Return the lookup of the running loop. The producer is closed with the client."""
 
     def ended(self, producer: NativeProducer) -> None:
-        """It was closed."""
+        """Forget a closed producer."""
 
 
 async def open_producer(
@@ -73,14 +71,14 @@ async def open_producer(
     Args:
         home: Its client.
         options: The producer's.
-        ids: Producer ids of the client; none comes twice.
-        listener: Told of losses that are not over at once.
+        ids: Producer ids of the client; none is used twice.
+        listener: Called for losses that are not over at once.
 
     Raises:
-        ConfigurationError: The options ask for what cannot be.
-        PulsarException: A broker refused, or could not be reached in time.
+        ConfigurationError: if the options cannot be served.
+        PulsarException: if a broker refused, or could not be reached in time.
     """
-    compress(options.compression_type.value, b"")  # if it can
+    compress(options.compression_type.value, b"")  # raises if the codec is not available
     encrypt = await encryptor_of(options)
     producer = NativeProducer(home, options, ids, encrypt, listener)
     try:
@@ -92,13 +90,13 @@ async def open_producer(
 
 
 class NativeProducer:
-    """One producer (`TransportProducer`); made by `open_producer`.
+    """One producer (`TransportProducer`), made by `open_producer`.
 
-    On the event loop it was made on, and, once that is closed, on the next one that uses it: it is
-    attached again there, and what was under way is gone with who waited for it.
+    After the end of its event loop it continues on the next loop that uses it, and attaches again
+    there. Messages that were pending are lost, like the callers that waited for them.
 
     Attributes:
-        parts: One for each partition; one alone for a topic without.
+        parts: One for each partition; a single one for a topic without.
     """
 
     def __init__(
@@ -127,13 +125,13 @@ class NativeProducer:
         self._chunking = options.chunking_enabled
         self._pending = 0
         self._waiting: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
-        # waited when it was closed
+        # Sends that waited for room when the producer was closed.
         self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
         self._admitting = False
         self._partitioned = False
         self._shape = self._shape_of(0)
-        self._recovery_task: asyncio.Task[None] | None = None  # looks for a topic that is missing
-        self._parts_lock = asyncio.Lock()  # which parts there are
+        self._recovery_task: asyncio.Task[None] | None = None  # looks for a missing topic
+        self._parts_lock = asyncio.Lock()  # held while `parts` changes
         self._growth_task: asyncio.Task[None] | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -141,17 +139,17 @@ class NativeProducer:
     # Opening and growing
 
     async def open(self) -> None:
-        """Attach, to all partitions or to the first that is needed.
+        """Attach to all partitions, or only to a random one for a lazy start.
 
         Raises:
-            PulsarException: One of them could not be attached.
+            PulsarException: if a partition could not be attached.
         """
         partitions = await self._lookup.partitions(self._topic)
         self._shape.partitions = partitions
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
-        # One of them finds out what is wrong with all, and what they are called.
+        # The first part finds the errors that concern all parts, and the name of the producer.
         first = self._lookup.pool.rng.randrange(count) if lazy else 0
         chosen = self._part(first)
         self.parts = [chosen]
@@ -193,7 +191,7 @@ class NativeProducer:
                 when.again()
 
     async def _grow(self) -> bool:
-        """Add the partitions that have come; False when that is to be tried again."""
+        """Add new partitions. Return False if this must be retried."""
         before = self._shape.partitions
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
@@ -201,7 +199,7 @@ class NativeProducer:
                 if not self._partitioned:
                     return True
                 if self._shape.partitions != before:
-                    return False  # `_recover` asked meanwhile: this answer may be the older one
+                    return False  # `_recover` asked meanwhile: this answer may be older
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -222,16 +220,16 @@ class NativeProducer:
         """True if the event loop is closed or about to be closed."""
         return self._loop.is_closed() or self._lookup.pool.closed
 
-    # A topic that is gone, and comes back
+    # A topic that is deleted and comes back
 
     def _look_for_topic(self) -> None:
-        """The broker does not know a part's topic: it is deleted, or has other partitions now."""
+        """Look for the topic, because a broker does not know a part's topic any more."""
         if self._closed or (self._recovery_task is not None and not self._recovery_task.done()):
             return
         self._recovery_task = in_background(self._loop, self._recover())
 
     async def _recover(self) -> None:
-        """Look for the topic until it is there, with the partitions that it has then."""
+        """Look for the topic until it exists, and adapt the parts to its partitions."""
         pool, shape = self._lookup.pool, self._shape
         delays = ReconnectBackoff(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
         while True:
@@ -249,7 +247,7 @@ class NativeProducer:
             await pool.rest(shape.next_look_s(delays.next()))
 
     def _retry_missing(self) -> bool:
-        """Have the parts attach that were refused because their topic did not exist."""
+        """Let the parts with a missing topic attach again now. Return True if there are any."""
         missing = [part for part in self.parts if part.missing_s is not None]
         for part in missing:
             part.may_create |= self._shape.may_create or self._shape.is_due(part.missing_s)
@@ -286,7 +284,7 @@ class NativeProducer:
 
     def _move(self, gone: list[PartitionProducer]) -> None:
         """Move pending messages from the parts of deleted partitions to the current parts."""
-        self._admitting = True  # nothing is let in before `_waiting` names the current parts
+        self._admitting = True  # nothing is admitted before `_waiting` names the current parts
         try:
             self._move_all(gone)
         finally:
@@ -328,10 +326,10 @@ class NativeProducer:
             self._chosen(message).publish(message, waiter, room)
 
     def _chosen(self, message: OutgoingMessage) -> PartitionProducer:
-        """Choose a part again for a message whose partition was deleted.
+        """Choose another part for a message of a deleted partition.
 
-        Of a message that is encoded already only the partition key is known: `message_router` gets
-        it without payload and properties.
+        Only the partition key of an encoded message is known, so `message_router` gets it without
+        payload and properties.
         """
         if len(self.parts) == 1:
             return self.parts[0]
@@ -347,7 +345,7 @@ class NativeProducer:
             return self.parts[0]
 
     def _move_to_running_loop(self) -> None:
-        """The loop has ended: go on, on the running one."""
+        """Continue on the running loop, because the old one has ended."""
         self._end_tasks()
         self._lookup = self._client.lookup_for(self)
         self._loop = self._lookup.pool.loop
@@ -364,7 +362,7 @@ class NativeProducer:
         name = self._retry_log.name
         return TopicShape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
 
-    # The seam
+    # `TransportProducer`
 
     @property
     def topic(self) -> str:
@@ -405,8 +403,8 @@ class NativeProducer:
         return waiter
 
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
-        """Send it if there is room; one that is larger than all of it goes alone, or it would
-        never go."""
+        """Send a message if the queue has room. A message that is larger than the whole queue is
+        sent when nothing else is pending; otherwise it would never be sent."""
         room = part.room_of(message) if self._chunking else 1
         under_way = self._pending
         if under_way:
@@ -434,10 +432,10 @@ class NativeProducer:
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
-        """Send messages that wait for room, as long as there is room."""
+        """Send waiting messages while the queue has room."""
         if not self._waiting or self._admitting:
             return
-        self._admitting = True  # what is refused at once leaves at once
+        self._admitting = True  # a message that fails at once calls this again
         try:
             while self._waiting and self._admit_first():
                 self._waiting.popleft()
@@ -445,9 +443,9 @@ class NativeProducer:
             self._admitting = False
 
     def _admit_first(self) -> bool:
-        """Whether the first in the line can leave it, because it is sent or for good."""
+        """Send or fail the first waiting message. Return False if it must wait."""
         part, message, waiter = self._waiting[0]
-        if waiter.done():  # its caller has gone
+        if waiter.done():  # the caller has given up
             return True
         if part.error is not None:
             tell_failed((waiter,), part.error)
@@ -504,8 +502,8 @@ class NativeProducer:
         self._end_tasks()
 
     def _fail_refused(self, most: int) -> bool:
-        """Tell up to so many of those who waited for room that the producer was closed; returns
-        whether there are others."""
+        """Fail up to `most` of the sends that waited for room when the producer was closed. Return
+        True if others remain."""
         closed = ClosedError("the producer was closed before the send ended")
         count = min(most, len(self._refused))
         tell_failed([self._refused.popleft()[2] for _ in range(count)], closed)
@@ -522,13 +520,13 @@ def _partitions_in_words(count: int) -> str:
 
 
 def _partition_of(topic: str) -> int:
-    """The number in the name of a topic that is a partition itself; -1 of any other."""
+    """Return the partition number in a topic's name; -1 if the topic is not a partition."""
     _, mark, number = topic.rpartition("-partition-")
     return int(number) if mark and number.isdigit() else -1
 
 
 async def _all(opening: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them; when one fails, the others are cancelled and have ended."""
+    """Run all of them. If one fails, cancel the others and wait for their end."""
     tasks = [asyncio.ensure_future(each) for each in opening]
     try:
         await asyncio.gather(*tasks)
