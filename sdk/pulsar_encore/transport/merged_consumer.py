@@ -225,7 +225,6 @@ class MergedConsumer:
 
     @staticmethod
     async def _run_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Run all calls to their end, even if one fails; then raise the error."""
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -28,7 +28,6 @@ def full(batch_size: int) -> int:
 
 
 def to_words(mask: int, batch_size: int) -> list[int]:
-    """Convert a mask to words."""
     if mask < 0 or mask > full(batch_size):
         raise ConfigurationError(f"the ack set has an index outside its batch of {batch_size}")
     if mask < 1 << 63:

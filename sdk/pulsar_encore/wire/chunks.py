@@ -46,7 +46,6 @@ class Chunk:
     Attributes:
         uuid: The same for all chunks of a message.
         total: Bytes of all chunks together; 0 if the producer did not say.
-        place: The entry of the chunk.
         payload: Decrypted, not decompressed.
         sealed: True if the chunk could not be decrypted. It is then larger than `total` implies.
     """
@@ -81,7 +80,6 @@ class DiscardedChunks(NamedTuple):
 
     Attributes:
         places: The entries, in the order of their arrival.
-        reason: The cause, for a log line.
         is_first: False for a later chunk of a message that was refused before.
     """
 
@@ -117,7 +115,6 @@ class ChunkArrival(NamedTuple):
         joined: The message that the chunk completes.
         credit: Permits to give back: 1, but 0 for the last chunk, because its permit counts for the
             message.
-        let_go: The entries to discard, in order.
     """
 
     joined: JoinedMessage | None = None
@@ -247,7 +244,6 @@ class ChunkAssembler:
         return f"the limit is {self._max_bytes} bytes (max_uncompressed_size)"
 
     def _keep(self, chunk: Chunk, pending: _Pending, now_ms: int) -> ChunkArrival:
-        """Keep the next chunk of a message. Join the message if the chunk is the last one."""
         uuid = chunk.uuid
         self._held -= pending.held
         pending.parts.append(bytes(chunk.payload))  # a view would keep the whole read in memory
@@ -280,7 +276,6 @@ class ChunkAssembler:
         return ChunkArrival(let_go=self._discard_overflow(now_ms))
 
     def _discard_overflow(self, now_ms: int) -> tuple[DiscardedChunks, ...]:
-        """Discard messages until the rest is within the limits."""
         let_go: list[DiscardedChunks] = []
         limit = self._max_messages or len(self._pending)
         while len(self._pending) > limit or self._held > self._max_bytes:
@@ -339,7 +334,6 @@ class ChunkAssembler:
         return let_go
 
     def holds(self, uuid: str) -> bool:
-        """Return True if chunks of this message are held."""
         return uuid in self._pending
 
     def begun(self) -> dict[str, Place]:

@@ -43,7 +43,6 @@ class KeyMaterialError(Exception):
 
 
 def load(pem: bytes) -> RecipientKey:
-    """Read a recipient's public key."""
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -54,7 +53,6 @@ def load(pem: bytes) -> RecipientKey:
 
 
 def wrap(key: RecipientKey, data_key: bytes) -> bytes:
-    """Wrap a data key for one recipient."""
     if isinstance(key, ec.EllipticCurvePublicKey):
         return _ecies_wrap(key, data_key)
     try:
@@ -65,7 +63,6 @@ def wrap(key: RecipientKey, data_key: bytes) -> bytes:
 
 
 def load_private(pem: bytes) -> PrivateKey:
-    """Read a recipient's private key."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -65,7 +65,6 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
 
     Args:
         codec: `MessageMetadata.compression`.
-        data: The payload.
         uncompressed_size: The size in the metadata, in bytes; ignored for NONE.
         max_size: Most bytes that the result may have.
 

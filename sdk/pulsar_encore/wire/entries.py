@@ -62,7 +62,6 @@ class Entry(NamedTuple):
 
 
 def encode_body(metadata: pb.MessageMetadata, payload: Data, *, checksum: bool = True) -> bytes:
-    """Encode the body of SEND or MESSAGE."""
     try:
         data = metadata.SerializeToString()
     except EncodeError as error:

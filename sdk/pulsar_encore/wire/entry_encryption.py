@@ -147,7 +147,6 @@ class DataKeys:
 
         Args:
             metadata: Metadata of an entry for which `is_encrypted` is true.
-            payload: The ciphertext and its tag.
             private_key: Returns the PEM of a recipient's private key for its name and the metadata
                 from the producer; None if this consumer has no key of that name.
 

@@ -113,7 +113,6 @@ class FrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes of the incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -147,7 +146,6 @@ class FrameDecoder:
         return frames
 
     def _decode(self, data: bytes, frames: list[Frame]) -> int:
-        """Append the complete frames of `data`; return the start of the incomplete one."""
         at, size = 0, len(data)
         while size - at >= 4:
             (total,) = _U32.unpack_from(data, at)
@@ -252,7 +250,6 @@ def _has_broken_text(message: Message) -> bool:
 
 
 def _with_body(command: pb.BaseCommand, data: bytes, at: int, end: int) -> Frame:
-    """Cut the body of SEND or MESSAGE out of ``data[at:end]``."""
     broker_entry_metadata: bytes | None = None
     if data.startswith(_ENTRY_METADATA_MAGIC, at, end):
         if end - at < 6:

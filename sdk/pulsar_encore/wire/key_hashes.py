@@ -57,7 +57,6 @@ def boost(key: bytes) -> int:
 
 
 def _fold(product: int) -> int:
-    """Fold a product of 128 bits into 64 bits."""
     return product & _U64 ^ product >> 64
 
 

@@ -52,7 +52,6 @@ class PartitionRouter:
     Args:
         start: The first partition: a random int, taken modulo the number of partitions. Producers
             with equal starts would fill the partitions alike.
-        hashing: The scheme for messages with a key.
         single: True sends messages without a key to one partition, instead of round robin.
         batch: The limits of the producer's batches; None for a producer without batches, which
             switches with every message.
@@ -84,7 +83,6 @@ class PartitionRouter:
 
         Args:
             key: `partition_key`, or None. An empty key counts as None, as in `pulsar-client`.
-            size: Bytes of the payload.
             partitions: Current number of partitions. It may grow from call to call.
             now_ms: Monotonic time in ms.
         """

@@ -42,8 +42,6 @@ _NAME_DIGITS: Final = 5  # as many as in Java
 
 
 class _LoopScope:
-    """The objects of a client on one event loop."""
-
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
         self.end: LoopEnd | None = None  # called when the loop ends
@@ -57,7 +55,6 @@ class NativeTransport:
     Args:
         where: A service URL, such as ``pulsar://host:6650`` (several hosts by commas, or
             pulsar+ssl, http, https), or the clusters.
-        settings: Timeouts and limits.
         credentials: The identity of the client, if `where` is a URL.
         dialer: Opens connections, if `where` is a URL: sockets, or a broker in memory. Its
             `make_codecs`, if any, makes the object that runs long codec calls on an event loop,
@@ -99,7 +96,6 @@ class NativeTransport:
         self._clusters_closed = False
 
     def _scope(self) -> _LoopScope:
-        """Return the scope of the running loop, and create it if it is missing."""
         if self._closed:
             raise ClosedError("the client is closed: create another")
         self._end_closed_loops()
@@ -124,7 +120,6 @@ class NativeTransport:
                 self._end_scope(scope)
 
     async def _on_loop_end(self, scope: _LoopScope) -> None:
-        """End a scope, because its loop is about to be closed."""
         self._end_scope(scope)
         await scope.lookup.pool.gone()
 
@@ -167,7 +162,6 @@ class NativeTransport:
         return scope.lookup
 
     def ended(self, producer: NativeProducer) -> None:
-        """Forget a closed producer."""
         for scope in self._scopes.values():
             scope.links.pop(producer, None)
 

@@ -38,6 +38,5 @@ class KnownSchema:
         return data
 
     def decode_message(self, message: Any) -> bytes:
-        """Return the bytes unchanged."""
         data: bytes = message.data()
         return data

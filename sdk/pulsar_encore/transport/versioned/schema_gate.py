@@ -31,8 +31,6 @@ class SchemaGate:
     """A `DeliveryListener` in front of the consumer's or reader's.
 
     Args:
-        link: The transport consumer that delivers here.
-        versions: Of its subscription.
         listener: The consumer's, or the reader's.
         durable: True if messages that are lost with a connection are redelivered. A reader's are
             not, so they stay here.
@@ -80,7 +78,6 @@ class SchemaGate:
 
     @property
     def holds(self) -> bool:
-        """True if messages wait."""
         return bool(self._waiting)
 
     def drop(self, only: Container[int] | None = None) -> list[Delivery]:
@@ -99,7 +96,6 @@ class SchemaGate:
         return dropped
 
     def close(self) -> None:
-        """Drop the waiting messages and stop fetching."""
         if self._fetching is not None:
             cancel(self._fetching)
         self._waiting.clear()

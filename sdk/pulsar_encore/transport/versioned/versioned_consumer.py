@@ -25,7 +25,6 @@ class VersionedConsumer:
     Args:
         link: The wrapped transport consumer, not started.
         subscription: The subscription of `link`.
-        versions: Of its schema.
     """
 
     def __init__(

@@ -34,7 +34,6 @@ class SchemaVersions:
 
     Args:
         schema: The reader's; `has_versions` is true for it.
-        writers: The versions of the client.
     """
 
     def __init__(self, schema: Any, writers: WriterSchemas) -> None:
@@ -54,7 +53,6 @@ class SchemaVersions:
         entry of such messages has no version here.
 
         Args:
-            topic: The topic, or a partition of it.
             messages: Of one entry, which has one version.
         """
         number = messages[0].int_schema_version()
@@ -89,7 +87,6 @@ class VersionedMessage:
 
     @property
     def id_class(self) -> type[MessageId]:
-        """The class of the transport's message ids."""
         return getattr(self._raw, "id_class", MessageId)
 
     def value(self) -> Any:

@@ -47,7 +47,6 @@ class WriterSchemas:
         return failed is None or failed[0] + _RETRY_DELAY_S <= asyncio.get_running_loop().time()
 
     def version(self, topic: str, number: int) -> Version:
-        """Return a version of a topic as it exists now."""
         return topic, number, self._deletions.get(topic, 0)
 
     def deleted(self, topic: str) -> None:

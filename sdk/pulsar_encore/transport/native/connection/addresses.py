@@ -34,7 +34,6 @@ class Address(NamedTuple):
     Attributes:
         scheme: "pulsar", "pulsar+ssl", "http" or "https".
         host: Name or IP address, without brackets.
-        port: TCP port.
     """
 
     scheme: str
@@ -137,8 +136,6 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     The request is repeated at the target with the client's credentials.
 
     Args:
-        url: The target, absolute.
-        asked: The URL that answered with the redirect.
         doing: The purpose of the request, for the text of the error.
 
     Raises:
@@ -191,7 +188,6 @@ class Addresses:
         return len(self._addresses)
 
     def next(self, now_ms: int) -> Address:
-        """Return the address to try now."""
         for _ in self._addresses:
             address = self._advance()
             if self._quarantined.get(address, (0, 0))[0] <= now_ms:

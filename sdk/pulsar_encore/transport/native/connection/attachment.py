@@ -99,7 +99,6 @@ class Attachment:
     the loss if that is set.
 
     Args:
-        lookup: Finds the owner of the topic.
         topic: Full name; of the partition, if any.
         attach: Attaches to a broker, or raises the broker's refusal. It may be cancelled.
         failed: Called once with a final error.
@@ -310,7 +309,6 @@ class Attachment:
         return not isinstance(error, PulsarException) or _is_final_at_first(error)
 
     def _time_left(self) -> float:
-        """Return the time in s until the retries end; infinite without a limit."""
         longest_s = self._settings.reattach_timeout_s
         if longest_s is None or self._retries is None or not self._was_attached:
             return _NEVER_S
@@ -431,7 +429,6 @@ def _parsed(address: str | None) -> Address | None:
 
 
 def _is_final_at_first(error: PulsarException) -> bool:
-    """Return True if the first attempt ends with this error, because a retry would not help."""
     if is_limit(error):
         return False
     if isinstance(error, _BUSY):

@@ -64,12 +64,10 @@ class ClusterService:
 
     @property
     def secure(self) -> bool:
-        """True if its connections use TLS."""
         return self.addresses[0].tls
 
     @property
     def web(self) -> bool:
-        """True if lookups use HTTP."""
         return self.addresses[0].scheme in ("http", "https")
 
     def __str__(self) -> str:

@@ -44,8 +44,6 @@ class ConsumerHandler(Protocol):
         """Handle consecutive MESSAGEs that differ only in the entry id, on their first delivery.
 
         Args:
-            template: Their common bytes.
-            ledger, epoch: Of all of them.
             data, at: The first frame is at ``data[at]``, its size included.
             stop: Frames that begin here or later are for the next call.
             most: Largest frame, without its size.

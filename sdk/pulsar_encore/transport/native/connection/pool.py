@@ -51,7 +51,6 @@ class ConnectionKey(NamedTuple):
     """How a broker is reached.
 
     Attributes:
-        address: The address to connect to.
         proxy_to: ``host:port`` of the broker if `address` is a proxy; else None.
     """
 
@@ -63,12 +62,8 @@ class ConnectionPool:
     """The connections of one client on one event loop.
 
     Args:
-        service: The cluster.
         rng: Spreads attempts; draws the first request id.
         codecs: Decompresses large payloads; a thread if None.
-
-    Attributes:
-        service: The current cluster.
     """
 
     def __init__(
@@ -127,7 +122,6 @@ class ConnectionPool:
         raise failure.with_traceback(None)
 
     def to_ask(self) -> Iterator[Address]:
-        """Yield the addresses of the service, beginning with the one that answered last."""
         addresses = self._addresses
         for number in range(len(addresses)):
             at_first = self._last_good if number == 0 else None
@@ -323,7 +317,6 @@ class ConnectionPool:
         return session
 
     def _renew(self, service: ClusterService, session: Session) -> None:
-        """Answer an AUTH_CHALLENGE in the background."""
         task = self.loop.create_task(self._answer_challenge(service, session))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
@@ -372,7 +365,6 @@ class ConnectionPool:
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: ClusterService) -> None:
-        """Move to another cluster. Connections to the current one end."""
         if self._closed:
             return
         self.service = service
@@ -395,7 +387,6 @@ class ConnectionPool:
         self._hurry_event = asyncio.Event()
 
     def shutdown(self) -> None:
-        """End all connections at once."""
         self._closed = True
         self.codecs.shutdown()
         if self.loop.is_closed():
@@ -508,7 +499,6 @@ def _digest(service: ClusterService, data: bytes) -> bytes:
 def _closed_early_error(
     peer: str, address: Address, session: Session, error: NotConnected
 ) -> PulsarException:
-    """Return the error for a peer that closed the connection without an answer."""
     if session.heard_of:
         return error
     if address.tls:
@@ -522,7 +512,6 @@ def _closed_early_error(
 
 
 def _foreign_protocol_error(peer: str, address: Address, error: ProtocolError) -> ConnectError:
-    """Return the error for a peer that is not a broker."""
     change = "" if address.tls else ", and pulsar+ssl:// for TLS"
     return ConnectError(
         f"{peer} does not speak Pulsar's binary protocol ({error}): check the port (6650, or 6651 "
@@ -531,7 +520,6 @@ def _foreign_protocol_error(peer: str, address: Address, error: ProtocolError) -
 
 
 def _is_usable(task: asyncio.Task[Session]) -> bool:
-    """Return True if the session is connected and not lost since."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return not task.result().closed

@@ -25,7 +25,6 @@ class ReconnectBackoff:
     Args:
         first_s: The first delay, in s, before the random part is taken off.
         most_s: The longest delay, in s.
-        rng: Spreads them.
     """
 
     def __init__(self, first_s: float, most_s: float, rng: Random) -> None:
@@ -35,7 +34,6 @@ class ReconnectBackoff:
         self._next_s = first_s
 
     def next(self) -> float:
-        """Return the delay before the next attempt, in s."""
         delay = self._next_s
         self._next_s = min(self._max_s, 2 * delay)
         return delay * (1 - _JITTER * self._rng.random())

@@ -74,11 +74,7 @@ class RequestIds(Iterator[int]):
 
 
 class Requests:
-    """The requests of one connection.
-
-    Attributes:
-        begun: Number of requests so far.
-    """
+    """The requests of one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ids: Iterator[int]) -> None:
         self._loop = loop
@@ -110,7 +106,6 @@ class Requests:
         return future
 
     def _forget(self, request_id: int) -> None:
-        """Drop a request that is answered or not waited for any more."""
         request = self._pending.pop(request_id, None)
         if request is not None:
             request.end()
@@ -122,7 +117,6 @@ class Requests:
             request.future.set_exception(TransportTimeout(text))
 
     def answered(self, kind: int, body: Any) -> None:
-        """Complete the request that an answer of type `kind` belongs to."""
         request_id = body.request_id
         request = self._pending.get(request_id)
         if request is None:
@@ -154,7 +148,6 @@ class Requests:
 
 
 def _error_in(kind: int, body: Any, doing: str) -> PulsarException | None:
-    """Return the refusal in an answer, if it is one."""
     if kind == _Type.ERROR:
         return refusal(body.error, body.message, doing)
     if kind == _Type.LOOKUP_RESPONSE:

@@ -45,13 +45,7 @@ class RetryLog:
         elapsed_s: float,
         next_s: float,
     ) -> None:
-        """Log a failed attempt to attach a topic again.
-
-        Args:
-            attempts: Attempts since the loss of this topic.
-            elapsed_s: Time since that loss.
-            next_s: Time until the next attempt.
-        """
+        """Log a failed attempt to attach a topic again."""
         self.lost(topic, now_s)
         if self._reports is None or not self._reports.failed(now_s):
             log.debug("%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error)
@@ -89,13 +83,11 @@ class RetryLog:
         self.forget_all()
 
     def forget(self, topic: str) -> None:
-        """Stop waiting for a topic."""
         self._detached.discard(topic)
         if not self._detached:
             self.forget_all()
 
     def forget_all(self) -> None:
-        """Stop waiting for all topics, also because the event loop is another one."""
         self._reports = None
         self._detached.clear()
         self._reattached = 0

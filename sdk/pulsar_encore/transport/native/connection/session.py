@@ -89,7 +89,6 @@ class Session:
         transport: The output. Its `pause_reading` and `resume_reading`, if it has them, are called
             while a long read is handled.
         request_ids: Unique in the client.
-        keep_alive_s: Interval of PINGs; infinite for none.
         peer: The broker's address, for messages.
         renew: Called at an AUTH_CHALLENGE. It must lead to a call of `authenticate`.
         on_end: Called once with the session when it has ended.
@@ -195,7 +194,6 @@ class Session:
         self._consumers[consumer_id] = handler
 
     def detach_consumer(self, consumer_id: int) -> None:
-        """Forget a consumer. Its handler is not called any more."""
         self._consumers.pop(consumer_id, None)
         self.forget_template()
 
@@ -205,7 +203,6 @@ class Session:
         self._producers[producer_id] = handler
 
     def detach_producer(self, producer_id: int) -> None:
-        """Forget a producer. Its handler is not called any more."""
         self._producers.pop(producer_id, None)
 
     def attach_watcher(self, watcher_id: int, handler: WatchHandler) -> None:
@@ -214,7 +211,6 @@ class Session:
         self._watchers[watcher_id] = handler
 
     def detach_watcher(self, watcher_id: int) -> None:
-        """Forget a watcher. Its handler is not called any more."""
         self._watchers.pop(watcher_id, None)
 
     def holds_consumer(self, consumer_id: int) -> bool:
@@ -247,7 +243,6 @@ class Session:
             self._loop.call_soon(self._flush)
 
     def send(self, command: Message) -> None:
-        """Queue a command without a body."""
         self.write(encode(command))
 
     def _flush(self) -> None:
@@ -266,8 +261,6 @@ class Session:
         """Send a request.
 
         Args:
-            make: Makes the command for a request id.
-            doing: The purpose, for the text of errors.
             timeout_s: Longest wait in s; None waits for as long as the connection lives.
 
         Returns:
@@ -287,7 +280,6 @@ class Session:
         Args:
             client_version: Shown in the broker's statistics.
             method: Name of the authentication method; "none" without.
-            data: The authentication data.
             proxy_to: ``host:port`` of the broker behind a proxy.
         """
         flags = pb.FeatureFlags(
@@ -342,7 +334,6 @@ class Session:
     # The end
 
     def close(self) -> None:
-        """Write what is queued, then end the connection."""
         if not self.closed:
             if self._out:
                 self._flush()
@@ -414,11 +405,9 @@ class Session:
         self._on_end(self)
 
     def pause_writing(self) -> None:
-        """Note that the socket's buffer is full."""
         self._set_writable(False)
 
     def resume_writing(self) -> None:
-        """Note that the socket's buffer has room again."""
         self._set_writable(True)
 
     def _set_writable(self, writable: bool) -> None:
@@ -474,7 +463,6 @@ class Session:
         return True
 
     def _continue(self) -> None:
-        """Handle the next part of a long read."""
         self._deferred_handle = None
         deferred, self._deferred = self._deferred, []
         if deferred and self._handle(deferred[0] if len(deferred) == 1 else b"".join(deferred)):
@@ -485,7 +473,6 @@ class Session:
             self._resume()
 
     def _keep(self, data: bytes, at: int) -> None:
-        """Keep the beginning of an incomplete frame."""
         left = len(data) - at
         rest = data[at:]
         if left < 4:
@@ -585,7 +572,6 @@ class Session:
         return taken
 
     def _frame(self, data: bytes, at: int, end: int) -> None:
-        """Handle the frame ``data[at:end]``, which begins behind its total size."""
         (size,) = _U32.unpack_from(data, at)
         start = at + 4
         if size > end - start:
@@ -601,7 +587,6 @@ class Session:
     def _message(
         self, message: pb.CommandMessage, data: bytes, start: int, at: int, end: int
     ) -> None:
-        """Handle a MESSAGE with the command ``data[start:at]``."""
         handler = self._consumers.get(message.consumer_id)
         if handler is None:
             return  # detached, and the broker knows: it redelivers the message
@@ -772,7 +757,6 @@ def _connection_error(peer: str, error: pb.CommandError, *, plain: bool) -> Puls
 
 
 def _unexpected(peer: str, data: bytes, error: FrameError) -> PulsarException:
-    """Return the error for bytes that are no answer to CONNECT."""
     if data.startswith(b"HTTP/"):
         return ConnectError(
             f"{peer} answers HTTP: give service_url the port of the binary protocol (6650, with "

@@ -65,7 +65,6 @@ class Sockets:
         """Connect; nothing was sent yet.
 
         Args:
-            make: Makes the session over a transport.
             timeout_s: Longest wait in s, including TLS.
 
         Raises:

@@ -73,7 +73,6 @@ class TlsContext:
         return self._cached[1]
 
     def stamp(self) -> _Stamp:
-        """Return a value that changes when one of the files does."""
         files = (self._trust_file, self._certificate_file, self._key_file)
         return tuple(_stamp(path) for path in files)
 
@@ -140,9 +139,7 @@ def refused(peer: str, host: str, error: Exception) -> PulsarException:
     """Return the error for a TLS handshake that failed with `error`; its text says what to change.
 
     Args:
-        peer: The address, for the text.
         host: The name that the certificate must have.
-        error: An OSError or TimeoutError.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"{peer}: {_not_trusted(host, error)}", retryable=False)

@@ -113,7 +113,6 @@ class BinaryLookup:
         raise TopicLookupError(f"{topic}: more than {_MAX_REDIRECTS} redirects in a row")
 
     def _address_of(self, session: Session) -> Address | None:
-        """Return the address of a session; that of the proxy for a broker behind one."""
         key = self._pool.way_of(session)
         return None if key is None else key.address
 
@@ -155,7 +154,6 @@ def check_partitions(count: int, topic: str, most: int) -> None:
     """Check the number of partitions in an answer, before anything is made for each partition.
 
     Args:
-        count: The number.
         topic: The topic or topics, for the text of the error.
         most: `max_partitions`.
 

@@ -186,7 +186,6 @@ def _json(status: int, body: bytes, doing: str) -> Any:
 
 
 def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:
-    """Return the headers of Pulsar's HTTP authentication."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     method = credentials.method_name
     if method == "none":

@@ -28,7 +28,6 @@ class Lookup:
     """Looks up topics on one connection pool.
 
     Args:
-        pool: The connections.
         make_round: Makes the schedule of each task that looks for new topics.
     """
 
@@ -51,8 +50,6 @@ class Lookup:
 
         Raises:
             TopicNotFound: if the topic does not exist, and may not be created.
-            PulsarException: if the broker refused, or could not be reached within the operation
-                timeout.
         """
         return (await self.ask_partitions(topic, create=create)).number
 
@@ -72,11 +69,7 @@ class Lookup:
 
         Args:
             namespace: ``tenant/namespace``.
-            mode: The topic domains to list.
             known: Hash of a known list; the answer may be that the list is still the same.
-
-        Raises:
-            PulsarException: As for `partitions`.
         """
         return await self._shared(
             ("topics", namespace, mode.name, known),
@@ -94,7 +87,6 @@ class Lookup:
 
         Raises:
             TopicNotFound: if the topic, or the version, does not exist.
-            PulsarException: As for `partitions`.
         """
         which = "the latest schema" if version is None else f"schema version {version}"
         doing = f"{which} of {topic}"
@@ -123,9 +115,6 @@ class Lookup:
         """Return a connection to the broker that serves a topic, or a partition.
 
         This is a single attempt, because an `Attachment` has its own retries.
-
-        Raises:
-            PulsarException: if the broker refused, or could not be reached.
         """
         return await self._shared(("owner", topic), lambda: self._method().owner(topic))
 
@@ -133,7 +122,6 @@ class Lookup:
         return self._web if self.pool.service.web else self._binary
 
     async def _with_retries(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Retry retryable errors within the operation timeout."""
         settings, loop = self.pool.settings, self.pool.loop
         timeout_s = settings.operation_timeout_s
         deadline = loop.time() + timeout_s

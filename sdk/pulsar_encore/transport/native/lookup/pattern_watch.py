@@ -34,10 +34,8 @@ class PatternWatch:
     """The topics that match a pattern (a partitioned topic by its own name), and their changes.
 
     Args:
-        lookup: Lists the topics.
         pattern: A regular expression for ``persistent://tenant/namespace/name``; tenant and
             namespace are literal.
-        mode: The topic domains.
         period_s: How often the list is requested, in s.
 
     Raises:
@@ -126,7 +124,6 @@ class PatternWatch:
         self._change_event.set()
 
     async def stop(self) -> None:
-        """End the watch."""
         await self._attachment.stop()
         self._cancel_tasks()
         self._end_watch()
@@ -213,7 +210,6 @@ class PatternWatch:
             self._rewatch_task = self._lookup.pool.loop.create_task(self._watch_again())
 
     async def _watch_again(self) -> None:
-        """Request the watch again, because the hash of an update did not match."""
         while self._is_inconsistent and self._session is not None:
             self._is_inconsistent = False
             try:

@@ -30,14 +30,11 @@ class TopicShape:
     """The current partitions of one topic.
 
     Args:
-        lookup: Looks up the topic.
         topic: Full name, as the application gave it.
         creates: True if the topic may be created after it was missing for long.
-        partitions: Number of partitions when it was attached.
         name: The consumer or producer, for log lines; None for no lines.
 
     Attributes:
-        partitions: The last answer.
         missing_s: Loop time since when the topic is missing; None while it exists.
         may_create: True if attaching to the topic may create it now.
     """
@@ -61,12 +58,7 @@ class TopicShape:
         self._recreate_after_s = lookup.pool.settings.recreate_after_s
 
     async def ask(self) -> int | None:
-        """Return the number of partitions, 0 for a topic without; None if the topic is missing.
-
-        Raises:
-            PulsarException: if the broker refused, or could not be reached within the operation
-                timeout.
-        """
+        """Return the number of partitions, 0 for a topic without; None if the topic is missing."""
         try:
             count, tells_missing = await self._lookup.ask_partitions(self.topic, create=False)
         except TopicNotFound:

@@ -69,14 +69,12 @@ async def open_producer(
     """Make a producer that the brokers have accepted.
 
     Args:
-        home: Its client.
         options: The producer's.
         ids: Producer ids of the client; none is used twice.
         listener: Called for losses that are not over at once.
 
     Raises:
         ConfigurationError: if the options cannot be served.
-        PulsarException: if a broker refused, or could not be reached in time.
     """
     compress(options.compression_type.value, b"")  # raises if the codec is not available
     encrypt = await encryptor_of(options)
@@ -229,7 +227,6 @@ class NativeProducer:
         self._recovery_task = in_background(self._loop, self._recover())
 
     async def _recover(self) -> None:
-        """Look for the topic until it exists, and adapt the parts to its partitions."""
         pool, shape = self._lookup.pool, self._shape
         delays = ReconnectBackoff(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
         while True:
@@ -255,7 +252,6 @@ class NativeProducer:
         return bool(missing)
 
     def _fit(self, count: int) -> None:
-        """Make the parts match the number of partitions (0: a topic without partitions)."""
         topics = self._shape.topics(count)
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
@@ -283,7 +279,6 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[PartitionProducer]) -> None:
-        """Move pending messages from the parts of deleted partitions to the current parts."""
         self._admitting = True  # nothing is admitted before `_waiting` names the current parts
         try:
             self._move_all(gone)
@@ -345,7 +340,6 @@ class NativeProducer:
             return self.parts[0]
 
     def _move_to_running_loop(self) -> None:
-        """Continue on the running loop, because the old one has ended."""
         self._end_tasks()
         self._lookup = self._client.lookup_for(self)
         self._loop = self._lookup.pool.loop
@@ -432,7 +426,6 @@ class NativeProducer:
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
-        """Send waiting messages while the queue has room."""
         if not self._waiting or self._admitting:
             return
         self._admitting = True  # a message that fails at once calls this again

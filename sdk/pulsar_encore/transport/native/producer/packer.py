@@ -62,7 +62,6 @@ class Packer:
         self.highest_id: int = -1
 
     def use(self, encoder: SendEncoder) -> None:
-        """Make frames with this encoder from now on."""
         self.encoder = encoder
         if self._batching is not None:
             most = self._options.batching_max_allowed_size_in_bytes
@@ -86,8 +85,6 @@ class Packer:
         """Add a message, behind all others.
 
         Args:
-            message: The message.
-            waiter: Gets its id or error.
             room: From `room_of`.
         """
         encoder = self.encoder
@@ -128,7 +125,6 @@ class Packer:
         waiter: Waiter,
         room: int,
     ) -> bool:
-        """Send a message as its own entry or entries. Return False if that fails."""
         wall_ms = wall_now_ms(self._loop)
         try:
             if self._options.chunking_enabled:
@@ -165,7 +161,6 @@ class Packer:
             self.flush()
 
     def flush(self) -> None:
-        """Make frames of the collected messages."""
         if self._batching is not None and self._batching.count:
             self._pack(self._batching.take())
 
@@ -200,7 +195,6 @@ class Packer:
 
     @property
     def early(self) -> list[Waiter]:
-        """The waiters of messages that wait for the first encoder."""
         return [waiter for _, waiter, _ in self._early]
 
     def take_back(self) -> tuple[list[Waiter], int]:
@@ -222,6 +216,5 @@ class Packer:
         self._next_id = max(self._next_id, sequence_id + 1)
 
     def stop(self) -> None:
-        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()

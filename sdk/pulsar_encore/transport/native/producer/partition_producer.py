@@ -59,7 +59,6 @@ class _Failing(NamedTuple):
     """Messages that failed together.
 
     Attributes:
-        frames: The frames among them.
         waiters: Of the messages that were not frames yet.
         room: Queue room of the messages that were not frames yet.
     """
@@ -74,7 +73,6 @@ class PartitionProducer:
     """One topic or partition of a producer; a `ProducerHandler`.
 
     Args:
-        registration: Makes the PRODUCER commands.
         partition: Its number; -1 for a topic without.
         encrypt: None to send in clear.
         on_left: Called with the queue room of completed messages, after their waiters.
@@ -158,12 +156,10 @@ class PartitionProducer:
 
     @property
     def name(self) -> str:
-        """The producer's name, "" until it is known."""
         return self._registration.name
 
     @property
     def started(self) -> bool:
-        """True if it was ever attached."""
         return self._packer.encoder is not None
 
     def is_connected(self) -> bool:
@@ -323,7 +319,6 @@ class PartitionProducer:
 
         Raises:
             TopicNotFound: if it does not exist, or has partitions now.
-            PulsarException: if the broker refused, or could not be reached.
         """
         try:
             partitions = await self._lookup.partitions(self.topic, create=False)
@@ -402,15 +397,12 @@ class PartitionProducer:
     # Publishing
 
     def room_of(self, message: OutgoingMessage) -> int:
-        """Return the queue room of a message that may be chunked."""
         return self._packer.room_of(message)
 
     def publish(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
         """Send a message, behind all earlier ones.
 
         Args:
-            message: The message.
-            waiter: Gets its id or error.
             room: From `room_of`.
         """
         self.under_way += room
@@ -431,7 +423,6 @@ class PartitionProducer:
             self._write()
 
     def _start_timeout(self) -> None:
-        """Start the timer of the send timeout, if it does not run."""
         if self._timeout is None and self._timeout_s:
             self._timeout = self._loop.call_later(self._timeout_s, self._expire)
 
@@ -536,7 +527,6 @@ class PartitionProducer:
             session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
 
     def _fail_all(self, error: Exception) -> None:
-        """Fail all pending messages."""
         pending = self._pending.drop_all()
         # Before any waiter is notified: that makes room for other messages, which have not failed.
         waiters, room = self._packer.take_back()
@@ -557,7 +547,6 @@ class PartitionProducer:
                 self._loop.call_soon(self._report_step)
 
     def _report_failures(self, most: int) -> None:
-        """Report the failures of about `most` messages, in the order in which they failed."""
         while self._failing and most > 0:
             frames, waiters, room, error = self._failing[0]
             while frames and most > 0:
@@ -631,7 +620,6 @@ class PartitionProducer:
             self._ask_to_close(session)
 
     def _end(self, error: Exception) -> Session | None:
-        """Fail all pending messages and detach. Return the session it was attached to."""
         session = self._session if self._attached else None
         self.error = error
         self._attachment.abandon()

@@ -27,9 +27,6 @@ class PendingSend(Generic[W]):
 
     Attributes:
         frame: Its bytes, the same each time it is sent; b"" once no caller waits for it.
-        sequence_id: The id in its receipt.
-        last: Sequence id of its last message.
-        room: Its queue room.
         waiters: Futures of its messages; for a chunked message, only at the last chunk.
         since: When it was handed in, on the caller's monotonic clock in seconds.
         batched: True if its messages have batch indexes.
@@ -83,7 +80,6 @@ class PendingSends(Generic[W]):
         self._unanswered = 0  # frames on the wire that no caller waits for
 
     def __len__(self) -> int:
-        """Return the number of frames that callers wait for."""
         return len(self._on_wire) + len(self._unwritten) - self._unanswered
 
     @property
@@ -93,14 +89,12 @@ class PendingSends(Generic[W]):
 
     @property
     def oldest(self) -> PendingSend[W] | None:
-        """The first frame that a caller waits for."""
         for each in self._on_wire:
             if each.frame:
                 return each
         return self._unwritten[0] if self._unwritten else None
 
     def all(self) -> list[PendingSend[W]]:
-        """Return every frame that a caller waits for, in order."""
         return [*(each for each in self._on_wire if each.frame), *self._unwritten]
 
     def add(self, sending: PendingSend[W]) -> None:
@@ -108,7 +102,6 @@ class PendingSends(Generic[W]):
 
     @property
     def waits(self) -> bool:
-        """True if there are frames to write."""
         return bool(self._unwritten)
 
     def to_write(self, most: int, most_frames: int = sys.maxsize) -> list[bytes]:

@@ -68,7 +68,6 @@ class Registration:
         )
 
     def taken(self, answer: pb.CommandProducerSuccess) -> None:
-        """Take over the broker's answer."""
         if not self._accepted:
             self._accepted = True
             self.last_sequence_id = answer.last_sequence_id

@@ -23,8 +23,6 @@ class SendBatch(Generic[W]):
 
     Attributes:
         message: The first one. It is sent as a single message if no other joins it.
-        first, last: Lowest and highest sequence id.
-        parts: Head and payload of each message.
         size: Bytes of `parts`.
     """
 
@@ -64,7 +62,6 @@ class SendBatches(Generic[W]):
         """Add a message; return the batches that must be sent now, in order.
 
         Args:
-            message: The message.
             sequence_id: Above those of all earlier messages.
             waiter: Returned in `SendBatch.waiters`.
 

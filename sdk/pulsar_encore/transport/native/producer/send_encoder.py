@@ -97,7 +97,6 @@ def described_head(message: OutgoingMessage, sequence_id: int) -> bytes:
 def _describe(
     metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage
 ) -> None:
-    """Set the fields that the application chooses; may raise ConfigurationError."""
     try:
         _set_fields(metadata, message)
     except (TypeError, ValueError) as error:
@@ -139,7 +138,6 @@ class SendEncoder:
     """Makes the SEND frames of one producer, as the broker has accepted it.
 
     Args:
-        producer_id: Its number on the connection.
         producer_name, schema_version: From PRODUCER_SUCCESS; b"" without a schema.
         codec: `MessageMetadata.compression`, for payloads that it makes smaller.
         max_message_size: The broker's limit, in bytes.
@@ -200,8 +198,6 @@ class SendEncoder:
 
         Args:
             message: The first one.
-            parts: Heads and payloads.
-            count: Number of messages.
             first: Sequence id of the first message; of the last message for a batch by key.
             last: Sequence id of the last message; None for a batch by key, because its ids are not
                 consecutive and the broker must not compare its bounds.
@@ -342,7 +338,6 @@ class SendEncoder:
 
 
 def _metadata_of(message: OutgoingMessage) -> pb.MessageMetadata:
-    """Return the metadata of an entry with one message, without the fields of every entry."""
     metadata = pb.MessageMetadata()
     _describe(metadata, message)
     if message.disable_replication:

@@ -22,7 +22,6 @@ def tell_stored(
     """Set the ids of an entry that the broker has stored.
 
     Args:
-        sending: The entry.
         place: Its position; both numbers are -1 if the broker had it before and does not say where.
         topic: Full name; of the partition, if any.
         partition: Its number, -1 for a topic without.
