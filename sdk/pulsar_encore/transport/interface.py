@@ -319,15 +319,11 @@ class DeliveryListener(Protocol):
         """
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        """Handle a failed attempt to attach `source` again. More attempts follow.
+        """Handle a failed attempt to attach `source` again, as often as
+        `ProducerListener.on_retrying`.
 
-        Called at the first failed attempt since the connection was lost, then at growing intervals,
-        at least every few minutes. `on_connected` reports the success.
-
-        Args:
-            source: The source; None for a partition or topic that was found later and is not a
-                source yet. Then `on_new_source` reports the success.
-            notice: The refusal.
+        `on_connected` reports the success. For a partition or topic that was found later and is not
+        a source yet, `source` is None, and `on_new_source` reports the success.
         """
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

@@ -57,7 +57,7 @@ def parse(url: str) -> list[Address]:
     """Return the addresses of a service URL such as ``pulsar://h1:6650,h2:6650``.
 
     Raises:
-        InvalidUrl: if the URL is malformed. The text says why.
+        InvalidUrl: if the URL is malformed.
     """
     scheme, found, rest = url.partition("://")
     if not found or scheme not in _PORTS:
@@ -82,12 +82,9 @@ def referred(
     """Return the broker's address in an answer, or refuse an address that weakens the client.
 
     Args:
-        url: The address in the answer: the one for TLS if `secure`, else the plain one. "" if the
-            answer has none.
-        plain: The plain address in the same answer, for the text of the error.
-        asked: The address that gave the answer, for the text of the error.
+        url: The address for TLS if `secure`, else the plain one; "" if the answer has none.
+        plain, asked, doing: The plain address, the peer and the purpose, for the text of errors.
         secure: True if the client's service URL has TLS.
-        doing: The purpose of the request, for the text of the error.
         proxied: True if the client reaches the broker through `asked`. Then the scheme of `url`
             says how the proxy reaches the broker: a Pulsar proxy gives the same address, perhaps a
             plain one, as brokerServiceUrl and as brokerServiceUrlTls.
@@ -134,9 +131,6 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     """Return the target of an HTTP redirect, or refuse it.
 
     The request is repeated at the target with the client's credentials.
-
-    Args:
-        doing: The purpose of the request, for the text of the error.
 
     Raises:
         LookupError: if the target is not an http or https URL, names a user, or has no TLS although

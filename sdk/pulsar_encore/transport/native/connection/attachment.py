@@ -103,11 +103,10 @@ class Attachment:
         attach: Attaches to a broker, or raises the broker's refusal. It may be cancelled.
         failed: Called once with a final error.
         find: Finds the broker, if it is not the topic's owner.
-        retrying: Called after a failed attempt to attach again: at the first one since the loss,
-            then at growing intervals.
-        established: The consumer or producer was attached before, so the first attempt is retried
-            like later ones.
-        retry_log: Logs losses and failed attempts; shared by all topics of a consumer or producer.
+        retrying: Called after failed attempts to attach again: the first one since the loss, then
+            at growing intervals.
+        established: It was attached before, so the first attempt is retried like later ones.
+        retry_log: Shared by all topics of a consumer or producer.
 
     Attributes:
         failure: The error of the last attempt since the loss; None while it is attached.

@@ -166,10 +166,7 @@ class ConnectionPool:
 
         Raises:
             LookupError: if the service URL has TLS, and the address to connect to has none.
-            NotConnected: if the client has moved to another cluster.
-            ConnectError, TransportTimeout, AuthenticationError: if the broker could not be reached,
-                did not answer in time, or does not accept the client.
-            ClosedError: if the client was closed.
+            PulsarException: if the broker could not be reached, or does not accept the client.
         """
         if self._closed:
             raise ClosedError("the client is closed: create another")
@@ -428,7 +425,6 @@ class ConnectionPool:
         Raises:
             ErrorGettingAuthenticationData: if the application's code failed or took longer than the
                 connection timeout, or a file cannot be read now.
-            PulsarException, NotSupportedError: from the credentials.
         """
         timeout_s = self.settings.connection_timeout_s
         try:

@@ -88,8 +88,6 @@ class Session:
     Args:
         transport: The output. Its `pause_reading` and `resume_reading`, if it has them, are called
             while a long read is handled.
-        request_ids: Unique in the client.
-        peer: The broker's address, for messages.
         renew: Called at an AUTH_CHALLENGE. It must lead to a call of `authenticate`.
         on_end: Called once with the session when it has ended.
         tls: True if the client uses TLS. Brokers name one address for TLS and one without.
@@ -98,7 +96,6 @@ class Session:
         ready: Done when the broker has accepted the connection; fails otherwise.
         gone: Done when the connection is closed, a moment after `close`.
         max_message_size: Largest payload that the broker accepts, in bytes.
-        features: The broker's feature flags.
         drop: Closes the socket without the event loop, for `sever`.
         writable: False while the socket's buffer is full.
         heard_of: True once a byte was received.

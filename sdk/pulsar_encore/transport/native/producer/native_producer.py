@@ -66,15 +66,11 @@ async def open_producer(
     ids: Iterator[int],
     listener: ProducerListener | None = None,
 ) -> NativeProducer:
-    """Make a producer that the brokers have accepted.
-
-    Args:
-        options: The producer's.
-        ids: Producer ids of the client; none is used twice.
-        listener: Called for losses that are not over at once.
+    """Make a producer that the brokers have accepted; `ids` never repeats a producer id.
 
     Raises:
         ConfigurationError: if the options cannot be served.
+        PulsarException: if a broker refused, or could not be reached in time.
     """
     compress(options.compression_type.value, b"")  # raises if the codec is not available
     encrypt = await encryptor_of(options)

@@ -76,11 +76,9 @@ class PartitionProducer:
         partition: Its number; -1 for a topic without.
         encrypt: None to send in clear.
         on_left: Called with the queue room of completed messages, after their waiters.
-        listener: Called for losses that are not over at once.
         on_missing: Called when the broker does not know the topic, or refuses it by its name.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
-        retry_log: Logs losses and failed attempts of all parts.
 
     Attributes:
         under_way: Queue room of messages without id or error.
