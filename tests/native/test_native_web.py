@@ -235,8 +235,8 @@ async def test_another_address_is_asked_when_one_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ((200, {"partitions": -1}), "makes no sense"),
-        ((200, {"partitions": "many"}), "makes no sense"),
+        ((200, {"partitions": -1}), "answer is invalid"),
+        ((200, {"partitions": "many"}), "answer is invalid"),
         ((200, b"<html>"), "no JSON"),
         ((307, {}, {"Location": "ftp://h/"}), "redirect"),
         ((200, b"[" * 2_000), "more than 1000 bytes"),
@@ -268,12 +268,12 @@ async def test_a_list_or_an_address_that_makes_no_sense_is_named() -> None:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match="no plain address"):
             await lookup.owner(TOPIC)
-        with pytest.raises(TopicLookupError, match="makes no sense"):
+        with pytest.raises(TopicLookupError, match="answer is invalid"):
             await lookup.topics("public/default", NAMED)
         site.pages = {"*": (200, [1, 2])}
-        with pytest.raises(TopicLookupError, match="makes no sense"):
+        with pytest.raises(TopicLookupError, match="answer is invalid"):
             await lookup.topics("public/default", NAMED)
-        with pytest.raises(TopicLookupError, match="makes no sense"):
+        with pytest.raises(TopicLookupError, match="answer is invalid"):
             await lookup.owner(TOPIC)
         await end(lookup)
 

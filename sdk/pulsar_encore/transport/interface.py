@@ -158,10 +158,10 @@ class SkipReason(Enum):
     """Why an entry of a subscription that is not durable is not delivered."""
 
     MARKER = "a broker's own entry"
-    PIECE = "a piece of a chunked message, kept until its last one comes or of no use any more"
-    TORN = "a piece of a chunked message whose earlier ones have not come"
+    PIECE = "a chunk that is kept until the last one comes, or is no longer needed"
+    TORN = "a chunk without the chunks before it"
     BROKEN = "an entry whose bytes cannot be read"
-    SEALED = "an encrypted entry that is not handed on"
+    SEALED = "an encrypted entry that is not delivered"
 
 
 class SkippedEntry(NamedTuple):

@@ -50,7 +50,7 @@ def from_words(words: Sequence[int]) -> int:
         ConfigurationError: if `words` is empty. The meaning of that depends on the command.
     """
     if not words:
-        raise ConfigurationError("an ack set without words: decide by the command what it means")
+        raise ConfigurationError("an ack set without words: its meaning depends on the command")
     if len(words) == 1:
         return words[0] & 0xFFFFFFFFFFFFFFFF
     return int.from_bytes(

@@ -213,7 +213,7 @@ class ChunkAssembler:
         elif chunk.index == 0:
             # The producer wrote the message again from the start. The first attempt stays
             # incomplete.
-            restarted = self._discard(uuid, ChunkFate.ACK, "begun again by the producer")
+            restarted = self._discard(uuid, ChunkFate.ACK, "started again by the producer")
             arrival = self._keep(chunk, _Pending(chunk.count, chunk.total, now_ms), now_ms)
             return arrival._replace(let_go=(restarted, *arrival.let_go))
         elif chunk.index < len(pending.parts):
@@ -324,7 +324,7 @@ class ChunkAssembler:
             uuid, oldest = next(iter(self._pending.items()))
             if oldest.newest_ms + self._expire_ms > now_ms:
                 break
-            reason = f"chunk {len(oldest.parts)} of {oldest.count} has not come"
+            reason = f"chunk {len(oldest.parts)} of {oldest.count} did not arrive in time"
             if self._expired.pop(uuid, None) is None:
                 _remember(self._expired, uuid, now_ms)
                 fate = ChunkFate.REDELIVER

@@ -101,7 +101,7 @@ class Failover:
                 if answered >= self.successes:
                     to = 0
             if to != at:
-                log.warning("from %s to %s", self.services[at], self.services[to])
+                log.warning("moving from cluster %s to %s", self.services[at], self.services[to])
                 at, failed, answered = to, 0, 0
                 pool.move(self.services[at])
 
@@ -147,7 +147,7 @@ class Provided:
         """Move to another cluster. The provider calls this on any thread; it gets the error if
         `info` is not supported, and the client stays."""
         service = self._make_service(info)
-        log.warning("from %s to %s", self._service, service)
+        log.warning("moving from cluster %s to %s", self._service, service)
         self._service = service
         for pool in list(self._pools):
             _call_on_loop(pool, pool.move, service)

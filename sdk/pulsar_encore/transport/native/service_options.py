@@ -29,10 +29,10 @@ def unsupported(options: ClientOptions) -> str | None:
     """Return why the native transport does not support the options; None if it does."""
     where = options.service_url
     if options.logger is not None:
-        return "logger= is the stock library's; this transport logs as 'pulsar_encore', by logging"
+        return "logger= needs the stock transport; the native one uses the logger 'pulsar_encore'"
     if isinstance(where, str):
         if where.startswith("memory:"):
-            return "memory:// is for the stock library"
+            return "memory:// needs the stock transport"
         return _unreachable_reason(where) or _unsupported_authentication(options.authentication)
     if isinstance(where, AutoClusterFailover):
         infos = [where.primary, *where.secondary]
@@ -41,8 +41,8 @@ def unsupported(options: ClientOptions) -> str | None:
         where, "pulsar.AutoClusterFailover", "pulsar.ServiceInfoProvider"
     ):
         return (
-            f"service_url is a pulsar.{_class_in_stock(where)}, of the stock package: only its "
-            f"library knows what is in its ServiceInfos; make a pulsar_encore one"
+            f"service_url is a pulsar.{_class_in_stock(where)}, of pulsar-client: only the C++ "
+            f"client can read its ServiceInfos; use the class of pulsar_encore"
         )
     return None  # the result of a provider is checked when it arrives
 
@@ -55,8 +55,8 @@ def _class_in_stock(value: object) -> str:
 def _unsupported_info(info: Any) -> str | None:
     if not isinstance(info, ServiceInfo):
         return (
-            "a ServiceInfo is of the stock package, and only its library knows what is in it: make "
-            "a pulsar_encore.ServiceInfo"
+            "a ServiceInfo is of pulsar-client, and only the C++ client can read it: use "
+            "pulsar_encore.ServiceInfo"
         )
     return _unreachable_reason(info.service_url) or _unsupported_authentication(info.authentication)
 
@@ -75,7 +75,7 @@ def _unsupported_authentication(given: Any) -> str | None:
     if known is None:
         return None
     if type(known).data is Authentication.data:
-        return f"{type(known).__name__} is for the stock library"
+        return f"{type(known).__name__} needs the stock transport"
     if isinstance(known, AuthenticationOauth2) and not _has_httpx2():
         return "AuthenticationOauth2 needs httpx2: pip install 'pulsar-encore[oauth2]'"
     return None
@@ -132,7 +132,7 @@ def _service_of(options: ClientOptions, info: Any) -> ClusterService:
         )
     reason = _unsupported_info(info)
     if reason is not None:
-        raise NotSupportedError(f"the native transport cannot go there: {reason}")
+        raise NotSupportedError(f"the native transport cannot use this cluster: {reason}")
     return _service(options, info.service_url, info.authentication, info.tls_trust_certs_file_path)
 
 

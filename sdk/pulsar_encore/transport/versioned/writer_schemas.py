@@ -95,8 +95,8 @@ class WriterSchemas:
         _, error = self._failed.get(version, (0.0, None))
         raise SchemaVersionError(
             f"schema version {number} of {topic}, with which the message was written, could not "
-            f"be fetched{f' ({error})' if error else ''}: nack the message, it is tried again when "
-            "it comes back; data() has the bytes",
+            f"be fetched{f' ({error})' if error else ''}: nack the message: the fetch is retried "
+            "when it is redelivered; data() has the bytes",
             result=getattr(error, "result", "UnknownError"),
             retryable=True,
         ) from error

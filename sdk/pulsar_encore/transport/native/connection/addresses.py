@@ -108,8 +108,8 @@ def referred(
         )
     if not url:
         raise TopicLookupError(
-            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or see to it "
-            "that the broker advertises one"
+            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or configure "
+            "the broker to advertise one"
         )
     try:
         address = parse(url)[0]

@@ -197,7 +197,7 @@ class Attachment:
             except TimeoutError as error:
                 text = f"{self.topic}: not attached within {timeout_s:g} s"
                 if failure is not None:
-                    text += f", of which this came before: {failure}"
+                    text += f"; the last error: {failure}"
                 raise TransportTimeout(text) from (failure or error)
             except PulsarException as error:
                 failure = error
@@ -423,7 +423,7 @@ def _parsed(address: str | None) -> Address | None:
     try:
         return None if address is None else parse(address)[0]
     except InvalidUrl as error:
-        log.warning("a broker referred to no address: %s", error)
+        log.warning("a broker referred to an invalid address: %s", error)
         return None
 
 

@@ -113,7 +113,7 @@ class Requests:
     def _expire(self, request_id: int, timeout_s: float) -> None:
         request = self._pending.pop(request_id, None)
         if request is not None and not request.future.done():
-            text = f"{request.doing}: no answer of the broker within {timeout_s:g} s"
+            text = f"{request.doing}: no answer from the broker within {timeout_s:g} s"
             request.future.set_exception(TransportTimeout(text))
 
     def answered(self, kind: int, body: Any) -> None:

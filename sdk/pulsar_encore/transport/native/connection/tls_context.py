@@ -171,7 +171,7 @@ def _not_trusted(host: str, error: ssl.SSLCertVerificationError) -> str:
         )
     return (
         f"its certificate is not trusted ({error.verify_message}): tls_trust_certs_file_path must "
-        "have the certificate of who issued it"
+        "have the certificate of its issuer"
     )
 
 

@@ -61,7 +61,7 @@ class HttpLookup:
         )
         count = answer.get("partitions") if _is_object(answer) else None
         if not isinstance(count, int) or count < 0:
-            raise _bad_answer(f"partitions of {topic}: the answer makes no sense")
+            raise _bad_answer(f"partitions of {topic}: the answer is invalid")
         check_partitions(count, topic, self._pool.settings.max_partitions)
         return Partitions(count, tells_missing=True)
 
@@ -72,7 +72,7 @@ class HttpLookup:
             f"topics of {namespace}",
         )
         if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
-            raise _bad_answer(f"topics of {namespace}: the answer makes no sense")
+            raise _bad_answer(f"topics of {namespace}: the answer is invalid")
         return TopicListing(answer, "")
 
     async def owner(self, topic: str) -> Session:
@@ -85,7 +85,7 @@ class HttpLookup:
         found = answer if _is_object(answer) else {"brokerUrl": 0}
         plain, by_tls = found.get("brokerUrl"), found.get("brokerUrlTls")
         if not isinstance(plain, str | None) or not isinstance(by_tls, str | None):
-            raise _bad_answer(f"look up {topic}: the answer makes no sense")
+            raise _bad_answer(f"look up {topic}: the answer is invalid")
         address = referred(
             (by_tls if service.secure else plain) or "",
             plain or "",
@@ -121,7 +121,7 @@ class HttpLookup:
             try:
                 status, body = await _fetch(connect, url, query, headers, doing)
             except httpx2.TimeoutException as error:
-                failure = TransportTimeout(f"{doing}: no answer of {address} in time")
+                failure = TransportTimeout(f"{doing}: no answer from {address} in time")
                 failure.__cause__ = error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 failure = _connect_error(httpx2, doing, address, error)
@@ -177,7 +177,7 @@ def _json(status: int, body: bytes, doing: str) -> Any:
     if status == 200 and answer is not None:
         return answer
     if status == 200:
-        raise _bad_answer(f"{doing}: the answer is no JSON")
+        raise _bad_answer(f"{doing}: the answer is not JSON")
     given_reason = answer.get("reason") if _is_object(answer) else None
     reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
         :_MAX_REASON_CHARS

@@ -134,7 +134,7 @@ class Lookup:
             except TimeoutError as error:
                 text = f"{doing}: no answer within {timeout_s:g} s"
                 if failure is not None:
-                    text += f"; this came before: {failure}"
+                    text += f"; the last error: {failure}"
                 raise TransportTimeout(text) from (failure or error)
             except PulsarException as error:
                 failure = error

@@ -215,7 +215,7 @@ class PatternWatch:
             try:
                 await self._watch(self._session)
             except PulsarException as error:
-                log.info("%s: the watch is begun anew: %s", self._pattern.path, error)
+                log.info("%s: the watch of topics starts again: %s", self._pattern.path, error)
                 self._attachment.again()
 
     def _update(self, reported: set[str]) -> None:

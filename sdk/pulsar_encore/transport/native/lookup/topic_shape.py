@@ -77,14 +77,14 @@ class TopicShape:
             self.missing_s = now_s
             if self._creates:
                 self._log(
-                    "the topic %s does not exist any more. It is waited for, and this client "
-                    "creates it after %g s (recreate_after) if nobody else does",
+                    "the topic %s does not exist any more. This client waits for it, and "
+                    "creates it after %g s (recreate_after) if it is still missing then",
                     self._recreate_after_s,
                 )
             else:
                 self._log(
-                    "the topic %s does not exist any more. It is waited for; this client does not "
-                    "create it"
+                    "the topic %s does not exist any more. This client waits for it, and does "
+                    "not create it"
                 )
         if not self.is_due(self.missing_s):
             return None

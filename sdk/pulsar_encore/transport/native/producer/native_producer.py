@@ -205,7 +205,7 @@ class NativeProducer:
                     self.parts.append(part)
                     self._shape.partitions = len(self.parts)
         except EncoreError as error:
-            log.warning("new partitions of %s: %s; tried again", self._topic, error)
+            log.warning("new partitions of %s: %s; retried", self._topic, error)
             return False
         return True
 

@@ -451,7 +451,7 @@ class PartitionProducer:
         except OutOfStepError as error:
             # The state of this producer is uncertain, but other users of the connection are not
             # affected.
-            log.warning("%s: %s; what is not answered is sent again", self.topic, error)
+            log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
             self._attach_again()
             return 0
         if sending is None:
