@@ -237,7 +237,7 @@ async def test_another_address_is_asked_when_one_does_not_answer() -> None:
     [
         ((200, {"partitions": -1}), "answer is invalid"),
         ((200, {"partitions": "many"}), "answer is invalid"),
-        ((200, b"<html>"), "no JSON"),
+        ((200, b"<html>"), "not JSON"),
         ((307, {}, {"Location": "ftp://h/"}), "redirect"),
         ((200, b"[" * 2_000), "more than 1000 bytes"),
     ],
