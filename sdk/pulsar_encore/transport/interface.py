@@ -442,7 +442,7 @@ class TransportConsumer(Protocol):
 
     async def unsubscribe(self) -> None: ...
     async def close(self) -> None:
-        """Close the subscription's connection. Idempotent; does not raise if it is already gone."""
+        """Close the consumer. Idempotent; does not raise if the consumer is already gone."""
 
 
 class TransportProducer(Protocol):

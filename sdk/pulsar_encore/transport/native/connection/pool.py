@@ -198,7 +198,7 @@ class ConnectionPool:
     async def refresh_credentials(self) -> None:
         """Connect again if the application has other credentials now, after a broker's refusal.
 
-        Brokers send AUTH_CHALLENGE when credentials expire, but not when a request is refused for
+        Brokers send AUTH_CHALLENGE when credentials expire, but not when they refuse a request for
         lack of permission. Consumers and producers stay on their connection with old credentials.
 
         There are at most two connections to a broker, one of them outdated. While something is

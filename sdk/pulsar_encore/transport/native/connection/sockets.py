@@ -62,7 +62,7 @@ class Sockets:
     async def dial(
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
-        """Connect; nothing was sent yet.
+        """Connect. The session has sent nothing yet.
 
         Args:
             timeout_s: Longest wait in s, including TLS.
