@@ -63,16 +63,11 @@ class CodecError(NotSupportedError):
 def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) -> Data:
     """Undo the compression of a payload, a whole batch or joined chunks.
 
-    Args:
-        codec: `MessageMetadata.compression`.
-        uncompressed_size: The size in the metadata, in bytes; ignored for NONE.
-        max_size: Most bytes that the result may have.
-
-    Returns:
-        The payload; `bytes` if it is over 1 MiB.
+    `uncompressed_size` is the size in the metadata, ignored for NONE. The result is `bytes` if it
+    is over 1 MiB.
 
     Raises:
-        UncompressedSizeError: if the result would be over `max_size`.
+        UncompressedSizeError: if the result would be over `max_size` bytes.
         DecompressionError: if the data is broken, cannot have that size, or has another size.
         CodecError: if the codec is unknown, or `cramjam` is not installed.
     """

@@ -71,12 +71,7 @@ def encode_body(metadata: pb.MessageMetadata, payload: Data, *, checksum: bool =
 
 
 def decode_body(body: Data, *, verify: bool = True) -> Entry:
-    """Decode a body (`Frame.body`).
-
-    Raises:
-        ChecksumError: if the checksum does not match.
-        EntryError: if the metadata is cut, undecodable or incomplete.
-    """
+    """Decode a body (`Frame.body`); `verify` checks the checksum, if there is one."""
     view = memoryview(body)
     checksum_ok: bool | None = None
     if verify and _has_checksum(view) and len(view) >= _CHECKSUM_SIZE:
@@ -131,10 +126,6 @@ def decode_batch(payload: Data, count: int) -> list[tuple[pb.SingleMessageMetada
     """Split the decompressed payload of a batch into its messages.
 
     `count` is `num_messages_in_batch`. It includes messages that compaction removed.
-
-    Raises:
-        BatchError: if the payload has fewer or more bytes than `count` messages, or broken
-            metadata.
     """
     if count < 1:
         raise BatchError(f"batch of {count} messages")

@@ -92,7 +92,6 @@ class Requests:
         """Return a future for the body of an answer.
 
         Args:
-            request_id: From `new_id`.
             doing: For the text of errors, such as "subscribe to persistent://...".
             timeout_s: Longest wait in s; None waits for as long as the connection lives.
         """

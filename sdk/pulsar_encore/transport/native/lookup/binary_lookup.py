@@ -153,12 +153,8 @@ class BinaryLookup:
 def check_partitions(count: int, topic: str, most: int) -> None:
     """Check the number of partitions in an answer, before anything is made for each partition.
 
-    Args:
-        topic: The topic or topics, for the text of the error.
-        most: `max_partitions`.
-
     Raises:
-        LookupError: if there are more than the client accepts.
+        LookupError: if there are more than `most`, the client's `max_partitions`.
     """
     if count > most:
         raise TopicLookupError(

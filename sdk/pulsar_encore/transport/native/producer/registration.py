@@ -15,7 +15,6 @@ class Registration:
     """The registration of one producer of one topic or partition.
 
     Args:
-        options: The producer's.
         topic: Full name; of the partition, if any.
         producer_id: Unique in this client.
         name: The name that the broker gave another part of the same producer; "" lets it choose,

@@ -81,11 +81,7 @@ class PlainHeads:
 
 
 def described_head(message: OutgoingMessage, sequence_id: int) -> bytes:
-    """Return ``u32 metadata_size`` and the metadata of any message in a batch.
-
-    Raises:
-        ConfigurationError: if a value is not text where text is needed.
-    """
+    """Return ``u32 metadata_size`` and the metadata of any message in a batch."""
     metadata = pb.SingleMessageMetadata(
         payload_size=len(message.payload or b""), sequence_id=sequence_id
     )
@@ -198,6 +194,7 @@ class SendEncoder:
 
         Args:
             message: The first one.
+            parts: Heads and payloads.
             first: Sequence id of the first message; of the last message for a batch by key.
             last: Sequence id of the last message; None for a batch by key, because its ids are not
                 consecutive and the broker must not compare its bounds.
