@@ -1,4 +1,4 @@
-"""A transport consumer whose messages wait for the schema they were written with."""
+"""A transport consumer that holds messages back until the schema of their writer is known."""
 
 from __future__ import annotations
 
