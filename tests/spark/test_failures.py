@@ -108,7 +108,7 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
         broker.delete_topic(TOPIC)
         publish(url, *numbered(after, 100))
         if fails:
-            with pytest.raises(DataLossError, match="deleted and made again"):
+            with pytest.raises(DataLossError, match="deleted and created again"):
                 read_ranges(reader, [behind])
         else:
             assert read_ranges(reader, [behind]) == []

@@ -1,7 +1,7 @@
-"""What the driver asks of the brokers: topics, their ends, places by time, their ledgers.
+"""Requests of the driver to the brokers: topics, last messages, messages by time, ledgers.
 
-Owns `Cluster`. For each topic one subscription is kept that is not durable and gets no permits:
-it is there to ask by, and fetches nothing. All methods run on the runtime's loop.
+`Cluster` keeps one non-durable subscription per topic that gets no permits. It serves only for
+requests such as GetLastMessageId.
 """
 
 from __future__ import annotations
@@ -39,12 +39,7 @@ _READ_S: Final = 30.0
 
 
 class Cluster:
-    """The brokers, as a read sees them.
-
-    Args:
-        client: The process's.
-        options: Of the read.
-    """
+    """The topics of one read, as the brokers report them. Used on the runtime's loop only."""
 
     def __init__(self, client: Client, options: ReadOptions) -> None:
         self._client = client
@@ -55,20 +50,19 @@ class Cluster:
         self._probes: dict[str, TransportConsumer] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._answered = False
-        #: Messages of an entry on average, by topic: by the last entries that were seen.
+        #: Mean number of messages per entry, by topic: a moving average over the last entries.
         self.per_entry: dict[str, float] = {}
 
     @property
     def admin(self) -> Admin | None:
-        """The web service, where one was named."""
         return self._admin
 
     async def topics(self) -> dict[str, int]:
-        """Topics and partitions to be read, by full name, with partition numbers; -1 without.
+        """Return the full names of the topics to read, with the partition number or -1.
 
         Raises:
-            ConfigurationError: A topic that was named has no such partition, or is not stored.
-            TransportError: The brokers could not be asked.
+            ConfigurationError: if a topic has no such partition, does not exist, or is
+                non-persistent.
         """
         wanted = self._options.topics
         if wanted.pattern is not None:
@@ -95,13 +89,13 @@ class Cluster:
 
     @property
     def _may_be_missing(self) -> bool:
-        """A topic that is not there may come, or come again."""
+        """True if a missing topic is no error, because it may be created later."""
         return self._options.wait_for_topics or self._options.topics.pattern is not None
 
     async def _parts(self, topic: str) -> dict[str, int]:
         if topic.startswith("non-persistent://"):
             raise ConfigurationError(
-                f"{topic} is not stored: there is nothing of it that a batch could read again"
+                f"{topic} is not stored: a non-persistent topic cannot be read again"
             )
         if base_name(topic) != topic:
             return {topic: int(topic.rpartition("-")[2])}
@@ -116,13 +110,9 @@ class Cluster:
         return {name: int(name.rpartition("-")[2]) for name in names}
 
     async def last(self, topics: Iterable[str]) -> dict[str, Position]:
-        """The last message of each topic, `EARLIEST` of an empty one.
+        """Return the position of the last message of each topic; `EARLIEST` for an empty topic.
 
-        A topic that does not exist is left out where it may come later.
-
-        Raises:
-            ConfigurationError: There is no such topic.
-            TransportError: The brokers could not be asked.
+        A missing topic is left out if it may be created later, else a ConfigurationError.
         """
         found = await self._each(topics, self._last)
         return {topic: position for topic, position in found.items() if position is not None}
@@ -137,7 +127,8 @@ class Cluster:
             raise _missing(topic) from error
         except TransportError as error:
             if error.retryable:
-                await self.forget(topic)  # its backoff is longer than ours; a new one asks at once
+                # The consumer's own backoff is longer than ours; a new one tries at once.
+                await self.forget(topic)
             raise
         if last.entry_id() < 0:
             return EARLIEST
@@ -149,7 +140,8 @@ class Cluster:
     async def _ask_last(self, topic: str) -> MessageId:
         try:
             return await (await self._probe(topic)).last_message_id()
-        except NotSupportedError:  # by the stock library's readers; they can read it
+        except NotSupportedError:
+            # Readers of the stock transport cannot ask; they can read the last message.
             reader = await self._client.create_reader(
                 topic,
                 MessageId.latest,
@@ -185,23 +177,24 @@ class Cluster:
         return f"{self._options.reading.role_prefix}-{what}-{uuid.uuid4().hex[:10]}"
 
     async def first_at(self, topic: str, time_ms: int) -> Position | None:
-        """The first entry that was published then or later; None where there is none.
+        """Return the first entry published at `time_ms` or later; None without one.
 
         Args:
             topic: Full name.
-            time_ms: Ms since the epoch, by the producers' clocks.
+            time_ms: Time by the producers' clocks, in ms since the epoch.
         """
         reader = await self._client.create_reader(
             topic,
             MessageId.earliest,
             receiver_queue_size=1,
             subscription_role_prefix=self._options.reading.role_prefix,
-            # Ids and times are never encrypted: what plans a read needs no keys.
+            # Encryption covers only the payload. Planning reads ids and times and needs no keys.
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
         try:
             await reader.seek(time_ms)
-            # What a broker says of a place between its entries is near; this looks at each.
+            # The broker seeks to an entry near that time, so the publish time of each entry is
+            # checked.
             while await reader.has_message_available():
                 [message, *_] = await reader.read_entry(timeout=_READ_S)
                 if message.publish_timestamp() >= time_ms:
@@ -213,7 +206,7 @@ class Cluster:
             await reader.close()
 
     async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[LedgerSize, ...]]:
-        """What is stored, by topic; nothing without a web service to ask."""
+        """Return the stored ledgers by topic; an empty dict without a web service."""
         admin = self._admin
         if admin is None:
             return {}
@@ -223,7 +216,7 @@ class Cluster:
                 return (await admin.ledgers(topic)).ledgers
             except TopicNotFound:
                 if self._may_be_missing:
-                    return ()  # deleted since it was listed; the next look tells
+                    return ()  # deleted since the topics were listed
                 raise
 
         return await self._each(topics, ask)
@@ -231,7 +224,7 @@ class Cluster:
     async def _each(
         self, topics: Iterable[str], ask: Callable[[str], Awaitable[T]]
     ) -> dict[str, T]:
-        """Ask of all topics, some at a time; the first error is raised when all have ended."""
+        """Send a limited number of requests at a time; raise the first error at the end."""
 
         async def one(topic: str) -> T:
             async with self._limit:
@@ -249,18 +242,11 @@ class Cluster:
         }
 
     async def patiently(self, ask: Callable[[], Awaitable[T]], doing: str) -> T:
-        """Ask again after errors that may pass, as `fetchOffset.*` says.
+        """Retry a request after retryable errors, as often as the `fetchOffset.*` options allow.
 
-        Until something was answered once, all attempts together take no longer than the operation
-        timeout: a URL may be wrong, and whoever started the query waits to be told. Later it is a
-        query that runs, and brokers that restart.
-
-        Args:
-            ask: An attempt.
-            doing: For the log.
-
-        Raises:
-            TransportError: The last one.
+        Until a broker has answered once, all attempts together take no longer than the operation
+        timeout: the URL may be wrong, and the user who started the query waits for the error. After
+        the first answer the query is running, and brokers may be restarting.
         """
         options = self._options
         clock = asyncio.get_running_loop().time
@@ -269,11 +255,11 @@ class Cluster:
             try:
                 answer = await ask()
             except TransportError as error:
-                self._answered |= isinstance(error, ConsumerBusy)  # which a broker says
+                self._answered |= isinstance(error, ConsumerBusy)  # a broker's answer too
                 late = not self._answered and clock() + options.retry_ms / 1000 >= until
                 if not left or late or not error.retryable:
                     raise
-                log.warning("%s: %s; asked again", doing, error)
+                log.warning("%s: %s; retrying", doing, error)
             else:
                 self._answered = True
                 return answer
@@ -281,13 +267,11 @@ class Cluster:
         raise AssertionError("the last attempt returns or raises")
 
     async def forget(self, topic: str) -> None:
-        """Close what is kept of a topic."""
         probe = self._probes.pop(topic, None)
         if probe is not None:
             await probe.close()
 
     async def close(self) -> None:
-        """Close all that is kept."""
         for topic in list(self._probes):
             await self.forget(topic)
         if self._admin is not None:

@@ -1,7 +1,4 @@
-"""Where a read begins and ends, as options say it, as positions.
-
-Owns `begin_of` and `end_of`.
-"""
+"""Conversion of the start and end options of a read into positions."""
 
 from __future__ import annotations
 
@@ -20,16 +17,11 @@ from .cluster import Cluster
 
 
 async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """The position from behind which a topic is read.
-
-    Args:
-        cluster: To ask.
-        options: Of the read.
-        topic: Full name, of the partition if any.
-        last: Its last message.
+    """Return the position behind which the read of a topic begins.
 
     Raises:
-        ConfigurationError: Nothing is as late as it is to begin at, and that is an error.
+        ConfigurationError: if no message is as late as the starting time, unless the options allow
+            it.
     """
     said = edge_position(options.start, topic, base_name(topic))
     if isinstance(said, Position):
@@ -46,15 +38,15 @@ async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Pos
         return last
     if said == EARLIEST_WORD:
         return EARLIEST
-    assert said == LATEST_WORD, said  # `Progress` asks the cursor for `SUBSCRIPTION_WORD`
+    assert said == LATEST_WORD, said  # `QueryProgress` handles `SUBSCRIPTION_WORD`
     return last
 
 
 async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
-    """The same place, of which it is known how many entries are behind it, if that can be had.
+    """Return an equivalent position with a countable number of entries behind it, if possible.
 
-    From the beginning of a topic nobody can count, but for the web service; from behind a place in
-    its only ledger everybody can.
+    From the beginning of a topic only the web service can count entries. From a position in the
+    topic's only ledger no web service is needed.
     """
     if begin != EARLIEST or cluster.admin is not None:
         return begin
@@ -63,14 +55,7 @@ async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
 
 
 async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """The last message that a batch reads of a topic.
-
-    Args:
-        cluster: To ask.
-        options: Of the read.
-        topic: Full name, of the partition if any.
-        last: Its last message: nothing behind it is waited for.
-    """
+    """Return the last message that a batch reads of a topic, at most the stored `last`."""
     said = edge_position(options.end, topic, base_name(topic))
     if isinstance(said, Position):
         return said if said.order < last.order else last
@@ -81,30 +66,20 @@ async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Posit
 
 
 def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
-    """What is said of a topic whose messages are gone.
-
-    Args:
-        topic: Full name.
-        start: What was read last.
-        first: The first ledger that is stored.
-        sure: That there were any.
-    """
-    doubt = "" if sure else ", unless that was the last of its ledger, which nobody knows by now"
+    """Return the error text for lost messages; not `sure` if they may never have existed."""
+    doubt = "" if sure else ", unless that was the last of its ledger, which is no longer known"
     return (
-        f"{topic}: messages behind {start} are gone{doubt}; the first that is stored is in ledger "
+        f"{topic}: messages behind {start} are gone{doubt}; the first stored message is in ledger "
         f"{first}: retention or a backlog quota deleted them before they were read"
     )
 
 
 def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
-    """That positions are of topics that are read.
-
-    Raises:
-        ConfigurationError: One is of another.
-    """
+    """Raise ConfigurationError if an option has a position for a topic that is not read."""
     known = [*topics, *map(base_name, topics)]
     unknown = unknown_topics(edge, known)
     if unknown:
         raise ConfigurationError(
-            f"{name} names {unknown[0]}, which is not read; read are {', '.join(sorted(topics))}"
+            f"{name} names {unknown[0]}, which is not among the topics that are read: "
+            f"{', '.join(sorted(topics))}"
         )

@@ -1,10 +1,10 @@
-"""A stream: micro-batches, one behind the other.
+"""Streaming reads: a sequence of micro-batches.
 
-Owns `PulsarStreamReader`, which PySpark calls: all but `read` in one process beside the driver,
-which lives as long as the query; `read` in tasks. PySpark calls `commit` one batch late, and not at
-all for the last one; but the `start` that it hands to `latestOffset` is in the checkpoint, so that
-is acked. It does not call `stop` when a query is stopped: the process gets SIGTERM, and gives back
-what it holds then.
+PySpark calls `read` in the tasks, and all other methods in one process beside the driver, which
+lives as long as the query. It calls `commit` one batch late, and never for the last batch. The
+`start` that it passes to `latestOffset` is already in the checkpoint, however, and can be acked.
+PySpark does not call `stop` when a query is stopped: the process gets SIGTERM and must detach from
+its subscription then.
 """
 
 from __future__ import annotations
@@ -41,29 +41,22 @@ _END_S: Final = 10.0
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what is published, in micro-batches.
-
-    Args:
-        options: Of the read.
-        schema: Of the rows, checked.
-        plan: How values are decoded.
-    """
+    """Reader for the messages of topics in micro-batches."""
 
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
         self._plan_of_values = plan
         self._made: QueryProgress | None = None
-        # The end of the last batch that was planned here, for PySpark before 4.2. It may ask for
-        # the initial offset of a query that goes on elsewhere, so that one says nothing.
+        # The end of the last batch planned here, for PySpark before 4.2. The initial offset cannot
+        # stand in for it: PySpark may ask for that of a query that continues from a checkpoint.
         self._followed: dict[str, Any] | None = None
         self._is_unchecked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs, in another process."""
         return {**self.__dict__, "_made": None}
 
-    # Beside the driver
+    # In the process beside the driver
 
     @property
     def _here(self) -> Runtime:
@@ -81,7 +74,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     def _end_with_process(self) -> None:
-        """Give the subscription back on SIGTERM, which is how Spark stops this process."""
+        """Detach from the subscription on SIGTERM, by which Spark stops this process."""
         if threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
@@ -90,23 +83,18 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
             try:
                 self.stop()
-            finally:  # brokers that do not answer keep no process alive
+            finally:  # brokers that do not answer must not keep the process alive
                 os.kill(os.getpid(), signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, on_term)
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins.
-
-        Raises:
-            ConfigurationError: An option does not fit what is there.
-            TransportError: The brokers could not be asked.
-        """
+        """Return the offset where a new query begins."""
         return offset_json(self._here.call(self._progress().initial(), "begin a query"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One that says that there are limits; which they are, the options say."""
+        """Return a limit that only says whether limits apply; the options hold the figures."""
         return ReadMaxRows(1) if self._limited else ReadAllAvailable()
 
     @property
@@ -118,16 +106,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """The end of the next batch.
+        """Return the end of the next batch.
 
         Args:
-            start: That of the last one, which is in the checkpoint. None before PySpark 4.2, which
-                does not say it: then it is the end of the last batch that was planned here.
-            limit: `ReadAllAvailable` is for everything; any other for what the options say.
+            start: The end of the last batch, which is in the checkpoint. PySpark before 4.2 does
+                not pass it; the end of the last batch planned in this process takes its place.
+            limit: `ReadAllAvailable` for all stored messages. Any other value means the limits in
+                the options.
 
         Raises:
-            DataLossError: Messages that were to be read are gone.
-            TransportError: The brokers could not be asked.
+            DataLossError: if messages behind `start` are gone and ``failOnDataLoss`` is true.
         """
         start = self._followed if start is None else start
         if start is None:
@@ -136,12 +124,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, progress = read_offset(start), self._progress()
         work = progress.latest(begin, limited=limited)
         end = self._here.call(work, "ask for the end of the topics")
-        # Offsets that differ are a batch to Spark, though there be nothing in it.
+        # Spark runs a batch whenever the offset differs, so an empty batch keeps the old slicing.
         slicing = slicing_text(start) if end == begin else self._slicing(progress)
         return offset_json(end, slicing)
 
     def _first_after_restart(self) -> dict[str, Any]:
-        """Return the end of a batch whose beginning is only known when it is planned."""
+        """Return the end of a batch before its beginning is known; `partitions` checks it."""
         self._is_unchecked = True
         progress = self._progress()
         ends = self._here.call(progress.ends(), "ask for the end of the topics")
@@ -153,18 +141,18 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is stored now is all that is read."""
+        """Read only the messages that are stored now."""
         self._here.call(self._progress().freeze(), "ask for the end of the topics")
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The ranges of a batch; a batch that is done again gets the same messages."""
+        """Return the ranges of a batch. A repeated batch gets the same messages."""
         begin, stop = read_offset(start), read_offset(end)
         try:
             slicing = Slicing.read(slicing_text(end))
         except ValueError as error:
             raise ConfigurationError(
-                f"the checkpoint says {slicing_text(end)!r} of how a batch is cut into tasks, "
+                f"the checkpoint says {slicing_text(end)!r} for how a batch is split into tasks, "
                 "which this release cannot read: run the release that wrote it"
             ) from error
         self._followed = end
@@ -176,11 +164,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is in the checkpoint; what cannot be acked now is acked with the next one."""
+        """Ack a batch that is in the checkpoint. If the ack fails, the next one covers it."""
         self._here.call(self._progress().commit(read_offset(end)), "ack a batch")
 
     def stop(self) -> None:
-        """Give back what is held; the subscription stays, unless the options say otherwise."""
+        """Detach from the subscription. It is kept unless the options say otherwise."""
         made, self._made = self._made, None
         if made is not None:
             self._here.call(made.close(), "end a query", _END_S)
@@ -188,7 +176,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range; see `reading.task.read_range`."""
         assert isinstance(partition, ReadRange)
         with plain_errors():
             yield from read_range(self._options, self._schema, self._plan_of_values, partition)

@@ -1,4 +1,4 @@
-"""Spans of topics as the ranges of tasks."""
+"""Conversion of the entry spans of a batch into the ranges of its tasks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..source_options import ReadOptions
 
 
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
-    """How a batch is cut, as the options say.
+    """Return how a batch is split into tasks.
 
     Args:
-        options: Of the read.
-        per_entry: Messages of an entry on average, of each topic: `maxRecordsPerPartition` is as
-            many entries as hold so many messages by the largest of them.
+        options: Options of the read.
+        per_entry: Mean messages per entry of each topic. The largest converts
+            `maxRecordsPerPartition` into entries.
     """
     most = 0
     if options.max_records is not None:
@@ -24,7 +24,7 @@ def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
 
 
 def numbers_of(topics: Iterable[str]) -> dict[str, int]:
-    """Partition numbers, as the names of partitions have them; -1 without."""
+    """Return the partition number of each topic by its name, or -1."""
     found = {}
     for topic in topics:
         _, mark, number = topic.rpartition("-partition-")
@@ -35,13 +35,7 @@ def numbers_of(topics: Iterable[str]) -> dict[str, int]:
 def ranges_of(
     spans: Mapping[str, EntrySpan], numbers: Mapping[str, int], slicing: Slicing
 ) -> list[ReadRange]:
-    """The ranges of a batch: the same for the same spans.
-
-    Args:
-        spans: By full name of a topic or partition.
-        numbers: Their partition numbers; -1 without.
-        slicing: How they are cut.
-    """
+    """Return the ranges of a batch; the same spans give the same ranges."""
     entries = {
         topic: sum(each.entries for each in span.stretches() or ())
         for topic, span in spans.items()
