@@ -93,7 +93,7 @@ def test_a_topic_that_was_made_again_while_no_query_ran_is_data_loss(broker: Bro
     [(topic, end)] = read_offset(query.offset).items()
     beyond = offset_json({topic: end._replace(entry=end.entry + 1000)})
     again = OldStream(broker.url, beyond, startingOffsets="earliest")
-    with pytest.raises(DataLossError, match="deleted and made again"):
+    with pytest.raises(DataLossError, match="deleted and created again"):
         again.step()
     again.reader.stop()
 

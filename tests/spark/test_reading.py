@@ -436,7 +436,7 @@ def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThr
     url = broker.url
     publish(url, *numbered(10))
     checkpoint = {"p": {TOPIC: "900:4:-1"}, "v": 1}
-    with pytest.raises(DataLossError, match="was deleted and made again"):
+    with pytest.raises(DataLossError, match="was deleted and created again"):
         Stream(url, checkpoint).step()
     query = Stream(url, checkpoint, failOnDataLoss="false")
     assert query.step() == 0

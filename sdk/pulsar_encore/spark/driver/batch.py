@@ -48,8 +48,8 @@ class PulsarBatchReader(DataSourceReader):
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """Return the ranges of the tasks."""
-        here = runtime()
-        client = here.client(self._options.connection)
+        process_runtime = runtime()
+        client = process_runtime.client(self._options.connection)
 
         async def plan() -> list[ReadRange]:
             cluster = Cluster(client, self._options)
@@ -58,7 +58,7 @@ class PulsarBatchReader(DataSourceReader):
             finally:
                 await cluster.close()
 
-        return list(here.call(plan(), "plan a batch"))
+        return list(process_runtime.call(plan(), "plan a batch"))
 
     async def _plan(self, cluster: Cluster) -> list[ReadRange]:
         options = self._options
@@ -80,34 +80,35 @@ class PulsarBatchReader(DataSourceReader):
         ledgers = await cluster.ledgers(begin)
         for topic, stored in ledgers.items():
             if may_be_gone(begin[topic], stored, None):
-                self._lost(gone_text(topic, begin[topic], stored[0].id, sure=False))
+                self._report_loss(gone_text(topic, begin[topic], stored[0].id, sure=False))
         spans: dict[str, EntrySpan] = {}
         # Topics with an end that may not be an entry: a number or a filter set it.
-        made_up: set[str] = set()
-        narrowed: set[str] = set()  # topics with a start that may not be an entry: a filter set it
+        unstored_ends: set[str] = set()
+        # Topics with a start that may not be an entry: a filter set it.
+        narrowed_starts: set[str] = set()
         for topic, start in begin.items():
-            of_topic = ledgers.get(topic, ())
-            first, stop = narrowing.span(start, later(start, end[topic]), of_topic)
-            said = edge_position(options.end, topic, base_name(topic))
+            topic_ledgers = ledgers.get(topic, ())
+            first, stop = narrowing.span(start, later(start, end[topic]), topic_ledgers)
+            edge = edge_position(options.end, topic, base_name(topic))
             if stop != later(start, end[topic]) or (
-                isinstance(said, Position) and stop != last[topic]
+                isinstance(edge, Position) and stop != last[topic]
             ):
-                made_up.add(topic)
+                unstored_ends.add(topic)
             if first != start:
-                narrowed.add(topic)
+                narrowed_starts.add(topic)
             per_entry = cluster.per_entry.get(topic, 1.0)
-            spans[topic] = EntrySpan(first, later(first, stop), of_topic, per_entry)
+            spans[topic] = EntrySpan(first, later(first, stop), topic_ledgers, per_entry)
         slicing = slicing_of(options, (span.per_entry for span in spans.values()))
         return [
             replace(
                 each,
-                is_end_stored=each.topic not in made_up,
-                is_kept=each.topic in narrowed,
+                is_end_stored=each.topic not in unstored_ends,
+                is_kept=each.topic in narrowed_starts,
             )
             for each in ranges_of(spans, numbers, slicing)
         ]
 
-    def _lost(self, text: str) -> None:
+    def _report_loss(self, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}. Set failOnDataLoss=false to read the remaining messages")
         log.warning("%s; the remaining messages are read because failOnDataLoss=false", text)

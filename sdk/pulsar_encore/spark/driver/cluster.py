@@ -33,9 +33,9 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 50
+_MAX_CONCURRENT_REQUESTS: Final = 50
 _SMOOTHING: Final = 4
-_READ_S: Final = 30.0
+_READ_TIMEOUT_S: Final = 30.0
 
 
 class Cluster:
@@ -48,8 +48,8 @@ class Cluster:
         has_admin = options.connection.admin_url is not None
         self._admin = Admin(options.connection) if has_admin else None
         self._probes: dict[str, TransportConsumer] = {}
-        self._limit = asyncio.Semaphore(_AT_ONCE)
-        self._answered = False
+        self._limit = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
+        self._has_answered = False
         #: Mean number of messages per entry, by topic: a moving average over the last entries.
         self.per_entry: dict[str, float] = {}
 
@@ -70,20 +70,21 @@ class Cluster:
             bases = list(dict.fromkeys(map(base_name, found)))
         else:
             bases = list(wanted.names)
-        parts = await self._each(bases, self._parts)
+        partitions = await self._request_each(bases, self._partitions_of)
         chosen = dict(wanted.chosen)
         topics: dict[str, int] = {}
         for base in bases:
             topics |= {
                 topic: number
-                for topic, number in parts[base].items()
+                for topic, number in partitions[base].items()
                 if base not in chosen or number in chosen[base]
             }
             for number in chosen.get(base, ()):
-                if number not in parts[base].values():
+                if number not in partitions[base].values():
+                    has_any = -1 not in partitions[base].values()
                     raise ConfigurationError(
                         f"assign: {base} has no partition {number}; it has "
-                        f"{len(parts[base]) if -1 not in parts[base].values() else 'none'}"
+                        f"{len(partitions[base]) if has_any else 'none'}"
                     )
         return topics
 
@@ -92,7 +93,7 @@ class Cluster:
         """True if a missing topic is no error, because it may be created later."""
         return self._options.wait_for_topics or self._options.topics.pattern is not None
 
-    async def _parts(self, topic: str) -> dict[str, int]:
+    async def _partitions_of(self, topic: str) -> dict[str, int]:
         if topic.startswith("non-persistent://"):
             raise ConfigurationError(
                 f"{topic} is not stored: a non-persistent topic cannot be read again"
@@ -114,12 +115,12 @@ class Cluster:
 
         A missing topic is left out if it may be created later, else a ConfigurationError.
         """
-        found = await self._each(topics, self._last)
+        found = await self._request_each(topics, self._last)
         return {topic: position for topic, position in found.items() if position is not None}
 
     async def _last(self, topic: str) -> Position | None:
         try:
-            last = await self._ask_last(topic)
+            last = await self._request_last_id(topic)
         except TopicNotFound as error:
             await self.forget(topic)
             if self._may_be_missing:
@@ -137,7 +138,7 @@ class Cluster:
         self.per_entry[topic] = size if known is None else known + (size - known) / _SMOOTHING
         return Position(last.ledger_id(), last.entry_id())
 
-    async def _ask_last(self, topic: str) -> MessageId:
+    async def _request_last_id(self, topic: str) -> MessageId:
         try:
             return await (await self._probe(topic)).last_message_id()
         except NotSupportedError:
@@ -152,7 +153,7 @@ class Cluster:
         try:
             if not await reader.has_message_available():
                 return MessageId.earliest
-            return (await reader.read_next(timeout=_READ_S)).message_id()
+            return (await reader.read_next(timeout=_READ_TIMEOUT_S)).message_id()
         finally:
             await reader.close()
 
@@ -162,7 +163,7 @@ class Cluster:
             probe = await self._transport.subscribe(
                 Subscription(
                     topics=(topic,),
-                    subscription_name=self._name("probe"),
+                    subscription_name=self._subscription_name("probe"),
                     consumer_type=ConsumerType.Exclusive,
                     receiver_queue_size=1,
                     durable=False,
@@ -173,8 +174,8 @@ class Cluster:
             self._probes[topic] = probe
         return probe
 
-    def _name(self, what: str) -> str:
-        return f"{self._options.reading.role_prefix}-{what}-{uuid.uuid4().hex[:10]}"
+    def _subscription_name(self, purpose: str) -> str:
+        return f"{self._options.reading.role_prefix}-{purpose}-{uuid.uuid4().hex[:10]}"
 
     async def first_at(self, topic: str, time_ms: int) -> Position | None:
         """Return the first entry published at `time_ms` or later; None without one.
@@ -196,7 +197,7 @@ class Cluster:
             # The broker seeks to an entry near that time, so the publish time of each entry is
             # checked.
             while await reader.has_message_available():
-                [message, *_] = await reader.read_entry(timeout=_READ_S)
+                [message, *_] = await reader.read_entry(timeout=_READ_TIMEOUT_S)
                 if message.publish_timestamp() >= time_ms:
                     here = message.message_id()
                     here = here.first_chunk or here
@@ -211,7 +212,7 @@ class Cluster:
         if admin is None:
             return {}
 
-        async def ask(topic: str) -> tuple[LedgerSize, ...]:
+        async def request(topic: str) -> tuple[LedgerSize, ...]:
             try:
                 return (await admin.ledgers(topic)).ledgers
             except TopicNotFound:
@@ -219,19 +220,19 @@ class Cluster:
                     return ()  # deleted since the topics were listed
                 raise
 
-        return await self._each(topics, ask)
+        return await self._request_each(topics, request)
 
-    async def _each(
-        self, topics: Iterable[str], ask: Callable[[str], Awaitable[T]]
+    async def _request_each(
+        self, topics: Iterable[str], request: Callable[[str], Awaitable[T]]
     ) -> dict[str, T]:
         """Send a limited number of requests at a time; raise the first error at the end."""
 
-        async def one(topic: str) -> T:
+        async def request_one(topic: str) -> T:
             async with self._limit:
-                return await ask(topic)
+                return await request(topic)
 
         names = list(topics)
-        answers = await asyncio.gather(*map(one, names), return_exceptions=True)
+        answers = await asyncio.gather(*map(request_one, names), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -241,7 +242,7 @@ class Cluster:
             if not isinstance(answer, BaseException)
         }
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]], doing: str) -> T:
+    async def patiently(self, request: Callable[[], Awaitable[T]], doing: str) -> T:
         """Retry a request after retryable errors, as often as the `fetchOffset.*` options allow.
 
         Until a broker has answered once, all attempts together take no longer than the operation
@@ -250,18 +251,20 @@ class Cluster:
         """
         options = self._options
         clock = asyncio.get_running_loop().time
-        until = clock() + options.connection.operation_timeout_s
-        for left in range(options.retries, -1, -1):
+        deadline = clock() + options.connection.operation_timeout_s
+        for retries_left in range(options.retries, -1, -1):
             try:
-                answer = await ask()
+                answer = await request()
             except TransportError as error:
-                self._answered |= isinstance(error, ConsumerBusy)  # a broker's answer too
-                late = not self._answered and clock() + options.retry_ms / 1000 >= until
-                if not left or late or not error.retryable:
+                self._has_answered |= isinstance(error, ConsumerBusy)  # a broker's answer too
+                is_too_late = (
+                    not self._has_answered and clock() + options.retry_ms / 1000 >= deadline
+                )
+                if not retries_left or is_too_late or not error.retryable:
                     raise
                 log.warning("%s: %s; retrying", doing, error)
             else:
-                self._answered = True
+                self._has_answered = True
                 return answer
             await asyncio.sleep(options.retry_ms / 1000)
         raise AssertionError("the last attempt returns or raises")

@@ -35,11 +35,11 @@ from ..source_options import ReadOptions
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 _BUSY_S: Final = 20.0  # by then the brokers have closed the connection of a driver that was killed
-_AGAIN_S: Final = 0.5
-_ACK_S: Final = 10.0
-_LOOK_S: Final = 0.2
+_RETRY_DELAY_S: Final = 0.5
+_ACK_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.2
 # Shown by `pulsar-admin topics stats`, so that an operator can find the driver.
-_OWN_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
+_CONSUMER_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
 
 
 class QueryCursors:
@@ -53,19 +53,22 @@ class QueryCursors:
         self._admin = admin
         assert options.cursor.subscription is not None
         self._transport = transport_of(client)
-        self._tells = admin is not None or self._transport.capabilities.name == "native"
-        if not (self._tells or options.cursor.create):
+        self._can_check_existence = (
+            admin is not None or self._transport.capabilities.name == "native"
+        )
+        if not (self._can_check_existence or options.cursor.create):
             raise ConfigurationError(
                 "subscriptionCreate=false needs admin.url with pulsar.client.transport=stock: "
                 "only the web service tells which subscriptions there are"
             )
         self._options = options
         self._name: str = options.cursor.subscription
-        self._links: dict[str, TransportConsumer] = {}
+        self._consumers: dict[str, TransportConsumer] = {}
         self._piles: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
         self._acked: dict[str, Position] = {}
-        self._was_there: set[str] = set()  # topics that had the subscription before
-        self._found: dict[str, Position] = {}  # of each topic, the position when the query attached
+        self._preexisting: set[str] = set()  # topics that had the subscription before
+        # Of each topic, the position when the query attached.
+        self._first_positions: dict[str, Position] = {}
         #: Acks that failed in a row.
         self.errors: int = 0
 
@@ -80,76 +83,77 @@ class QueryCursors:
             ConsumerBusy: if another query holds the subscription.
             ConfigurationError: if it does not exist and must not be created.
         """
-        if topic not in self._links:
-            self._links[topic] = await self._hold(topic, begin)
-        acked = await self._links[topic].acked_position()
+        if topic not in self._consumers:
+            self._consumers[topic] = await self._attach(topic, begin)
+        acked = await self._consumers[topic].acked_position()
         if acked is None:
             return None
         found = _position_of(acked)
-        self._found.setdefault(topic, found)
+        self._first_positions.setdefault(topic, found)
         return found
 
-    async def _hold(self, topic: str, begin: Position | None) -> TransportConsumer:
+    async def _attach(self, topic: str, begin: Position | None) -> TransportConsumer:
         subscription = Subscription(
             topics=(topic,),
             subscription_name=self._name,
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=0,
-            consumer_name=_OWN_NAME,
+            consumer_name=_CONSUMER_NAME,
             initial_position=InitialPosition.Latest if begin is None else InitialPosition.Earliest,
             force_topic_creation=False,
         )
-        if await self._is_there(topic):
-            self._was_there.add(topic)
+        if await self._exists(topic):
+            self._preexisting.add(topic)
         elif not self._options.cursor.create:
             raise ConfigurationError(
                 f"{topic} has no subscription {self._name!r}: check the name, or set "
                 "subscriptionCreate=true"
             )
-        until = asyncio.get_running_loop().time() + _BUSY_S
+        deadline = asyncio.get_running_loop().time() + _BUSY_S
         while True:
             try:
-                link = await self._transport.subscribe(subscription)
+                consumer = await self._transport.subscribe(subscription)
                 break
             except ConsumerBusy as error:
-                if asyncio.get_running_loop().time() >= until:
+                if asyncio.get_running_loop().time() >= deadline:
                     raise ConsumerBusy(
                         f"the subscription {self._name!r} of {topic} is in use: "
-                        f"{await self._holder(topic)}; stop it, or name another subscription"
+                        f"{await self._describe_holder(topic)}; stop it, or name another "
+                        "subscription"
                     ) from error
-                await asyncio.sleep(_AGAIN_S)
-            except NotAllowedError:  # the broker has not yet removed the consumer of `_is_there`
-                if asyncio.get_running_loop().time() >= until:
+                await asyncio.sleep(_RETRY_DELAY_S)
+            except NotAllowedError:  # the broker has not yet removed the consumer of `_exists`
+                if asyncio.get_running_loop().time() >= deadline:
                     raise
-                await asyncio.sleep(_AGAIN_S)
-        self._piles[topic] = pile = FetchBuffer(asyncio.get_running_loop())
-        link.start(pile)  # a queue of 0 requests no messages
-        return link
+                await asyncio.sleep(_RETRY_DELAY_S)
+        self._piles[topic] = buffer = FetchBuffer(asyncio.get_running_loop())
+        consumer.start(buffer)  # a queue of 0 requests no messages
+        return consumer
 
-    async def _holder(self, topic: str) -> str:
-        otherwise = (
+    async def _describe_holder(self, topic: str) -> str:
+        unknown_holder = (
             "another query or consumer holds it (`pulsar-admin topics stats` names it, and so does "
             "this error if admin.url is set)"
         )
         if self._admin is None:
-            return otherwise
+            return unknown_holder
         try:
             held_by = await self._admin.holders(topic, self._name)
         except TransportError as error:
             return f"another query or consumer holds it (admin.url does not answer: {error})"
-        return f"{' and '.join(held_by)} holds it" if held_by else otherwise
+        return f"{' and '.join(held_by)} holds it" if held_by else unknown_holder
 
-    async def _is_there(self, topic: str) -> bool:
+    async def _exists(self, topic: str) -> bool:
         """Return True if a topic has the subscription; False also if that cannot be told.
 
         Without a web service, a non-durable subscription of the same name is tried: the broker
         rejects it if a durable one exists.
         """
-        if not self._tells:
+        if not self._can_check_existence:
             return False
         if self._admin is not None:
             return self._name in (await self._admin.ledgers(topic)).subscriptions
-        asked = Subscription(
+        request = Subscription(
             topics=(topic,),
             subscription_name=self._name,
             consumer_type=ConsumerType.Exclusive,
@@ -161,15 +165,15 @@ class QueryCursors:
             force_topic_creation=False,
         )
         try:
-            link = await self._transport.subscribe(asked)
+            consumer = await self._transport.subscribe(request)
         except (NotAllowedError, ConsumerBusy):
             return True
-        await link.close()
+        await consumer.close()
         return False
 
     def was_there(self, topic: str) -> bool | None:
         """True if an attached topic had the subscription before; None if that cannot be told."""
-        return topic in self._was_there if self._tells else None
+        return topic in self._preexisting if self._can_check_existence else None
 
     async def drop_failed(self) -> list[str]:
         """Drop subscriptions that cannot be attached again, and return their topics.
@@ -177,14 +181,14 @@ class QueryCursors:
         They or their topics were deleted. A subscription created in their place keeps no old
         message.
         """
-        failed = [topic for topic, pile in self._piles.items() if pile.failed]
+        failed = [topic for topic, buffer in self._piles.items() if buffer.failed]
         for topic in failed:
             await self.forget(topic)
         return failed
 
     @property
     def held(self) -> Container[str]:
-        return self._links
+        return self._consumers
 
     async def keeps(self, topic: str, start: Position, first: int | None = None) -> bool:
         """Return True if the brokers have kept all messages behind `start`.
@@ -206,22 +210,22 @@ class QueryCursors:
         if position.order <= start.order:
             return True
         # A subscription created ahead of the last message read has not kept the messages between.
-        kept = topic in self._was_there or self._found[topic].order <= start.order
+        kept = topic in self._preexisting or self._first_positions[topic].order <= start.order
         is_first = first is None or position.ledger == first
         return kept and is_first and position.entry < 0
 
     async def _acked_position(self, topic: str) -> MessageId | None:
         """Return the acked position; None if unknown, as while re-attaching fails."""
-        link, pile = self._links.get(topic), self._piles.get(topic)
-        if link is None or pile is None:
+        consumer, buffer = self._consumers.get(topic), self._piles.get(topic)
+        if consumer is None or buffer is None:
             return None
-        asked = asyncio.ensure_future(link.acked_position())
+        request = asyncio.ensure_future(consumer.acked_position())
         try:
-            while not asked.done() and not pile.failed:
-                await asyncio.wait([asked], timeout=_LOOK_S)
-            return asked.result() if asked.done() and not pile.failed else None
+            while not request.done() and not buffer.failed:
+                await asyncio.wait([request], timeout=_POLL_S)
+            return request.result() if request.done() and not buffer.failed else None
         finally:
-            asked.cancel()
+            request.cancel()
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
         """Ack up to the positions in the checkpoint. Failures are logged and counted."""
@@ -229,7 +233,8 @@ class QueryCursors:
             *(
                 self._commit(topic, position)
                 for topic, position in positions.items()
-                if topic in self._links and position.order > self._acked.get(topic, EARLIEST).order
+                if topic in self._consumers
+                and position.order > self._acked.get(topic, EARLIEST).order
             )
         )
 
@@ -240,43 +245,45 @@ class QueryCursors:
         if position.ledger < 0:
             return
         try:
-            receipt = self._links[topic].ack(AckPlan(0, (position.ledger, entry, 0, -1), [], []))
+            receipt = self._consumers[topic].ack(
+                AckPlan(0, (position.ledger, entry, 0, -1), [], [])
+            )
             if receipt is not None:
-                async with asyncio.timeout(_ACK_S):
+                async with asyncio.timeout(_ACK_TIMEOUT_S):
                     await receipt
         except TimeoutError:
-            self._not_acked(topic, position, f"no answer within {_ACK_S:g} s")
+            self._report_failed_ack(topic, position, f"no answer within {_ACK_TIMEOUT_S:g} s")
             return
         except EncoreError as error:
-            self._not_acked(topic, position, error)
+            self._report_failed_ack(topic, position, error)
             return
         self._acked[topic] = position
 
-    def _not_acked(self, topic: str, position: Position, why: object) -> None:
+    def _report_failed_ack(self, topic: str, position: Position, reason: object) -> None:
         self.errors += 1
-        log.warning("%s: %s is not acked yet: %s", topic, position, why)
+        log.warning("%s: %s is not acked yet: %s", topic, position, reason)
 
     async def forget(self, topic: str) -> None:
         self._piles.pop(topic, None)
         self._acked.pop(topic, None)
-        self._found.pop(topic, None)
-        self._was_there.discard(topic)
-        link = self._links.pop(topic, None)
-        if link is not None:
-            await link.close()
+        self._first_positions.pop(topic, None)
+        self._preexisting.discard(topic)
+        consumer = self._consumers.pop(topic, None)
+        if consumer is not None:
+            await consumer.close()
 
     async def close(self, *, delete: bool) -> None:
         """Detach from the subscription, or delete it."""
-        links, self._links = self._links, {}
-        for topic, link in links.items():
+        consumers, self._consumers = self._consumers, {}
+        for topic, consumer in consumers.items():
             if delete:
                 try:
-                    await link.unsubscribe()
+                    await consumer.unsubscribe()
                 except (TransportError, TopicNotFound) as error:
                     log.warning(
                         "%s: the subscription %s is not deleted: %s", topic, self._name, error
                     )
-            await link.close()
+            await consumer.close()
 
 
 def _position_of(acked: MessageId) -> Position:

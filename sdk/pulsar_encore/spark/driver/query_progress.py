@@ -47,20 +47,22 @@ class QueryProgress:
         if options.cursor.subscription is not None:
             self._cursors = QueryCursors(client, options, self.cluster.admin)
         self._clock = clock or asyncio.get_running_loop().time
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._initial: Positions | None = None
         self._numbers: dict[str, int] = {}
         self._listed_s = float("-inf")
         self._last: Positions = {}
         self._furthest: Positions = {}  # the furthest position ever seen of each topic
         # Topics that were deleted after they had been read up to here.
-        self._ended: dict[str, Position] = {}
+        self._read_to_deletion: dict[str, Position] = {}
         self._asked_s = float("-inf")
         self._frozen: Positions | None = None
         # The ledgers of each topic when they were last requested; no entry if they never were.
         self._stored: dict[str, tuple[LedgerSize, ...]] = {}
-        self._seen: dict[str, list[int]] = {}  # non-empty ledgers behind the last message read
-        self._waits_s: float | None = None  # since when fewer messages than `minRows` are available
+        # Non-empty ledgers behind the last message read.
+        self._unread_ledgers: dict[str, list[int]] = {}
+        # Since when fewer messages than `minRows` are available.
+        self._waiting_since_s: float | None = None
         self._warned: set[str] = set()
 
     async def initial(self) -> Positions:
@@ -69,7 +71,7 @@ class QueryProgress:
         A subscription is created now and keeps these positions: a query that crashes in its first
         batch calls this again, and must not skip messages published in the meantime.
         """
-        async with self._turn:
+        async with self._lock:
             if self._initial is None:
                 self._initial = await self.cluster.patiently(self._begin, "begin a query")
             return self._initial
@@ -78,7 +80,7 @@ class QueryProgress:
         await self._list()
         check_topics(self._options.start, "startingOffsets", self._numbers)
         last = await self.cluster.last(self._numbers)
-        self._note(last)
+        self._record_ends(last)
         # PySpark freezes first; start and end then come from one request.
         if self._frozen is not None:
             self._frozen = last
@@ -88,21 +90,21 @@ class QueryProgress:
         return begin
 
     async def _begin_of(self, topic: str, last: Position) -> Position:
-        said = edge_position(self._options.start, topic, base_name(topic))
+        edge = edge_position(self._options.start, topic, base_name(topic))
         wanted: Position | None = None
-        if said != SUBSCRIPTION_WORD:
+        if edge != SUBSCRIPTION_WORD:
             wanted = await begin_of(self.cluster, self._options, topic, last)
         if self._cursors is None:
             assert wanted is not None, "startingOffsets=subscription has a subscription"
             return await countable(self.cluster, topic, wanted)
-        held = await self._cursors.position(topic, None if said == LATEST_WORD else EARLIEST)
+        held = await self._cursors.position(topic, None if edge == LATEST_WORD else EARLIEST)
         if held is None:
             return EARLIEST if wanted is None else wanted
         # A new subscription at the end of the topic already is where it should be. A subscription
         # that existed before holds unread messages, perhaps those of a query that crashed before it
         # moved the subscription to its start. If it is not known whether it existed, a subscription
         # without acks counts as new.
-        if wanted is None or said == LATEST_WORD or wanted == EARLIEST:
+        if wanted is None or edge == LATEST_WORD or wanted == EARLIEST:
             return held
         was_there = self._cursors.was_there(topic)
         if was_there or (was_there is None and held.entry >= 0):
@@ -115,8 +117,8 @@ class QueryProgress:
         if self._numbers and now - self._listed_s < self._options.discovery_ms / 1000:
             return
         before, self._numbers = self._numbers, await self.cluster.topics()
-        for gone in before.keys() - self._numbers.keys():
-            await self.cluster.forget(gone)
+        for removed in before.keys() - self._numbers.keys():
+            await self.cluster.forget(removed)
         self._listed_s = now
 
     async def latest(self, start: Positions, *, limited: bool = True) -> Positions:
@@ -131,22 +133,24 @@ class QueryProgress:
         """
         if self._options.cursor.commit == "eager":
             await self.commit(start)
-        async with self._turn:
+        async with self._lock:
             last = await self._ends()
             await self._drop_failed(start)
             await self._hold_new(last)
             spans = await self._spans(start, last)
-            ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
+            ends = (
+                self._apply_limits(spans) if limited else {t: each.end for t, each in spans.items()}
+            )
             return {**start, **ends}
 
     async def ends(self) -> Positions:
         """Return the last messages, while the position of the query is not known yet."""
-        async with self._turn:
+        async with self._lock:
             return dict(await self._ends())
 
     async def check(self, begin: Positions, end: Positions) -> None:
         """Check a batch that was planned before its beginning was known, and ack the beginning."""
-        async with self._turn:
+        async with self._lock:
             self._check_ends(begin, end)
             await self._hold_new(end)
         if self._options.cursor.commit == "eager":
@@ -159,16 +163,16 @@ class QueryProgress:
         now = self._clock()
         if now - self._asked_s >= self._options.poll_ms / 1000:
 
-            async def ask() -> Positions:
+            async def request_ends() -> Positions:
                 await self._list()
                 return await self.cluster.last(self._numbers)
 
-            self._last = await self.cluster.patiently(ask, "ask for the end of the topics")
-            self._note(self._last)
+            self._last = await self.cluster.patiently(request_ends, "ask for the end of the topics")
+            self._record_ends(self._last)
             self._asked_s = self._clock()
         return self._last
 
-    def _note(self, last: Positions) -> None:
+    def _record_ends(self, last: Positions) -> None:
         for topic, position in last.items():
             self._furthest[topic] = later(position, self._furthest.get(topic, EARLIEST))
 
@@ -176,7 +180,7 @@ class QueryProgress:
         for topic in [] if self._cursors is None else await self._cursors.drop_failed():
             begin = start.get(topic, EARLIEST)
             if self._furthest.get(topic, EARLIEST).order > begin.order:
-                self._lost(
+                self._report_loss(
                     f"{topic}: the subscription no longer exists: it or the topic was "
                     f"deleted, and perhaps created again; messages behind {begin} may be gone"
                 )
@@ -191,7 +195,7 @@ class QueryProgress:
     async def freeze(self) -> None:
         """Fix the ends at the last messages stored now, and ignore new topics."""
         self._asked_s = float("-inf")
-        async with self._turn:
+        async with self._lock:
             self._frozen = dict(await self._ends())
 
     async def _spans(self, begin: Positions, last: Positions) -> dict[str, EntrySpan]:
@@ -234,7 +238,7 @@ class QueryProgress:
         self._stored |= found
         return found
 
-    def _take(self, spans: Mapping[str, EntrySpan]) -> Positions:
+    def _apply_limits(self, spans: Mapping[str, EntrySpan]) -> Positions:
         limits = self._options.limits
         if limits.min_rows is not None and self._frozen is None and spans:
             rows = sum(
@@ -242,13 +246,13 @@ class QueryProgress:
                 for span in spans.values()
             )
             now = self._clock()
-            if self._waits_s is None:
-                self._waits_s = now
-            waited = now - self._waits_s >= limits.max_delay_ms / 1000
+            if self._waiting_since_s is None:
+                self._waiting_since_s = now
+            waited = now - self._waiting_since_s >= limits.max_delay_ms / 1000
             countable = all(span.stretches() is not None for span in spans.values())
             if rows < limits.min_rows and countable and not waited:
                 return {topic: span.start for topic, span in spans.items()}
-            self._waits_s = None
+            self._waiting_since_s = None
         if not limits.any:
             return {topic: span.end for topic, span in spans.items()}
         return admit(spans, Quota(rows=limits.rows, entries=limits.entries, size=limits.size))
@@ -259,8 +263,8 @@ class QueryProgress:
             position = last.get(topic, EARLIEST)
             if position == EARLIEST:
                 self._check_gone(topic, start, is_there=topic in last)
-            elif position.place < start.place and not self._is_anew(topic, start):
-                self._lost(
+            elif position.place < start.place and not self._is_recreated(topic, start):
+                self._report_loss(
                     f"{topic} ends at {position} and was read up to {start}: it was deleted and "
                     "created again, or its last messages were lost"
                 )
@@ -276,9 +280,9 @@ class QueryProgress:
             )
         elif furthest.order <= start.order:
             if not is_there:
-                self._ended[topic] = start
+                self._read_to_deletion[topic] = start
         else:
-            self._lost(
+            self._report_loss(
                 f"{topic} {'is empty' if is_there else 'was deleted'}, and its messages behind "
                 f"{start} were not read; it went up to {furthest}"
             )
@@ -289,26 +293,26 @@ class QueryProgress:
         """Report a deleted ledger that was not read to its end."""
         admin = self.cluster.admin
         for topic, stored in ledgers.items():
-            start, seen = begin[topic], self._seen.get(topic, [])
-            self._seen[topic] = [
+            start, seen = begin[topic], self._unread_ledgers.get(topic, [])
+            self._unread_ledgers[topic] = [
                 each.id for each in stored if each.entries and each.id > start.ledger
             ]
             entries = None if admin is None else admin.entries_of(start.ledger)
-            if self._is_anew(topic, start):
+            if self._is_recreated(topic, start):
                 continue
             if not may_be_gone(start, stored, entries, seen):
                 continue
-            if entries is None and await self._kept(topic, start, stored[0].id):
+            if entries is None and await self._is_retained(topic, start, stored[0].id):
                 continue
-            self._lost(gone_text(topic, start, stored[0].id, sure=entries is not None))
+            self._report_loss(gone_text(topic, start, stored[0].id, sure=entries is not None))
 
-    def _is_anew(self, topic: str, start: Position) -> bool:
+    def _is_recreated(self, topic: str, start: Position) -> bool:
         """True if the topic was deleted after it was read, and its successor was not read yet."""
-        return self._ended.get(topic) == start
+        return self._read_to_deletion.get(topic) == start
 
-    async def _kept(self, topic: str, start: Position, first: int | None = None) -> bool:
+    async def _is_retained(self, topic: str, start: Position, first: int | None = None) -> bool:
         cursors = self._cursors
-        if self._is_anew(topic, start):
+        if self._is_recreated(topic, start):
             return True
         if cursors is None:
             return False
@@ -316,7 +320,7 @@ class QueryProgress:
             lambda: cursors.keeps(topic, start, first), "ask for the subscription"
         )
 
-    def _lost(self, text: str) -> None:
+    def _report_loss(self, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{text}. Set failOnDataLoss=false to continue with the remaining messages"
@@ -347,7 +351,7 @@ class QueryProgress:
             if position.order > begin.get(topic, EARLIEST).order
         }
         strict = self._options.fail_on_data_loss
-        async with self._turn:
+        async with self._lock:
             known = all(topic in self._stored for topic in moved)
             if slicing != Slicing() or (strict and not known):
                 await self._hold_new(moved)
@@ -364,18 +368,22 @@ class QueryProgress:
                 )
                 for topic, position in moved.items()
             }
-            kept = await self._kept_of(spans) if strict and self.cluster.admin is None else set()
+            retained = (
+                await self._retained_topics(spans)
+                if strict and self.cluster.admin is None
+                else set()
+            )
             return [
-                replace(each, is_kept=each.topic in kept)
+                replace(each, is_kept=each.topic in retained)
                 for each in ranges_of(spans, numbers_of(spans), slicing)
             ]
 
-    async def _kept_of(self, spans: Mapping[str, EntrySpan]) -> set[str]:
+    async def _retained_topics(self, spans: Mapping[str, EntrySpan]) -> set[str]:
         """Return the topics for which the brokers have kept all messages behind the start."""
         answers = await asyncio.gather(
-            *(self._kept(topic, span.start) for topic, span in spans.items())
+            *(self._is_retained(topic, span.start) for topic, span in spans.items())
         )
-        return {topic for topic, kept in zip(spans, answers, strict=True) if kept}
+        return {topic for topic, is_retained in zip(spans, answers, strict=True) if is_retained}
 
     async def close(self) -> None:
         if self._cursors is not None:

@@ -23,22 +23,22 @@ async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Pos
         ConfigurationError: if no message is as late as the starting time, unless the options allow
             it.
     """
-    said = edge_position(options.start, topic, base_name(topic))
-    if isinstance(said, Position):
-        return said
-    if isinstance(said, int):
-        first = await cluster.first_at(topic, said)
+    edge_value = edge_position(options.start, topic, base_name(topic))
+    if isinstance(edge_value, Position):
+        return edge_value
+    if isinstance(edge_value, int):
+        first = await cluster.first_at(topic, edge_value)
         if first is not None:
             return before(first)
         if options.start_missing == "error" and last != EARLIEST:
             raise ConfigurationError(
-                f"startingTime: {topic} has no message of {said} ms or later; set "
+                f"startingTime: {topic} has no message of {edge_value} ms or later; set "
                 "startingOffsetsByTimestampStrategy=latest to begin at its end"
             )
         return last
-    if said == EARLIEST_WORD:
+    if edge_value == EARLIEST_WORD:
         return EARLIEST
-    assert said == LATEST_WORD, said  # `QueryProgress` handles `SUBSCRIPTION_WORD`
+    assert edge_value == LATEST_WORD, edge_value  # `QueryProgress` handles `SUBSCRIPTION_WORD`
     return last
 
 
@@ -56,20 +56,20 @@ async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
 
 async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
     """Return the last message that a batch reads of a topic, at most the stored `last`."""
-    said = edge_position(options.end, topic, base_name(topic))
-    if isinstance(said, Position):
-        return said if said.order < last.order else last
-    if isinstance(said, int):
-        first = await cluster.first_at(topic, said)
+    edge_value = edge_position(options.end, topic, base_name(topic))
+    if isinstance(edge_value, Position):
+        return edge_value if edge_value.order < last.order else last
+    if isinstance(edge_value, int):
+        first = await cluster.first_at(topic, edge_value)
         return last if first is None else before(first)
     return last
 
 
 def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
     """Return the error text for lost messages; not `sure` if they may never have existed."""
-    doubt = "" if sure else ", unless that was the last of its ledger, which is no longer known"
+    caveat = "" if sure else ", unless that was the last of its ledger, which is no longer known"
     return (
-        f"{topic}: messages behind {start} are gone{doubt}; the first stored message is in ledger "
+        f"{topic}: messages behind {start} are gone{caveat}; the first stored message is in ledger "
         f"{first}: retention or a backlog quota deleted them before they were read"
     )
 

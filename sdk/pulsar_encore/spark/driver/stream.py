@@ -37,7 +37,7 @@ from ..source_options import ReadOptions
 from .query_progress import QueryProgress
 from .task_ranges import slicing_of
 
-_END_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 10.0
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,40 +47,42 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._plan_of_values = plan
-        self._made: QueryProgress | None = None
+        self._open_progress: QueryProgress | None = None
         # The end of the last batch planned here, for PySpark before 4.2. The initial offset cannot
         # stand in for it: PySpark may ask for that of a query that continues from a checkpoint.
-        self._followed: dict[str, Any] | None = None
-        self._is_unchecked = False
+        self._last_planned_end: dict[str, Any] | None = None
+        self._needs_check = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_open_progress": None}
 
     # In the process beside the driver
 
     @property
-    def _here(self) -> Runtime:
+    def _runtime(self) -> Runtime:
         return runtime()
 
     def _progress(self) -> QueryProgress:
-        if self._made is None:
-            client = self._here.client(self._options.connection)
+        if self._open_progress is None:
+            client = self._runtime.client(self._options.connection)
 
             async def make() -> QueryProgress:
                 return QueryProgress(client, self._options)
 
-            self._made = self._here.call(make(), "begin a query")
+            self._open_progress = self._runtime.call(make(), "begin a query")
             self._end_with_process()
-        return self._made
+        return self._open_progress
 
     def _end_with_process(self) -> None:
         """Detach from the subscription on SIGTERM, by which Spark stops this process."""
         if threading.current_thread() is not threading.main_thread():
             return
-        before = signal.getsignal(signal.SIGTERM)
+        previous_handler = signal.getsignal(signal.SIGTERM)
 
         def on_term(number: int, frame: Any) -> None:
-            signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+            signal.signal(
+                signal.SIGTERM, previous_handler if previous_handler is not None else signal.SIG_DFL
+            )
             try:
                 self.stop()
             finally:  # brokers that do not answer must not keep the process alive
@@ -91,14 +93,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset where a new query begins."""
-        return offset_json(self._here.call(self._progress().initial(), "begin a query"))
+        return offset_json(self._runtime.call(self._progress().initial(), "begin a query"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that only says whether limits apply; the options hold the figures."""
-        return ReadMaxRows(1) if self._limited else ReadAllAvailable()
+        return ReadMaxRows(1) if self._has_limits else ReadAllAvailable()
 
     @property
-    def _limited(self) -> bool:
+    def _has_limits(self) -> bool:
         limits = self._options.limits
         return limits.any or limits.min_rows is not None
 
@@ -117,22 +119,22 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLossError: if messages behind `start` are gone and ``failOnDataLoss`` is true.
         """
-        start = self._followed if start is None else start
+        start = self._last_planned_end if start is None else start
         if start is None:
             return self._first_after_restart()
-        limited = self._limited and not isinstance(limit, ReadAllAvailable)
+        limited = self._has_limits and not isinstance(limit, ReadAllAvailable)
         begin, progress = read_offset(start), self._progress()
         work = progress.latest(begin, limited=limited)
-        end = self._here.call(work, "ask for the end of the topics")
+        end = self._runtime.call(work, "ask for the end of the topics")
         # Spark runs a batch whenever the offset differs, so an empty batch keeps the old slicing.
         slicing = slicing_text(start) if end == begin else self._slicing(progress)
         return offset_json(end, slicing)
 
     def _first_after_restart(self) -> dict[str, Any]:
         """Return the end of a batch before its beginning is known; `partitions` checks it."""
-        self._is_unchecked = True
+        self._needs_check = True
         progress = self._progress()
-        ends = self._here.call(progress.ends(), "ask for the end of the topics")
+        ends = self._runtime.call(progress.ends(), "ask for the end of the topics")
         return offset_json(ends, self._slicing(progress))
 
     def _slicing(self, progress: QueryProgress) -> str:
@@ -142,7 +144,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only the messages that are stored now."""
-        self._here.call(self._progress().freeze(), "ask for the end of the topics")
+        self._runtime.call(self._progress().freeze(), "ask for the end of the topics")
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -155,23 +157,23 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint says {slicing_text(end)!r} for how a batch is split into tasks, "
                 "which this release cannot read: run the release that wrote it"
             ) from error
-        self._followed = end
-        if self._is_unchecked:
-            self._is_unchecked = False
-            self._here.call(self._progress().check(begin, stop), "plan a batch")
+        self._last_planned_end = end
+        if self._needs_check:
+            self._needs_check = False
+            self._runtime.call(self._progress().check(begin, stop), "plan a batch")
         work = self._progress().ranges(begin, stop, slicing)
-        return list(self._here.call(work, "plan a batch"))
+        return list(self._runtime.call(work, "plan a batch"))
 
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Ack a batch that is in the checkpoint. If the ack fails, the next one covers it."""
-        self._here.call(self._progress().commit(read_offset(end)), "ack a batch")
+        self._runtime.call(self._progress().commit(read_offset(end)), "ack a batch")
 
     def stop(self) -> None:
         """Detach from the subscription. It is kept unless the options say otherwise."""
-        made, self._made = self._made, None
-        if made is not None:
-            self._here.call(made.close(), "end a query", _END_S)
+        progress, self._open_progress = self._open_progress, None
+        if progress is not None:
+            self._runtime.call(progress.close(), "end a query", _STOP_TIMEOUT_S)
 
     # In tasks
 

@@ -17,19 +17,19 @@ def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
         per_entry: Mean messages per entry of each topic. The largest converts
             `maxRecordsPerPartition` into entries.
     """
-    most = 0
+    max_entries = 0
     if options.max_records is not None:
-        most = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))
-    return Slicing(options.min_partitions or 1, most, options.split == "ledger")
+        max_entries = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))
+    return Slicing(options.min_partitions or 1, max_entries, options.split == "ledger")
 
 
 def numbers_of(topics: Iterable[str]) -> dict[str, int]:
     """Return the partition number of each topic by its name, or -1."""
-    found = {}
+    numbers = {}
     for topic in topics:
         _, mark, number = topic.rpartition("-partition-")
-        found[topic] = int(number) if mark and number.isdigit() else -1
-    return found
+        numbers[topic] = int(number) if mark and number.isdigit() else -1
+    return numbers
 
 
 def ranges_of(
@@ -44,10 +44,10 @@ def ranges_of(
     ranges = []
     for topic, parts in shared_parts(entries, slicing.parts, slicing.most).items():
         for start, end in split(spans[topic], parts, by_ledger=slicing.by_ledger):
-            passed = tuple(
+            closed_ledgers = tuple(
                 (each.id, each.entries - 1)
                 for each in spans[topic].ledgers
                 if start.ledger <= each.id <= end.ledger and each.closed and each.entries
             )
-            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, passed))
+            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, closed_ledgers))
     return ranges

@@ -458,7 +458,7 @@ class RangeFetch:
         if gone:
             self._lost(
                 f"{wanted}: ledger {min(gone)} is gone, and {known_to}: retention or a backlog "
-                "quota deleted it, or the topic was deleted and made again"
+                "quota deleted it, or the topic was deleted and created again"
             )
 
     async def _ledgers(self) -> set[int]:
@@ -491,7 +491,7 @@ class RangeFetch:
             if stored < end and not (reached and stored[0] >= 0):
                 self._lost(
                     f"{self._wanted}: the topic ends at {stored[0]}:{stored[1]} now: it was "
-                    "deleted and made again, or its last messages were"
+                    "deleted and created again, or its last messages were"
                 )
                 return True
             return reached
