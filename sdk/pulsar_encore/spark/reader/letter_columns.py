@@ -1,6 +1,6 @@
-"""What a letter says, as values of the columns of ``view=dlq`` and ``view=retry``.
+"""The properties of a letter as typed values, for the columns of ``view=dlq`` and ``view=retry``.
 
-Owns `letter_values`. Numbers and times that are none are null: nothing here trusts a property.
+A number or time that cannot be parsed becomes null.
 """
 
 from __future__ import annotations
@@ -27,16 +27,10 @@ _MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
 
 
 def letter_values(letter: LetterFacts[Any], topic: str) -> dict[str, Any]:
-    """By column.
-
-    Args:
-        letter: As read.
-        topic: Full name of the topic it is on.
-    """
     said = letter.properties.get
     delay = _number(said(DELAY_TIME), 64)
     subscription = said(REAL_SUBSCRIPTION)
-    if subscription is None:  # not where it is blank, which `deadletters.Letter` takes as said
+    if subscription is None:  # a blank name is kept here; `deadletters.Letter` treats it as missing
         subscription = _named_after(topic, letter.real_topic)
     return {
         "realTopic": letter.real_topic or None,
@@ -66,18 +60,18 @@ def _number(text: str | None, bits: int) -> int | None:
 
 
 def _time(text: str | None) -> int | None:
-    """Ms since the epoch as us."""
+    """Convert ms since the epoch to us."""
     number = _number(text, 64)
     return None if number is None else _time_us(number)
 
 
 def _time_us(time_ms: int) -> int | None:
-    """Of ms since the epoch; None where Spark has no such time."""
+    """Convert ms since the epoch to us; None for a time that Spark cannot represent."""
     return time_ms * 1000 if time_ms * 1000 <= LAST_US else None
 
 
 def _named_after(topic: str, real_topic: str) -> str | None:
-    """The subscription that a letter topic of Java's name is of."""
+    """Return the subscription in the name of a letter topic that is named as in Java."""
     stem, _, kind = base_name(topic).rpartition("-")
     if kind not in ("DLQ", "RETRY") or not real_topic:
         return None

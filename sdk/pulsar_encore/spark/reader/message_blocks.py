@@ -1,8 +1,4 @@
-"""Which messages are read together.
-
-Owns `MessageBlock` and `blocks`. What is asked of a few hundred messages at once costs a fraction
-of what it costs to ask each, and entries may hold one message only.
-"""
+"""Grouping of messages into blocks, because processing them one by one costs several times more."""
 
 from __future__ import annotations
 
@@ -18,20 +14,16 @@ from .range_filter import Cut
 
 _TOGETHER: Final = 1024
 _TOGETHER_BYTES: Final = 1024 * 1024
-_MANY: Final = 48  # messages of batches, for which it pays to look at all at once
+_MANY: Final = 48  # messages of batches from which reading all at once pays
 
 
 class MessageBlock:
-    """Messages of entries of one kind, one after the other.
-
-    Args:
-        cuts: What of which entries.
+    """Consecutive messages of entries that are all batches, or all not.
 
     Attributes:
         deliveries: The entries.
-        counts: How many messages of each.
-        count: And of all.
-        plain: Where their payloads are, if none has more than a value and a sequence id of its own.
+        counts: Number of messages of each entry.
+        plain: Positions of the payloads, if each message has only a value and a sequence id.
     """
 
     def __init__(self, cuts: Sequence[Cut]) -> None:
@@ -43,12 +35,10 @@ class MessageBlock:
 
     @cached_property
     def firsts(self) -> list[RawMessage]:
-        """A message of each entry."""
         return [each.messages[0] for each in self.deliveries]
 
     @cached_property
     def messages(self) -> Sequence[RawMessage]:
-        """All of them."""
         if self.count == len(self._cuts) and self.deliveries[0].batch_size == 0:
             return self.firsts
         found: list[Any] = []
@@ -60,7 +50,7 @@ class MessageBlock:
 
     @cached_property
     def indexes(self) -> Sequence[int]:
-        """Of each message in its batch; -1 of one that is its entry."""
+        """The batch index of each message; -1 for a message outside a batch."""
         if self.deliveries[0].batch_size == 0:
             return [-1] * self.count
         found: list[int] = []
@@ -70,11 +60,9 @@ class MessageBlock:
 
 
 def blocks(cuts: Iterable[Cut], most: int) -> Iterator[MessageBlock]:
-    """All messages of some cuts, in order.
+    """Group the messages into blocks of at most `most` messages, in order.
 
-    Args:
-        cuts: What of which entries.
-        most: Messages of a block. It has a limit of bytes besides, which one message may exceed.
+    A block also has a limit in bytes, which a single message may exceed.
     """
     most = min(most, _TOGETHER)
     together: list[Cut] = []
@@ -105,7 +93,6 @@ def blocks(cuts: Iterable[Cut], most: int) -> Iterator[MessageBlock]:
 
 
 def _plain(cuts: Sequence[Cut]) -> PlainMessages | None:
-    """All of them at once, if they are plain."""
     starts: list[int] = []
     buffers: list[bytes] = []
     before = 0

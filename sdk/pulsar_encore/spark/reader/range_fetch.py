@@ -1,13 +1,13 @@
-"""A range of one topic, fetched: what a task of Spark reads.
+"""Fetching a range of one topic, in a task of Spark.
 
-Owns `ReadRange`, which the driver plans and a task gets, and `fetch`. A subscription that is not
-durable is made for it, on the process's event loop; its deliveries are handed over to the task's
-thread in piles, and what a task does not take stays at the broker. It ends at the range's end,
-whatever that entry is: of one that a broker shows to nobody, the subscription's cursor tells.
+`RangeFetch` creates a non-durable subscription on the event loop and passes its deliveries to the
+task's thread. Messages that the task does not take stay at the broker. The last entry of a range
+may be one that the broker never sends, such as a transaction marker; the cursor of the subscription
+then shows that the end was passed.
 
-What cannot be had is never left out silently: it is `DataLossError`, or with
-``failOnDataLoss=false`` a line in the log. What cannot be decrypted is there, and no loss: it is
-`CryptoError`, unless the options say to leave it out or to hand it on.
+A missing message is never skipped silently: it raises `DataLossError`, or is logged if
+``failOnDataLoss=false``. A message that cannot be decrypted raises `CryptoError`, unless the
+options say to skip it or to pass it on encrypted.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ from .range_filter import Cut, RangeFilter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_QUIET_S: Final = 0.5  # silence after which the broker is asked whether there is more
-_LOOK_S: Final = 10.0  # a question to the broker; asked again
-_SHORTLY_S: Final = 0.05  # the same at first, where nothing but the end is to come
+_QUIET_S: Final = 0.5  # after this silence, ask the broker for more messages
+_LOOK_S: Final = 10.0  # timeout of one such request, which is repeated
+_SHORTLY_S: Final = 0.05  # the first pause after such a request, when only the end can be missing
 _OPEN_S: Final = 120.0
 
 
 Came = Delivery | SkippedEntry
-"""A delivery, or an entry that is none."""
+"""A delivery, or an entry that the transport skipped."""
 
 Place = tuple[int, int]
-"""Ledger and entry."""
+"""Ledger and entry id."""
 
 
 @dataclass(frozen=True)
 class ReadRange(InputPartition):
-    """What one task reads.
+    """A range for one task.
 
     Attributes:
         topic: Full name, of the partition if any.
-        partition: Its number, or -1.
-        start: The last message before it.
-        end: Its last message.
-        ledgers: Closed ones that it goes over, and the last entry of each; those that are known.
-        is_end_stored: Its end is an entry that was there, and not a number that somebody said.
-        is_kept: All behind its start is there, also if the ledger of its start is not, or the start
-            is a number in a filter.
+        partition: Partition number, or -1.
+        start: The last message before the range.
+        end: The last message of the range.
+        ledgers: The known closed ledgers in the range, each with its last entry.
+        is_end_stored: The end is a stored entry, and not a number that a user gave.
+        is_kept: All messages behind the start exist, even if its ledger is gone or the start comes
+            from a filter.
     """
 
     topic: str
@@ -95,14 +95,10 @@ class ReadRange(InputPartition):
 
 
 class FetchBuffer:
-    """What came and was not taken (`DeliveryListener`): filled on the event loop, emptied by a
-    task.
+    """Deliveries for a task (a `DeliveryListener`): filled on the event loop, taken by a thread.
 
-    What one read of a connection brought is taken together: a piece whose message is torn has to be
-    seen before what came behind it is used.
-
-    Args:
-        loop: That fills it.
+    All deliveries of one pass of the loop become available together: a chunk of an incomplete
+    message must be seen before the messages that follow it are used.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -111,25 +107,25 @@ class FetchBuffer:
         self._came: list[Came] = []
         self._error: Exception | None = None
         self._refusal: Exception | None = None
-        # On the event loop alone, until the end of its turn.
+        # Used on the event loop only: published at the end of the loop's pass.
         self._deliveries: list[Delivery] = []
         self._unread: list[SkippedEntry] = []
         self._publishing = False
 
     @property
     def failed(self) -> bool:
-        """Nothing comes any more: its subscription is not attached again."""
+        """True if nothing more will come, because the subscription cannot be attached again."""
         with self._lock:
             return self._error is not None
 
     @property
     def refusal(self) -> Exception | None:
-        """The last refusal of an attempt to attach again; None while it is attached."""
+        """The error of the last attempt to attach again; None while attached."""
         with self._lock:
             return self._refusal
 
     def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
-        """All that is here, in order; waits for something, for so long at most."""
+        """Take everything in order; wait up to `timeout_s` for the first item."""
         with self._lock:
             if not (self._came or self._error):
                 self._lock.wait(timeout_s)
@@ -161,11 +157,11 @@ class FetchBuffer:
             self._lock.notify()
 
     def on_removed(self, source: int) -> None:
-        """The messages that are here stay."""
+        """Do nothing: messages that were delivered stay."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        # A range is of messages that were stored when it was planned: none comes back with a topic
-        # that is created again.
+        # A range holds messages that existed when it was planned. A recreated topic does not have
+        # them.
         if isinstance(notice.error, TopicNotFound):
             self.on_failed(notice.error)
         with self._lock:
@@ -178,43 +174,42 @@ class FetchBuffer:
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         with self._lock:
-            self._refusal = None  # the subscription goes on from its position
+            self._refusal = None  # the subscription continues at its position
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        """What lies here does not come again."""
+        """Do nothing: a new attachment does not send delivered messages again."""
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        """There are no acks to be lost."""
+        """Do nothing: acks that may be lost do not matter here."""
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], only: Container[int] | None = None
     ) -> None:
-        """Nothing is asked for again."""
+        """Do nothing: messages are never requested again."""
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        """Nothing is sought."""
+        """Do nothing: this subscription never seeks."""
 
     def on_end_of_topic(self, source: int) -> None:
-        """The end of a range is not that of its topic."""
+        """Do nothing: a range has an end of its own."""
 
     def on_active_changed(self, source: int, active: bool) -> None:
-        """Nobody takes turns."""
+        """Do nothing: the subscription has one consumer."""
 
     def on_new_source(self, source: int) -> None:
-        """There is one."""
+        """Do nothing: the subscription has one topic."""
 
 
 class RangeFetch:
-    """The messages of a range, in order and each once, in piles.
+    """The messages of a range, in order and each once, as lists of cuts.
 
     Args:
-        runtime: The process's.
-        connection: To the cluster.
+        runtime: The runtime of this process.
+        connection: How the cluster is reached.
         wanted: The range.
-        reading: How it is read.
-        fail_on_loss: Whether what is missing is an error.
-        reads_values: Whether values are looked at; else an entry that cannot be unpacked here is
-            as good as any.
+        reading: Options of reading.
+        fail_on_loss: Whether missing messages are an error.
+        reads_values: If false, an entry that cannot be unpacked is no loss.
     """
 
     def __init__(
@@ -236,20 +231,20 @@ class RangeFetch:
         self._transport = transport_of(runtime.client(connection))
         native = self._transport.capabilities.name == "native"
         self._cutter = RangeFilter(wanted.start, wanted.end, whole=native)
-        # Of a compacted topic nobody knows which entries are to come; nor does the other engine.
+        # On a compacted topic the next entry cannot be predicted, nor on the stock transport.
         self._counts = native and not reading.compacted
-        self._first: Place | None = None  # of what came since it was opened
-        self._hole: tuple[Place, Place] | None = None  # the one that was looked into
-        self._unmoved = False  # the cursor, as far as what is being cut came
-        self._last_look: Position | None = None  # from where it was looked for the end
+        self._first: Place | None = None  # first entry received since the subscription was opened
+        self._hole: tuple[Place, Place] | None = None  # the gap for which the range was read again
+        self._unmoved = False  # the cursor had not moved when the present deliveries came
+        self._last_look: Position | None = None  # the position of the last check for the end
         self._unanswered: TransportError | None = None
         keys = reading.keys
         self._keys = None if keys is None else keys.reader(self._transport.capabilities.name)
-        # The library leaves out what it cannot decrypt, and does not say so: it hands it on, and
-        # what becomes of it is settled here.
+        # The C++ client drops messages that it cannot decrypt, without a notice. It is therefore
+        # told to pass them on, and this class decides about them.
         self._tells_sealed = native
         self._sealed = 0
-        self._lookback = 0  # entries before the start that are read for their pieces
+        self._lookback = 0  # entries before the start that are read to find first chunks
         self._link: TransportConsumer | None = None
         self._pile = FetchBuffer(runtime.loop)
 
@@ -272,7 +267,6 @@ class RangeFetch:
                 )
 
     def close(self) -> None:
-        """Give the subscription back; again does nothing."""
         link, self._link = self._link, None
         if link is not None:
             self._runtime.call(link.close(), f"close the reader of {self._wanted.topic}", _OPEN_S)
@@ -307,14 +301,16 @@ class RangeFetch:
         self._link = self._runtime.call(begin_reading(), f"read {self._wanted.topic}", _OPEN_S)
 
     def _begin(self) -> MessageId:
-        """Where the subscription begins: behind what is done with, or earlier for its pieces."""
+        """Return where to subscribe: behind the last finished message, or earlier for chunks."""
         last = self._cutter.last
         if last == EARLIEST:
             return MessageId.earliest
         if self._lookback > last.entry + 1:
-            return MessageId.earliest  # they are in a ledger before, and only a broker knows which
-        # An entry that was read in part comes again as a whole: that nothing of it is left is seen
-        # then, where an engine that left out its first messages would send nothing at all.
+            # The chunks are in an earlier ledger, which only the broker can find.
+            return MessageId.earliest
+        # An entry that was read in part is requested as a whole, and the filter drops the messages
+        # already read. If nothing of it is left in the range, a transport that skips its first
+        # messages would send nothing at all.
         back = self._lookback or int(last.batch_index >= 0)
         return MessageId(self._wanted.partition, last.ledger, last.entry - back)
 
@@ -336,19 +332,20 @@ class RangeFetch:
                 raise error
             left_s = silent_since + patience_s - time.monotonic()
             looked = self._last_look
-            # No look may take all of the patience: what was sent meanwhile would lie there.
+            # One check must not take all of the poll timeout: messages sent in the meantime would
+            # wait.
             if self._ends(min(_LOOK_S, max(_QUIET_S, left_s))):
                 return
             if left_s <= 0:
                 stalled, refusal = self._stalled(), self._pile.refusal
-                # The client retries these without end, and they say what to change.
+                # The client retries these errors without end. They say what to change.
                 if isinstance(refusal, (AuthenticationError, AuthorizationError)):
                     raise refusal from stalled
                 raise stalled from self._unanswered
             pause_s = min(2 * pause_s, _QUIET_S) if self._last_look == looked else _SHORTLY_S
 
     def _stalled(self) -> StalledError:
-        why = "the broker says that there is more"
+        why = "the broker reports more messages"
         if self._unanswered is not None:
             why = f"the broker cannot be asked whether there is more: {self._unanswered}"
         return StalledError(
@@ -357,7 +354,7 @@ class RangeFetch:
         )
 
     def _cut(self, came: list[Came]) -> list[Cut]:
-        """What of it is the range's; less where it is read again from further back."""
+        """Return the cuts that belong to the range; fewer if it is read again from further back."""
         cutter, count, source = self._cutter, 0, -1
         cuts: list[Cut] = []
         self._unmoved = False
@@ -384,7 +381,7 @@ class RangeFetch:
         return cuts
 
     def _is_unreadable(self, delivery: Delivery) -> bool:
-        """Whether it cannot be unpacked, for want of a codec, and is left out for that."""
+        """Return True if the entry is skipped because its codec is missing."""
         messages = delivery.messages
         if not (isinstance(messages, tuple) and isinstance(messages[0], Unreadable)):
             return False
@@ -399,16 +396,15 @@ class RangeFetch:
         if count and link is not None:
             self._runtime.loop.call_soon_threadsafe(link.consumed, source, count)
 
-    # What does not come
-
     def _looks_into(self, place: Place) -> bool:
-        """Whether what is missing before an entry is read again, which has begun then.
+        """Return True if entries are missing before `place` and the range is now read again.
 
-        Brokers show markers and what transactions took back to nobody. But where messages expire
-        they move the cursors of readers too, past what was not sent yet. Nothing is acked here, so
-        a cursor that is not before all that came was moved; one that is now was not when any of
-        this came, so one question does for all of it. Where nothing came yet it cannot be told, and
-        it is read once more.
+        Gaps are normal: brokers do not send markers and aborted transactions. But where messages
+        expire, brokers also move the cursors of readers past unsent messages. Nothing is acked
+        here, so only an expiry moves the cursor to or past the first received entry. One request
+        serves all deliveries of a list, because a cursor that has not moved now had not moved
+        before. If nothing was received before the gap, the cursor proves nothing, and the range is read a
+        second time.
         """
         cutter = self._cutter
         hole = (cutter.last.place, place)
@@ -419,7 +415,7 @@ class RangeFetch:
             return False
         if self._first is None:
             if cutter.last == EARLIEST and not place[1]:
-                self._check_ledgers(place)  # it is the first entry of the first that is there
+                self._check_ledgers(place)  # the first entry of the first stored ledger
                 return False
         elif self._unmoved or self._acked(_OPEN_S) < self._first:
             self._unmoved = True
@@ -430,11 +426,10 @@ class RangeFetch:
         return True
 
     def _check_ledgers(self, place: Place) -> None:
-        """That ledgers which are passed before an entry, and were not read to their end, are there.
+        """Check that the ledgers between the last message read and `place` still exist.
 
         Raises:
-            DataLossError: One is not, and `failOnDataLoss` is true.
-            TransportError: The web service could not be asked.
+            DataLossError: if a ledger is gone and ``failOnDataLoss`` is true.
         """
         wanted, last = self._wanted, self._cutter.last.place
         known = list(wanted.ledgers)
@@ -448,13 +443,13 @@ class RangeFetch:
                     self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_S
                 )
         elif self._first is None and last[0] >= 0:
-            # A new cursor is in the ledger of its place, or before it, if that ledger is there;
-            # else in the first that is.
+            # A new cursor is in the ledger of its start or an earlier one if that ledger exists,
+            # else in the first stored ledger.
             at = self._acked(_OPEN_S)[0]
             gone = {ledger for ledger in passed if ledger < at}
             if not gone and last[0] < at and not wanted.is_kept:
                 gone = {last[0]}
-                known_to = "nobody knows whether it was read to its end (admin.url would tell)"
+                known_to = "it is not known whether it was read to its end (admin.url would tell)"
         if gone:
             self._lost(
                 f"{wanted}: ledger {min(gone)} is gone, and {known_to}: retention or a backlog "
@@ -469,14 +464,15 @@ class RangeFetch:
             admin.close()
 
     def _ends(self, timeout_s: float) -> bool:
-        """Whether nothing of the range is to come; asked when nothing came for a while.
+        """Return True if the rest of the range holds no messages; called after a silence.
 
-        Read anew from behind what came, with that acked, the cursor goes over what is shown to
-        nobody, and over nothing else. So it tells of the end of a range that is such an entry.
+        The range is read again from behind the last message, which is acked. The cursor then moves
+        over entries that the broker never sends, and over nothing else, so it shows whether the
+        range ends with such entries.
         """
         self._unanswered = None
         try:
-            if self._link is None:  # it could not be opened again
+            if self._link is None:  # opening it again has failed
                 self._open()
             if not self._counts:
                 return not self._has_more(timeout_s)
@@ -498,7 +494,7 @@ class RangeFetch:
         except TransportError as error:
             if not error.retryable:
                 raise
-            self._unanswered = error  # it reconnects meanwhile; the poll timeout ends that
+            self._unanswered = error  # the transport reconnects; the poll timeout limits the wait
             return False
 
     def _open_again(self) -> None:
@@ -521,12 +517,12 @@ class RangeFetch:
         self._runtime.call(ack(), f"ack on {self._wanted.topic}", timeout_s)
 
     def _acked(self, timeout_s: float) -> Place:
-        """Where the subscription's cursor is."""
+        """Return the position of the subscription's cursor."""
         link = self._link
         assert link is not None
         doing = f"place of a cursor on {self._wanted.topic}"
         acked = self._runtime.call(link.acked_position(), doing, timeout_s)
-        assert acked is not None, "this engine tells"
+        assert acked is not None, "the native transport knows the cursor"
         return acked.ledger_id(), acked.entry_id()
 
     def _last_stored(self, timeout_s: float) -> Place:
@@ -543,7 +539,7 @@ class RangeFetch:
         return self._runtime.call(link.has_message_available(), doing, timeout_s)
 
     def _looks_back(self, passed: SkippedEntry) -> bool:
-        """What an entry means that is no message; True when it is read again from further back."""
+        """Handle an entry without a message; True if the range is read again from further back."""
         ledger, entry, why, _ = passed
         place, start = (ledger, entry), self._wanted.start
         if self._first is None:
@@ -563,10 +559,10 @@ class RangeFetch:
         return False
 
     def _goes_back(self, place: tuple[int, int]) -> bool:
-        """Read from further back, for a message whose first pieces are before the range.
+        """Read again from further back, for a message with first chunks before the range.
 
-        Eight times as far each time, then from the beginning of the topic. False when that has been
-        tried: they are gone.
+        The lookback grows eightfold each time, then covers the whole topic. Return False if that
+        has been tried: the chunks are gone.
         """
         last = self._cutter.last
         if not self._reading.chunk_lookback or last == EARLIEST:
@@ -574,13 +570,13 @@ class RangeFetch:
         if self._lookback > last.entry + 1:
             return False
         self._lookback = max(self._reading.chunk_lookback, 8 * self._lookback)
-        log.info("%s: %d:%d is a later piece of a message, read from before", self._wanted, *place)
+        log.info("%s: %d:%d is a later chunk; reading again from before", self._wanted, *place)
         self.close()
         self._open()
         return True
 
     def _refuses(self, delivery: Delivery) -> bool:
-        """Whether it is handed on encrypted, and that is not what was asked for."""
+        """Return True if the message is still encrypted and the options do not accept that."""
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.CONSUME:
             return False
         context = delivery.messages[0].encryption_context()
@@ -589,12 +585,12 @@ class RangeFetch:
     def _not_decrypted(self, passed: SkippedEntry) -> None:
         place = (passed.ledger, passed.entry)
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
-            if place > self._cutter.last.place:  # after a reconnect it comes again
+            if place > self._cutter.last.place:  # after a reconnect the broker sends it again
                 self._sealed += 1
             return
         given = self._reading.keys is not None
         why = passed.error or (
-            "no key that was given fits, as the client's log says" if given else "there is no key"
+            "none of the given keys fits, see the client's log" if given else "there is no key"
         )
         raise CryptoError(
             f"{passed.ledger}:{passed.entry} of {self._wanted.topic} is encrypted, and cannot be "
@@ -608,4 +604,4 @@ class RangeFetch:
             raise DataLossError(
                 f"{text}. Set failOnDataLoss=false to go on without what cannot be read"
             ) from cause
-        log.warning("%s; it goes on, as failOnDataLoss=false says", text)
+        log.warning("%s; the read continues because failOnDataLoss=false", text)
