@@ -40,18 +40,18 @@ class ColumnValues:
 
     def append(self, array: pa.Array) -> None:
         """Add an array of the column's type, or of a type that casts to it."""
-        self._close()
+        self._close_run()
         self._arrays.append(array.cast(self._kind))
 
     def take(self) -> pa.Array:
         """Return all values as one array and start again empty."""
-        self._close()
+        self._close_run()
         arrays, self._arrays = self._arrays, []
         if len(arrays) == 1:
             return arrays[0]
         return pa.concat_arrays(arrays) if arrays else pa.array([], self._kind)
 
-    def _close(self) -> None:
+    def _close_run(self) -> None:
         if not self._values:
             return
         values, counts = self._values, self._counts

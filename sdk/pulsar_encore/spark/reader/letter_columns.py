@@ -23,31 +23,31 @@ from ...letters.letter_reader import LetterFacts
 from ...values.topic_names import base_name
 from ..source_columns import LAST_US
 
-_MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
+_MAX_BY_BITS: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
 
 
 def letter_values(letter: LetterFacts[Any], topic: str) -> dict[str, Any]:
-    said = letter.properties.get
-    delay = _number(said(DELAY_TIME), 64)
-    subscription = said(REAL_SUBSCRIPTION)
+    get_property = letter.properties.get
+    delay = _number(get_property(DELAY_TIME), 64)
+    subscription = get_property(REAL_SUBSCRIPTION)
     if subscription is None:  # a blank name is kept here; `deadletters.Letter` treats it as missing
-        subscription = _named_after(topic, letter.real_topic)
+        subscription = _subscription_in_name(topic, letter.real_topic)
     return {
         "realTopic": letter.real_topic or None,
         "realSubscription": subscription,
-        "originMessageId": said(ORIGIN_MESSAGE_ID),
-        "reconsumeTimes": _number(said(RECONSUME_TIMES), 32),
+        "originMessageId": get_property(ORIGIN_MESSAGE_ID),
+        "reconsumeTimes": _number(get_property(RECONSUME_TIMES), 32),
         "delayTime": delay,
         "dueTime": None if delay is None else _time_us(letter.written_ms + delay),
-        "attempts": _number(said(ATTEMPTS), 32),
-        "reason": said(REASON),
+        "attempts": _number(get_property(ATTEMPTS), 32),
+        "reason": get_property(REASON),
         "errorClass": letter.error_class or None,
         "errorMessage": letter.error_message or None,
-        "errorStack": said(ERROR_STACK),
+        "errorStack": get_property(ERROR_STACK),
         "fingerprint": letter.fingerprint or None,
-        "firstTime": _time(said(FIRST_TIME)),
-        "lastTime": _time(said(LAST_TIME)),
-        "consumer": said(CONSUMER),
+        "firstTime": _time(get_property(FIRST_TIME)),
+        "lastTime": _time(get_property(LAST_TIME)),
+        "consumer": get_property(CONSUMER),
         "replayId": letter.replay_id or None,
     }
 
@@ -56,7 +56,7 @@ def _number(text: str | None, bits: int) -> int | None:
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 20):
         return None
     number = int(text)
-    return number if number <= _MOST[bits] else None
+    return number if number <= _MAX_BY_BITS[bits] else None
 
 
 def _time(text: str | None) -> int | None:
@@ -70,7 +70,7 @@ def _time_us(time_ms: int) -> int | None:
     return time_ms * 1000 if time_ms * 1000 <= LAST_US else None
 
 
-def _named_after(topic: str, real_topic: str) -> str | None:
+def _subscription_in_name(topic: str, real_topic: str) -> str | None:
     """Return the subscription in the name of a letter topic that is named as in Java."""
     stem, _, kind = base_name(topic).rpartition("-")
     if kind not in ("DLQ", "RETRY") or not real_topic:

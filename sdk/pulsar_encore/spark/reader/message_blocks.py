@@ -12,9 +12,9 @@ from ...transport.native.consumer.message_views import BatchMessage, BatchMessag
 from .plain_messages import PlainMessages, plain_messages
 from .range_filter import Cut
 
-_TOGETHER: Final = 1024
-_TOGETHER_BYTES: Final = 1024 * 1024
-_MANY: Final = 48  # messages of batches from which reading all at once pays
+_MAX_MESSAGES: Final = 1024
+_MAX_BYTES: Final = 1024 * 1024
+_MIN_PLAIN_MESSAGES: Final = 48  # messages of batches from which reading all at once pays
 
 
 class MessageBlock:
@@ -31,7 +31,9 @@ class MessageBlock:
         self.deliveries: list[Delivery] = [delivery for delivery, _, _ in cuts]
         self.counts: list[int] = [stop - first for _, first, stop in cuts]
         self.count: int = sum(self.counts)
-        self.plain: PlainMessages | None = _plain(cuts) if self.count >= _MANY else None
+        self.plain: PlainMessages | None = (
+            _plain(cuts) if self.count >= _MIN_PLAIN_MESSAGES else None
+        )
 
     @cached_property
     def firsts(self) -> list[RawMessage]:
@@ -59,49 +61,49 @@ class MessageBlock:
         return found
 
 
-def blocks(cuts: Iterable[Cut], most: int) -> Iterator[MessageBlock]:
-    """Group the messages into blocks of at most `most` messages, in order.
+def blocks(cuts: Iterable[Cut], max_messages: int) -> Iterator[MessageBlock]:
+    """Group the messages into blocks of at most `max_messages`, in order.
 
     A block also has a limit in bytes, which a single message may exceed.
     """
-    most = min(most, _TOGETHER)
-    together: list[Cut] = []
+    max_messages = min(max_messages, _MAX_MESSAGES)
+    pending: list[Cut] = []
     kind, count, size = (False, False), 0, 0
     for delivery, begin, end in cuts:
         messages = delivery.messages
-        is_alone = delivery.batch_size == 0
+        is_unbatched = delivery.batch_size == 0
         is_batch = isinstance(messages, BatchMessages)
         if isinstance(messages, BatchMessages):
-            its_size = len(messages.batch.buffer)
+            entry_size = len(messages.batch.buffer)
         else:
-            its_size = sum(each.length() for each in messages[begin:end])
-        for first in range(begin, end, most):
-            stop = min(end, first + most)
-            if together and (
-                kind != (is_alone, is_batch)
-                or count + stop - first > most
-                or size + its_size > _TOGETHER_BYTES
+            entry_size = sum(each.length() for each in messages[begin:end])
+        for first in range(begin, end, max_messages):
+            stop = min(end, first + max_messages)
+            if pending and (
+                kind != (is_unbatched, is_batch)
+                or count + stop - first > max_messages
+                or size + entry_size > _MAX_BYTES
             ):
-                yield MessageBlock(together)
-                together, count, size = [], 0, 0
-            together.append((delivery, first, stop))
-            kind = (is_alone, is_batch)
+                yield MessageBlock(pending)
+                pending, count, size = [], 0, 0
+            pending.append((delivery, first, stop))
+            kind = (is_unbatched, is_batch)
             count += stop - first
-            size += its_size
-    if together:
-        yield MessageBlock(together)
+            size += entry_size
+    if pending:
+        yield MessageBlock(pending)
 
 
 def _plain(cuts: Sequence[Cut]) -> PlainMessages | None:
     starts: list[int] = []
     buffers: list[bytes] = []
-    before = 0
+    base = 0
     for delivery, first, stop in cuts:
         messages = delivery.messages
         if not isinstance(messages, BatchMessages):
             return None
-        some = messages.starts[first:stop]
-        starts += [start + before for start in some] if before else some
+        offsets = messages.starts[first:stop]
+        starts += [start + base for start in offsets] if base else offsets
         buffers.append(messages.batch.buffer)
-        before += len(messages.batch.buffer)
+        base += len(messages.batch.buffer)
     return plain_messages(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts)

@@ -29,9 +29,9 @@ from .payloads import Payloads
 from .range_filter import Cut
 from .values.value_decoder import ValueDecoder
 
-_MANY: Final = 48  # messages of an entry from which building their ids at once pays
-_MOST_KEPT: Final = 4096  # largest batch for which the ids are cached
-_MOST_BYTES: Final = 4 * 1024 * 1024
+_MIN_ARRAY_MESSAGES: Final = 48  # messages of an entry from which building their ids at once pays
+_MAX_CACHED_BATCH: Final = 4096  # largest batch for which the ids are cached
+_MAX_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
 
@@ -60,7 +60,7 @@ class MessageRows:
         self._values = values
         self._topic = topic
         self._partition = partition
-        self._most_rows = most_rows
+        self._max_rows = most_rows
         self._arrow = pa.schema(
             [pa.field(field.name, arrow_type(field.dataType), field.nullable) for field in schema]
         )
@@ -81,12 +81,12 @@ class MessageRows:
 
     def add(self, cuts: Iterable[Cut]) -> Iterator[pa.RecordBatch]:
         """Collect messages and yield the record batches that become full."""
-        for block in blocks(cuts, self._most_rows):
-            if len(self._payloads) and len(self._payloads) + block.count > self._most_rows:
+        for block in blocks(cuts, self._max_rows):
+            if len(self._payloads) and len(self._payloads) + block.count > self._max_rows:
                 yield self.flush()
             self._add(block)
             payloads = self._payloads
-            if len(payloads) >= self._most_rows or payloads.size >= _MOST_BYTES:
+            if len(payloads) >= self._max_rows or payloads.size >= _MAX_BYTES:
                 yield self.flush()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
@@ -112,30 +112,30 @@ class MessageRows:
     def _add_letters(self, block: MessageBlock) -> None:
         ids = _ids(block, self._partition)
         for message, message_id in zip(block.messages, ids, strict=True):
-            told = letter_values(LetterFacts(_Written(message, message_id)), self._topic)
+            letter = letter_values(LetterFacts(_LetterMessage(message, message_id)), self._topic)
             for key in self._letters:
-                self._gathered[key].add(told[key])
+                self._gathered[key].add(letter[key])
 
     def flush(self) -> pa.RecordBatch:
         payloads, self._payloads = self._payloads, Payloads()
-        made: dict[str, pa.Array] = {}
-        kept: list[bool] | None = None
+        value_arrays: dict[str, pa.Array] = {}
+        kept_rows: list[bool] | None = None
         if self.has_values:
-            made, kept = self._values.columns(payloads)
+            value_arrays, kept_rows = self._values.columns(payloads)
         arrays = []
         for field in self._arrow:
             key = self._names.get(field.name)
             if key is None:
-                arrays.append(made[field.name])
+                arrays.append(value_arrays[field.name])
             elif key == "topic":
                 arrays.append(pa.repeat(pa.scalar(self._topic, field.type), len(payloads)))
             else:
                 arrays.append(self._gathered[key].take())
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-        return batch if kept is None else batch.filter(pa.array(kept))
+        return batch if kept_rows is None else batch.filter(pa.array(kept_rows))
 
 
-class _Written:
+class _LetterMessage:
     __slots__ = ("_id", "_message")
 
     def __init__(self, message: RawMessage, message_id: MessageId) -> None:
@@ -175,7 +175,7 @@ def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
     return ends, pa.array(ends, pa.binary())
 
 
-_kept_id_ends = lru_cache(maxsize=64)(_id_ends)
+_cached_id_ends = lru_cache(maxsize=64)(_id_ends)
 
 
 # Each function adds the values of one column for a block.
@@ -193,13 +193,13 @@ def _message_ids(block: MessageBlock, partition: int, into: ColumnValues) -> Non
         indexes = block.indexes[at : at + count]
         at += count
         size = delivery.batch_size
-        ends, as_array = (_kept_id_ends if size <= _MOST_KEPT else _id_ends)(size)
-        if count < _MANY:
+        ends, ends_array = (_cached_id_ends if size <= _MAX_CACHED_BATCH else _id_ends)(size)
+        if count < _MIN_ARRAY_MESSAGES:
             into.extend([start + ends[index] for index in indexes])
             continue
         if count < delivery.batch_size:
-            as_array = as_array.take(pa.array(indexes))
-        into.append(pc.binary_join_element_wise(pa.scalar(start), as_array, pa.scalar(b"")))
+            ends_array = ends_array.take(pa.array(indexes))
+        into.append(pc.binary_join_element_wise(pa.scalar(start), ends_array, pa.scalar(b"")))
 
 
 def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
@@ -222,7 +222,7 @@ def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
     return gather
 
 
-def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
+def _of_delivery(read: Callable[[Delivery], Any]) -> _Gather:
 
     def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.deliveries], block.counts)
@@ -251,10 +251,10 @@ def _key(message: RawMessage) -> bytes | None:
 
 def _key_is_bytes(message: Any) -> bool | None:
     """None without a key, and on the stock transport, which cannot tell."""
-    own = getattr(message, "metadata", None)
-    if own is None or not own.HasField("partition_key"):
+    metadata = getattr(message, "metadata", None)
+    if metadata is None or not metadata.HasField("partition_key"):
         return None
-    return bool(own.partition_key_b64_encoded)
+    return bool(metadata.partition_key_b64_encoded)
 
 
 def _schema_version(message: RawMessage) -> bytes | None:
@@ -270,11 +270,11 @@ def _sequence_ids(block: MessageBlock, partition: int, into: ColumnValues) -> No
 
 def _sequence_id(message: Any) -> int | None:
     """The message's own sequence id, or that of its entry; None on the stock transport."""
-    own = getattr(message, "metadata", None)
-    if own is None:
+    metadata = getattr(message, "metadata", None)
+    if metadata is None:
         return None
     entry = message.entry_metadata
-    found: int = own.sequence_id if own.HasField("sequence_id") else entry.sequence_id
+    found: int = metadata.sequence_id if metadata.HasField("sequence_id") else entry.sequence_id
     return found if found < 1 << 63 else found - (1 << 64)  # signed, as in Java
 
 
@@ -286,10 +286,10 @@ _GATHER: Final[dict[str, _Gather]] = {
     "eventTime": _of_each(_event_time, None),
     "messageProperties": _of_each(lambda message: list(message.properties().items()) or (), ()),
     "partition": lambda block, partition, into: into.repeat(partition, block.count),
-    "ledgerId": _of_place(lambda delivery: delivery.ledger),
-    "entryId": _of_place(lambda delivery: delivery.entry),
+    "ledgerId": _of_delivery(lambda delivery: delivery.ledger),
+    "entryId": _of_delivery(lambda delivery: delivery.entry),
     "batchIndex": lambda block, partition, into: into.extend(block.indexes),
-    "redeliveryCount": _of_place(lambda delivery: delivery.redelivery_count),
+    "redeliveryCount": _of_delivery(lambda delivery: delivery.redelivery_count),
     "producerName": _of_entry(lambda message: message.producer_name()),
     "sequenceId": _sequence_ids,
     "schemaVersion": _of_entry(_schema_version),

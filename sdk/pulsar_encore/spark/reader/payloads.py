@@ -41,23 +41,23 @@ class Payloads:
         self.size += int((plain.ends - plain.begins).sum())
 
     def arrow(self) -> pa.BinaryArray:
-        made = [
+        arrays = [
             pa.array(each, pa.binary()) if isinstance(each, list) else _sliced(each)
             for each in self._parts
         ]
-        if len(made) == 1:
-            return made[0]
-        return pa.concat_arrays(made) if made else pa.array([], pa.binary())
+        if len(arrays) == 1:
+            return arrays[0]
+        return pa.concat_arrays(arrays) if arrays else pa.array([], pa.binary())
 
     def to_list(self) -> list[bytes | None]:
-        found: list[bytes | None] = []
+        payloads: list[bytes | None] = []
         for each in self._parts:
             if isinstance(each, list):
-                found += each
+                payloads += each
             else:
                 edges = zip(each.begins.tolist(), each.ends.tolist(), strict=True)
-                found += [each.buffer[begin:end] for begin, end in edges]
-        return found
+                payloads += [each.buffer[begin:end] for begin, end in edges]
+        return payloads
 
 
 def _sliced(plain: PlainMessages) -> pa.BinaryArray:

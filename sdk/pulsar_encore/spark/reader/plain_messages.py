@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 _PAYLOAD_SIZE: Final = 0x18
 _SEQUENCE: Final = 0x40
-_WIDEST: Final = 10  # bytes of the longest varint
+_MAX_VARINT_BYTES: Final = 10  # bytes of the longest varint
 
 Numbers = NDArray[np.int64]
 
@@ -64,12 +64,12 @@ def _varints(data: NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
     """Decode the varints at these offsets; return the numbers and the offsets behind them."""
     last = len(data) - 1
     numbers = np.zeros(len(at), np.int64)
-    going = np.ones(len(at), np.bool_)
-    for shift in range(0, 7 * _WIDEST, 7):
+    unfinished = np.ones(len(at), np.bool_)
+    for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         byte = data[np.minimum(at, last)]
-        numbers |= np.where(going, byte & 0x7F, 0).astype(np.int64) << shift
-        at = at + going
-        going &= byte >= 0x80
-        if not going.any():
+        numbers |= np.where(unfinished, byte & 0x7F, 0).astype(np.int64) << shift
+        at = at + unfinished
+        unfinished &= byte >= 0x80
+        if not unfinished.any():
             break
     return numbers, at

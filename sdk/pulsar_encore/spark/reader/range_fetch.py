@@ -54,10 +54,11 @@ from .range_filter import Cut, RangeFilter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_QUIET_S: Final = 0.5  # after this silence, ask the broker for more messages
-_LOOK_S: Final = 10.0  # timeout of one such request, which is repeated
-_SHORTLY_S: Final = 0.05  # the first pause after such a request, when only the end can be missing
-_OPEN_S: Final = 120.0
+_SILENCE_S: Final = 0.5  # after this silence, ask the broker for more messages
+_REQUEST_TIMEOUT_S: Final = 10.0  # timeout of one such request, which is repeated
+# The first pause after such a request, when only the end can be missing.
+_FIRST_PAUSE_S: Final = 0.05
+_OPEN_TIMEOUT_S: Final = 120.0
 
 
 Came = Delivery | SkippedEntry
@@ -104,7 +105,7 @@ class FetchBuffer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = threading.Condition()
-        self._came: list[Came] = []
+        self._received: list[Came] = []
         self._error: Exception | None = None
         self._refusal: Exception | None = None
         # Used on the event loop only: published at the end of the loop's pass.
@@ -127,10 +128,10 @@ class FetchBuffer:
     def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
         """Take everything in order; wait up to `timeout_s` for the first item."""
         with self._lock:
-            if not (self._came or self._error):
+            if not (self._received or self._error):
                 self._lock.wait(timeout_s)
-            came, self._came = self._came, []
-            return came, self._error
+            received, self._received = self._received, []
+            return received, self._error
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         self._deliveries.extend(singly(deliveries))
@@ -149,11 +150,11 @@ class FetchBuffer:
         self._publishing = False
         deliveries, self._deliveries = self._deliveries, []
         unread, self._unread = self._unread, []
-        came: list[Came] = [*deliveries, *unread]
+        received: list[Came] = [*deliveries, *unread]
         if deliveries and unread:
-            came.sort(key=lambda each: (each.ledger, each.entry))
+            received.sort(key=lambda each: (each.ledger, each.entry))
         with self._lock:
-            self._came += came
+            self._received += received
             self._lock.notify()
 
     def on_removed(self, source: int) -> None:
@@ -229,50 +230,54 @@ class RangeFetch:
         self._fail_on_loss = fail_on_loss
         self._reads_values = reads_values
         self._transport = transport_of(runtime.client(connection))
-        native = self._transport.capabilities.name == "native"
-        self._cutter = RangeFilter(wanted.start, wanted.end, whole=native)
+        is_native = self._transport.capabilities.name == "native"
+        self._filter = RangeFilter(wanted.start, wanted.end, whole=is_native)
         # On a compacted topic the next entry cannot be predicted, nor on the stock transport.
-        self._counts = native and not reading.compacted
-        self._first: Place | None = None  # first entry received since the subscription was opened
-        self._hole: tuple[Place, Place] | None = None  # the gap for which the range was read again
-        self._unmoved = False  # the cursor had not moved when the present deliveries came
-        self._last_look: Position | None = None  # the position of the last check for the end
-        self._unanswered: TransportError | None = None
+        self._checks_gaps = is_native and not reading.compacted
+        # First entry received since the subscription was opened.
+        self._first_received: Place | None = None
+        # The gap for which the range was read again.
+        self._reread_gap: tuple[Place, Place] | None = None
+        self._cursor_unmoved = False  # the cursor had not moved when the present deliveries came
+        self._last_check: Position | None = None  # the position of the last check for the end
+        self._request_error: TransportError | None = None
         keys = reading.keys
         self._keys = None if keys is None else keys.reader(self._transport.capabilities.name)
         # The C++ client drops messages that it cannot decrypt, without a notice. It is therefore
         # told to pass them on, and this class decides about them.
-        self._tells_sealed = native
-        self._sealed = 0
+        self._reports_undecryptable = is_native
+        self._skipped_undecryptable = 0
         self._lookback = 0  # entries before the start that are read to find first chunks
-        self._link: TransportConsumer | None = None
-        self._pile = FetchBuffer(runtime.loop)
+        self._consumer: TransportConsumer | None = None
+        self._buffer = FetchBuffer(runtime.loop)
 
     def __iter__(self) -> Generator[list[Cut]]:
-        if self._cutter.done:
+        if self._filter.done:
             return
         try:
             self._open()
-            yield from self._piles()
+            yield from self._cut_lists()
         except TopicNotFound as error:
-            self._lost(f"{self._wanted}: the topic was deleted", error)
+            self._report_loss(f"{self._wanted}: the topic was deleted", error)
         finally:
             self.close()
-            if self._sealed:
+            if self._skipped_undecryptable:
                 log.warning(
                     "%s: %d entries could not be decrypted and are left out, as "
                     "pulsar.reader.cryptoFailureAction=DISCARD says",
                     self._wanted,
-                    self._sealed,
+                    self._skipped_undecryptable,
                 )
 
     def close(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            self._runtime.call(link.close(), f"close the reader of {self._wanted.topic}", _OPEN_S)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            self._runtime.call(
+                consumer.close(), f"close the reader of {self._wanted.topic}", _OPEN_TIMEOUT_S
+            )
 
     def _open(self) -> None:
-        begin = self._begin()
+        begin = self._start_id()
         subscription = Subscription(
             topics=(self._wanted.topic,),
             subscription_name=f"{self._reading.role_prefix}-{uuid.uuid4().hex[:10]}",
@@ -286,23 +291,25 @@ class RangeFetch:
             crypto_key_reader=self._keys,
             crypto_failure_action=(
                 self._reading.crypto_failure
-                if self._tells_sealed
+                if self._reports_undecryptable
                 else ConsumerCryptoFailureAction.CONSUME
             ),
         )
-        self._pile = pile = FetchBuffer(self._runtime.loop)
-        self._first = None
+        self._buffer = buffer = FetchBuffer(self._runtime.loop)
+        self._first_received = None
 
         async def begin_reading() -> TransportConsumer:
-            link = await self._transport.subscribe(subscription)
-            link.start(pile)
-            return link
+            consumer = await self._transport.subscribe(subscription)
+            consumer.start(buffer)
+            return consumer
 
-        self._link = self._runtime.call(begin_reading(), f"read {self._wanted.topic}", _OPEN_S)
+        self._consumer = self._runtime.call(
+            begin_reading(), f"read {self._wanted.topic}", _OPEN_TIMEOUT_S
+        )
 
-    def _begin(self) -> MessageId:
+    def _start_id(self) -> MessageId:
         """Return where to subscribe: behind the last finished message, or earlier for chunks."""
-        last = self._cutter.last
+        last = self._filter.last
         if last == EARLIEST:
             return MessageId.earliest
         if self._lookback > last.entry + 1:
@@ -311,73 +318,77 @@ class RangeFetch:
         # An entry that was read in part is requested as a whole, and the filter drops the messages
         # already read. If nothing of it is left in the range, a transport that skips its first
         # messages would send nothing at all.
-        back = self._lookback or int(last.batch_index >= 0)
-        return MessageId(self._wanted.partition, last.ledger, last.entry - back)
+        lookback = self._lookback or int(last.batch_index >= 0)
+        return MessageId(self._wanted.partition, last.ledger, last.entry - lookback)
 
-    def _piles(self) -> Iterator[list[Cut]]:
-        cutter = self._cutter
-        patience_s = self._reading.poll_timeout_ms / 1000
+    def _cut_lists(self) -> Iterator[list[Cut]]:
+        range_filter = self._filter
+        poll_timeout_s = self._reading.poll_timeout_ms / 1000
         silent_since = time.monotonic()
-        pause_s = min(_QUIET_S, patience_s)
-        while not cutter.done:
-            came, error = self._pile.take(pause_s)
-            if came:
+        pause_s = min(_SILENCE_S, poll_timeout_s)
+        while not range_filter.done:
+            received, error = self._buffer.take(pause_s)
+            if received:
                 silent_since = time.monotonic()
-                pause_s = min(_QUIET_S, patience_s)
-                cuts = self._cut(came)
+                pause_s = min(_SILENCE_S, poll_timeout_s)
+                cuts = self._cut(received)
                 if cuts:
                     yield cuts
                 continue
             if error is not None:
                 raise error
-            left_s = silent_since + patience_s - time.monotonic()
-            looked = self._last_look
+            remaining_s = silent_since + poll_timeout_s - time.monotonic()
+            previous_check = self._last_check
             # One check must not take all of the poll timeout: messages sent in the meantime would
             # wait.
-            if self._ends(min(_LOOK_S, max(_QUIET_S, left_s))):
+            if self._check_end(min(_REQUEST_TIMEOUT_S, max(_SILENCE_S, remaining_s))):
                 return
-            if left_s <= 0:
-                stalled, refusal = self._stalled(), self._pile.refusal
+            if remaining_s <= 0:
+                stalled, refusal = self._stalled(), self._buffer.refusal
                 # The client retries these errors without end. They say what to change.
                 if isinstance(refusal, (AuthenticationError, AuthorizationError)):
                     raise refusal from stalled
-                raise stalled from self._unanswered
-            pause_s = min(2 * pause_s, _QUIET_S) if self._last_look == looked else _SHORTLY_S
+                raise stalled from self._request_error
+            pause_s = (
+                min(2 * pause_s, _SILENCE_S)
+                if self._last_check == previous_check
+                else _FIRST_PAUSE_S
+            )
 
     def _stalled(self) -> StalledError:
-        why = "the broker reports more messages"
-        if self._unanswered is not None:
-            why = f"the broker cannot be asked whether there is more: {self._unanswered}"
+        reason = "the broker reports more messages"
+        if self._request_error is not None:
+            reason = f"the broker cannot be asked whether there is more: {self._request_error}"
         return StalledError(
             f"{self._wanted}: nothing came for {self._reading.poll_timeout_ms} ms "
-            f"(pollTimeoutMs) behind {self._cutter.last}, and {why}"
+            f"(pollTimeoutMs) behind {self._filter.last}, and {reason}"
         )
 
-    def _cut(self, came: list[Came]) -> list[Cut]:
+    def _cut(self, received: list[Came]) -> list[Cut]:
         """Return the cuts that belong to the range; fewer if it is read again from further back."""
-        cutter, count, source = self._cutter, 0, -1
+        range_filter, count, source = self._filter, 0, -1
         cuts: list[Cut] = []
-        self._unmoved = False
-        for each in came:
+        self._cursor_unmoved = False
+        for each in received:
             if not isinstance(each, Delivery):
-                if self._looks_back(each):
+                if self._handle_skipped(each):
                     return cuts
                 continue
-            last = cutter.last
+            last = range_filter.last
             follows = each.entry == last.entry + 1 and each.ledger == last.ledger
-            if not follows and self._looks_into((each.ledger, each.entry)):
+            if not follows and self._rereads_gap((each.ledger, each.entry)):
                 return cuts
-            if self._first is None:
-                self._first = (each.ledger, each.entry)
+            if self._first_received is None:
+                self._first_received = (each.ledger, each.entry)
             count += len(each.messages)
             source = each.source
-            if not self._tells_sealed and self._refuses(each):
-                self._looks_back(SkippedEntry(each.ledger, each.entry, SkipReason.SEALED))
+            if not self._reports_undecryptable and self._rejects_encrypted(each):
+                self._handle_skipped(SkippedEntry(each.ledger, each.entry, SkipReason.SEALED))
                 continue
-            cut = cutter.take(each)
+            cut = range_filter.take(each)
             if cut is not None and not (self._reads_values and self._is_unreadable(each)):
                 cuts.append(cut)
-        self._consumed(source, count)
+        self._return_permits(source, count)
         return cuts
 
     def _is_unreadable(self, delivery: Delivery) -> bool:
@@ -385,44 +396,44 @@ class RangeFetch:
         messages = delivery.messages
         if not (isinstance(messages, tuple) and isinstance(messages[0], Unreadable)):
             return False
-        self._lost(
+        self._report_loss(
             f"{delivery.ledger}:{delivery.entry} of {self._wanted.topic} cannot be read here: "
             f"{messages[0].error}"
         )
         return True
 
-    def _consumed(self, source: int, count: int) -> None:
-        link = self._link
-        if count and link is not None:
-            self._runtime.loop.call_soon_threadsafe(link.consumed, source, count)
+    def _return_permits(self, source: int, count: int) -> None:
+        consumer = self._consumer
+        if count and consumer is not None:
+            self._runtime.loop.call_soon_threadsafe(consumer.consumed, source, count)
 
-    def _looks_into(self, place: Place) -> bool:
+    def _rereads_gap(self, place: Place) -> bool:
         """Return True if entries are missing before `place` and the range is now read again.
 
         Gaps are normal: brokers do not send markers and aborted transactions. But where messages
         expire, brokers also move the cursors of readers past unsent messages. Nothing is acked
         here, so only an expiry moves the cursor to or past the first received entry. One request
         serves all deliveries of a list, because a cursor that has not moved now had not moved
-        before. If nothing was received before the gap, the cursor proves nothing, and the range is read a
-        second time.
+        before. If nothing was received before the gap, the cursor proves nothing, and the range is
+        read a second time.
         """
-        cutter = self._cutter
-        hole = (cutter.last.place, place)
-        if not self._counts or cutter.done or place <= cutter.last.place:
+        range_filter = self._filter
+        gap = (range_filter.last.place, place)
+        if not self._checks_gaps or range_filter.done or place <= range_filter.last.place:
             return False
-        if hole == self._hole:
+        if gap == self._reread_gap:
             self._check_ledgers(place)
             return False
-        if self._first is None:
-            if cutter.last == EARLIEST and not place[1]:
+        if self._first_received is None:
+            if range_filter.last == EARLIEST and not place[1]:
                 self._check_ledgers(place)  # the first entry of the first stored ledger
                 return False
-        elif self._unmoved or self._acked(_OPEN_S) < self._first:
-            self._unmoved = True
+        elif self._cursor_unmoved or self._cursor_position(_OPEN_TIMEOUT_S) < self._first_received:
+            self._cursor_unmoved = True
             self._check_ledgers(place)
             return False
-        self._hole = hole
-        self._open_again()
+        self._reread_gap = gap
+        self._reopen()
         return True
 
     def _check_ledgers(self, place: Place) -> None:
@@ -431,29 +442,33 @@ class RangeFetch:
         Raises:
             DataLossError: if a ledger is gone and ``failOnDataLoss`` is true.
         """
-        wanted, last = self._wanted, self._cutter.last.place
+        wanted, last = self._wanted, self._filter.last.place
         known = list(wanted.ledgers)
         if wanted.is_end_stored:
             known.append(wanted.end.place)
-        passed = {ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]}
-        gone, known_to = set(), "was not read to its end"
+        skipped = {
+            ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]
+        }
+        missing, uncertainty = set(), "was not read to its end"
         if self._connection.admin_url is not None:
-            if passed:
-                gone = passed - self._runtime.call(
-                    self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_S
+            if skipped:
+                missing = skipped - self._runtime.call(
+                    self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_TIMEOUT_S
                 )
-        elif self._first is None and last[0] >= 0:
+        elif self._first_received is None and last[0] >= 0:
             # A new cursor is in the ledger of its start or an earlier one if that ledger exists,
             # else in the first stored ledger.
-            at = self._acked(_OPEN_S)[0]
-            gone = {ledger for ledger in passed if ledger < at}
-            if not gone and last[0] < at and not wanted.is_kept:
-                gone = {last[0]}
-                known_to = "it is not known whether it was read to its end (admin.url would tell)"
-        if gone:
-            self._lost(
-                f"{wanted}: ledger {min(gone)} is gone, and {known_to}: retention or a backlog "
-                "quota deleted it, or the topic was deleted and created again"
+            at = self._cursor_position(_OPEN_TIMEOUT_S)[0]
+            missing = {ledger for ledger in skipped if ledger < at}
+            if not missing and last[0] < at and not wanted.is_kept:
+                missing = {last[0]}
+                uncertainty = (
+                    "it is not known whether it was read to its end (admin.url would tell)"
+                )
+        if missing:
+            self._report_loss(
+                f"{wanted}: ledger {min(missing)} is gone, and {uncertainty}: retention or a "
+                "backlog quota deleted it, or the topic was deleted and created again"
             )
 
     async def _ledgers(self) -> set[int]:
@@ -463,29 +478,29 @@ class RangeFetch:
         finally:
             admin.close()
 
-    def _ends(self, timeout_s: float) -> bool:
+    def _check_end(self, timeout_s: float) -> bool:
         """Return True if the rest of the range holds no messages; called after a silence.
 
         The range is read again from behind the last message, which is acked. The cursor then moves
         over entries that the broker never sends, and over nothing else, so it shows whether the
         range ends with such entries.
         """
-        self._unanswered = None
+        self._request_error = None
         try:
-            if self._link is None:  # opening it again has failed
+            if self._consumer is None:  # opening it again has failed
                 self._open()
-            if not self._counts:
+            if not self._checks_gaps:
                 return not self._has_more(timeout_s)
             stored = self._last_stored(timeout_s)
-            if self._last_look != self._cutter.last:
-                self._open_again()
+            if self._last_check != self._filter.last:
+                self._reopen()
                 self._ack_last(timeout_s)
-                self._last_look = self._cutter.last
+                self._last_check = self._filter.last
                 return False
             end = self._wanted.end.place
-            reached = self._acked(timeout_s) >= end
+            reached = self._cursor_position(timeout_s) >= end
             if stored < end and not (reached and stored[0] >= 0):
-                self._lost(
+                self._report_loss(
                     f"{self._wanted}: the topic ends at {stored[0]}:{stored[1]} now: it was "
                     "deleted and created again, or its last messages were"
                 )
@@ -494,77 +509,78 @@ class RangeFetch:
         except TransportError as error:
             if not error.retryable:
                 raise
-            self._unanswered = error  # the transport reconnects; the poll timeout limits the wait
+            # The transport reconnects; the poll timeout limits the wait.
+            self._request_error = error
             return False
 
-    def _open_again(self) -> None:
+    def _reopen(self) -> None:
         self.close()
         self._lookback = 0
         self._open()
 
     def _ack_last(self, timeout_s: float) -> None:
-        last = self._cutter.last
+        last = self._filter.last
         entry = last.entry - (last.batch_index >= 0)
-        link = self._link
-        if entry < 0 or link is None:
+        consumer = self._consumer
+        if entry < 0 or consumer is None:
             return
 
         async def ack() -> None:
-            receipt = link.ack(AckPlan(0, (last.ledger, entry, 0, -1), [], []))
+            receipt = consumer.ack(AckPlan(0, (last.ledger, entry, 0, -1), [], []))
             if receipt is not None:
                 await receipt
 
         self._runtime.call(ack(), f"ack on {self._wanted.topic}", timeout_s)
 
-    def _acked(self, timeout_s: float) -> Place:
+    def _cursor_position(self, timeout_s: float) -> Place:
         """Return the position of the subscription's cursor."""
-        link = self._link
-        assert link is not None
+        consumer = self._consumer
+        assert consumer is not None
         doing = f"place of a cursor on {self._wanted.topic}"
-        acked = self._runtime.call(link.acked_position(), doing, timeout_s)
+        acked = self._runtime.call(consumer.acked_position(), doing, timeout_s)
         assert acked is not None, "the native transport knows the cursor"
         return acked.ledger_id(), acked.entry_id()
 
     def _last_stored(self, timeout_s: float) -> Place:
-        link = self._link
-        assert link is not None
+        consumer = self._consumer
+        assert consumer is not None
         doing = f"end of {self._wanted.topic}"
-        last = self._runtime.call(link.last_message_id(), doing, timeout_s)
+        last = self._runtime.call(consumer.last_message_id(), doing, timeout_s)
         return last.ledger_id(), last.entry_id()
 
     def _has_more(self, timeout_s: float) -> bool:
-        link = self._link
-        assert link is not None
+        consumer = self._consumer
+        assert consumer is not None
         doing = f"end of {self._wanted.topic}"
-        return self._runtime.call(link.has_message_available(), doing, timeout_s)
+        return self._runtime.call(consumer.has_message_available(), doing, timeout_s)
 
-    def _looks_back(self, passed: SkippedEntry) -> bool:
+    def _handle_skipped(self, skipped: SkippedEntry) -> bool:
         """Handle an entry without a message; True if the range is read again from further back."""
-        ledger, entry, why, _ = passed
+        ledger, entry, reason, _ = skipped
         place, start = (ledger, entry), self._wanted.start
-        if self._first is None:
-            self._first = place
-        if self._cutter.done or Position(*place).order <= start.order:
+        if self._first_received is None:
+            self._first_received = place
+        if self._filter.done or Position(*place).order <= start.order:
             return False
         if place > self._wanted.end.place:
-            self._cutter.passed(ledger, entry)
+            self._filter.passed(ledger, entry)
             return False
-        if why is SkipReason.TORN and self._goes_back(place):
+        if reason is SkipReason.TORN and self._rereads_for_chunks(place):
             return True
-        if why is SkipReason.SEALED:
-            self._not_decrypted(passed)
-        elif why in (SkipReason.BROKEN, SkipReason.TORN):
-            self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
-        self._cutter.passed(ledger, entry)
+        if reason is SkipReason.SEALED:
+            self._report_undecryptable(skipped)
+        elif reason in (SkipReason.BROKEN, SkipReason.TORN):
+            self._report_loss(f"{ledger}:{entry} of {self._wanted.topic} is {reason.value}")
+        self._filter.passed(ledger, entry)
         return False
 
-    def _goes_back(self, place: tuple[int, int]) -> bool:
+    def _rereads_for_chunks(self, place: tuple[int, int]) -> bool:
         """Read again from further back, for a message with first chunks before the range.
 
         The lookback grows eightfold each time, then covers the whole topic. Return False if that
         has been tried: the chunks are gone.
         """
-        last = self._cutter.last
+        last = self._filter.last
         if not self._reading.chunk_lookback or last == EARLIEST:
             return False
         if self._lookback > last.entry + 1:
@@ -575,31 +591,31 @@ class RangeFetch:
         self._open()
         return True
 
-    def _refuses(self, delivery: Delivery) -> bool:
+    def _rejects_encrypted(self, delivery: Delivery) -> bool:
         """Return True if the message is still encrypted and the options do not accept that."""
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.CONSUME:
             return False
         context = delivery.messages[0].encryption_context()
         return context is not None and context.is_decryption_failed()
 
-    def _not_decrypted(self, passed: SkippedEntry) -> None:
-        place = (passed.ledger, passed.entry)
+    def _report_undecryptable(self, skipped: SkippedEntry) -> None:
+        place = (skipped.ledger, skipped.entry)
         if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
-            if place > self._cutter.last.place:  # after a reconnect the broker sends it again
-                self._sealed += 1
+            if place > self._filter.last.place:  # after a reconnect the broker sends it again
+                self._skipped_undecryptable += 1
             return
-        given = self._reading.keys is not None
-        why = passed.error or (
-            "none of the given keys fits, see the client's log" if given else "there is no key"
+        has_keys = self._reading.keys is not None
+        reason = skipped.error or (
+            "none of the given keys fits, see the client's log" if has_keys else "there is no key"
         )
         raise CryptoError(
-            f"{passed.ledger}:{passed.entry} of {self._wanted.topic} is encrypted, and cannot be "
-            f"decrypted here: {why}. Set pulsar.reader.cryptoPrivateKeyPath (or cryptoKeyReader) "
-            "to the private key; or pulsar.reader.cryptoFailureAction=DISCARD to leave such "
-            "messages out, CONSUME to read their bytes as they are"
+            f"{skipped.ledger}:{skipped.entry} of {self._wanted.topic} is encrypted, and cannot be "
+            f"decrypted here: {reason}. Set pulsar.reader.cryptoPrivateKeyPath (or "
+            "cryptoKeyReader) to the private key; or pulsar.reader.cryptoFailureAction=DISCARD to "
+            "leave such messages out, CONSUME to read their bytes as they are"
         )
 
-    def _lost(self, text: str, cause: Exception | None = None) -> None:
+    def _report_loss(self, text: str, cause: Exception | None = None) -> None:
         if self._fail_on_loss:
             raise DataLossError(
                 f"{text}. Set failOnDataLoss=false to go on without what cannot be read"

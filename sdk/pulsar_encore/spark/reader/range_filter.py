@@ -47,18 +47,18 @@ class RangeFilter:
         if place == last.place:
             if last.batch_index < 0:
                 return None
-            first = _behind(delivery.indexes, last.batch_index)
-        ends = self._whole or _ends_entry(delivery)
+            first = _count_up_to(delivery.indexes, last.batch_index)
+        is_complete = self._whole or _ends_entry(delivery)
         if place >= self._end_place:
             self.done = True
             if place > self._end_place:
                 return None
             if self._end.batch_index >= 0:
-                stop = _behind(delivery.indexes, self._end.batch_index)
-                self.done = ends or delivery.indexes[-1] >= self._end.batch_index
+                stop = _count_up_to(delivery.indexes, self._end.batch_index)
+                self.done = is_complete or delivery.indexes[-1] >= self._end.batch_index
             else:
-                self.done = ends
-        if ends and stop == len(delivery.messages):
+                self.done = is_complete
+        if is_complete and stop == len(delivery.messages):
             self.last = Position(*place)
         elif stop > first:
             self.last = Position(*place, delivery.indexes[stop - 1])
@@ -73,7 +73,7 @@ class RangeFilter:
             self.done = True
 
 
-def _behind(indexes: Sequence[int], batch_index: int) -> int:
+def _count_up_to(indexes: Sequence[int], batch_index: int) -> int:
     """Return how many of the indexes are at or before this one."""
     return sum(1 for each in indexes if each <= batch_index)
 

@@ -48,7 +48,7 @@ def read_range(
         fail_on_loss=options.fail_on_data_loss,
         reads_values=rows.has_values,
     )
-    with closing(iter(fetch)) as piles:  # close also when Spark stops reading early
-        for cuts in piles:
+    with closing(iter(fetch)) as cut_lists:  # close also when Spark stops reading early
+        for cuts in cut_lists:
             yield from rows.add(cuts)
     yield from rows.rest()
