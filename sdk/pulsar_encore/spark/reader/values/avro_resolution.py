@@ -1,19 +1,19 @@
-"""Resolution of Avro schemas: values that were written with one schema, as another one reads them.
+"""Resolution of Avro schemas: values of one schema become values of another.
 
-Owns `resolved`. fastavro decodes with the writer's schema alone, and the functions made here turn
-its objects into objects that Arrow takes for the reader's schema. Avro's rules decide where they
-give an answer. Where they only give an error, a value is still read if a sensible one exists:
-brokers accept such evolutions (FORWARD compatibility), and one field must not hide the others.
+fastavro decodes with the writer's schema alone. The functions made here turn its objects into
+objects that Arrow takes for the reader's schema. Avro's rules decide wherever they give a result.
+Where they only give an error, a value is still read if a sensible one exists: brokers accept such
+evolutions (FORWARD compatibility), and one field must not hide the others.
 
-- A field that the writer lacks is null if it may be null in the reader's schema.
-- A null that the writer wrote is null, also where the reader's schema allows none.
-- A symbol that the reader's enum lacks is the text that was written, if the enum has no default.
-- Numbers are narrowed if they fit, and fractions are integers if they are whole.
-- Records are matched by their place and not by their names.
-- Times and decimals keep the unit and the scale that the writer's schema says.
+- A field that the writer lacks is null if the reader's schema allows null.
+- A null that the writer wrote stays null, even if the reader's schema forbids it.
+- A symbol that the reader's enum lacks is kept as text, if the enum has no default.
+- Numbers are narrowed if they fit, and whole fractions become integers.
+- Records match without regard to their names.
+- Times and decimals keep the unit and scale of the writer's schema.
 
-A value without a sensible counterpart fails its own row. Examples are a field that the writer
-lacks, that has no default and may not be null, and a type that does not become the reader's.
+Any other value fails its own row, for example a missing field without a default that may not be
+null.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 from .avro_types import MISSING, AvroNode, FieldRule, shape_of
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""From fastavro's object, never None, to one that Arrow takes."""
+"""Converts fastavro's object, never None, to an object that Arrow takes."""
 
 _MILLIS: Final = "-millis"
 _MS: Final = 1000  # us
@@ -65,15 +65,10 @@ _RANKS: Final = {
 
 
 def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
-    """Return the function that converts decoded values from one schema to another.
+    """Return a function that converts a decoded value, or None, to the reader's schema.
 
-    Args:
-        writer: The schema that the values were written and decoded with.
-        reader: The schema of the result. A record may lack fields that nobody asks for.
-
-    Returns:
-        A function of a value, which may be None. It raises ValueError for a value that the reader's
-        schema has no place for.
+    It raises ValueError for a value that does not fit. A reader's record may lack fields that are
+    not read.
     """
     convert = _convert(writer, reader, "")
     if convert is None:
@@ -82,7 +77,7 @@ def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
 
 
 def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
-    """The function for values that are not null; None where nothing changes."""
+    """Return the function for values that are not null; None if nothing changes."""
     if writer.kind == "null":
         return None
     if writer.kind == "union":
@@ -114,9 +109,9 @@ def _named(node: AvroNode) -> str:
 
 
 def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
-    """Return how well a type becomes another one: 0 is best, None means that it does not.
+    """Return how well a type converts to another: 0 is best, None is impossible.
 
-    A union's member of the lowest rank is chosen. Avro chooses the first one that is possible,
+    Of a union, the member with the lowest rank is chosen. Avro chooses the first possible member,
     which could be text for bytes, or a fraction for an integer.
     """
     before, after = writer.kind, reader.kind
@@ -127,11 +122,8 @@ def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
     return _RANKS.get((before, after))
 
 
-# Unions
-
-
 def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
-    """Members are told apart by Python's types, which `read_avro` has checked."""
+    """Convert by the Python type of a value; `read_avro` checks that the members' types differ."""
     members = {shape_of(each): _convert(each, reader, path) for each in writer.parts}
 
     def convert(value: Any) -> Any:
@@ -154,9 +146,6 @@ def _to_member(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     if inner is None:
         return lambda value: {name: value}
     return lambda value: {name: inner(value)}
-
-
-# Records, arrays and maps
 
 
 def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
@@ -201,9 +190,6 @@ def _map(inner: Convert | None) -> Convert:
     ]
 
 
-# Leaves
-
-
 def _leaf(writer: AvroNode, reader: AvroNode) -> Convert | None:
     if reader.logical == "decimal":
         return decimal_of(writer.scale if writer.logical == "decimal" else reader.scale)
@@ -231,7 +217,7 @@ def _integer(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def _unit(writer: str, reader: str) -> int:
-    """Return the factor of a number; times are in us."""
+    """Return the factor that converts a time to us; 1 for other numbers."""
     if "timestamp" not in reader:
         return 1
     if writer == "date":
@@ -241,7 +227,7 @@ def _unit(writer: str, reader: str) -> int:
 
 
 def _whole(value: float) -> int:
-    if not value.is_integer():  # also of infinity and NaN
+    if not value.is_integer():  # covers infinity and NaN
         raise ValueError(f"{value!r} is no integer")
     return int(value)
 
@@ -260,7 +246,7 @@ def _symbol(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def decimal_of(scale: int) -> Convert:
-    """Return a function from unscaled bytes, big-endian and signed, to a decimal."""
+    """Return a function that converts big-endian signed bytes, unscaled, to a decimal."""
 
     def convert(value: Any) -> Any:
         unscaled = int.from_bytes(value, "big", signed=True)
@@ -269,15 +255,8 @@ def decimal_of(scale: int) -> Convert:
     return convert
 
 
-# Defaults
-
-
 def _absent(node: AvroNode, rule: FieldRule) -> Any:
-    """Return the value of a field that the writer did not know, as Arrow takes it.
-
-    Raises:
-        ValueError: It has no default, or one that is not of its type, and may not be null.
-    """
+    """Return the default of a field that the writer lacks, or null; ValueError if neither fits."""
     if rule.default is not MISSING:
         try:
             return _default(node, rule.default, nullable=rule.nullable)
@@ -289,11 +268,7 @@ def _absent(node: AvroNode, rule: FieldRule) -> Any:
 
 
 def _default(node: AvroNode, given: Any, *, nullable: bool) -> Any:
-    """Convert a default from JSON to an object that Arrow takes.
-
-    Raises:
-        ValueError, TypeError: It is not of the type.
-    """
+    """Convert a default from JSON for Arrow; ValueError or TypeError if it is not of the type."""
     if given is None:
         if not nullable and node.kind != "null":
             raise ValueError("null")

@@ -1,7 +1,6 @@
-"""The fields of `valueSchema`, in Spark's words or its JSON.
+"""A parser for `valueSchema` in Spark's DDL or JSON.
 
-Owns `read_ddl`. PySpark's own reading of DDL asks the JVM, which the processes that plan a read do
-not have.
+PySpark's own DDL parser needs the JVM, which the processes that plan a read do not have.
 """
 
 from __future__ import annotations
@@ -64,13 +63,11 @@ _MOST_DIGITS: Final = 38
 
 
 def read_ddl(text: str) -> StructType:
-    """The fields that a text names, all of which may be null.
+    """Return the fields of a schema text; all may be null.
 
     Args:
-        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or JSON of a `StructType`.
-
-    Raises:
-        ConfigurationError: It is neither, or names a type that no value is read as.
+        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or the JSON of a
+            `StructType`.
     """
     if text.lstrip().startswith("{"):
         return _of_json(text)
@@ -86,7 +83,7 @@ def read_ddl(text: str) -> StructType:
 def _of_json(text: str) -> StructType:
     try:
         read = StructType.fromJson(json.loads(text))
-    except Exception as error:  # PySpark raises what it comes across
+    except Exception as error:  # PySpark raises errors of any class
         raise ConfigurationError(f"valueSchema is no JSON of a StructType: {error!r}") from error
     found = _nullable(read)
     assert isinstance(found, StructType)
@@ -94,7 +91,7 @@ def _of_json(text: str) -> StructType:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """The type, with all in it that may be null; of those that values are read as."""
+    """Return the type with everything nullable, if values can be read as that type."""
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
     if isinstance(kind, ArrayType):
@@ -107,8 +104,6 @@ def _nullable(kind: DataType) -> DataType:
 
 
 class _Reader:
-    """Reads a text of DDL from its beginning to its end."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
@@ -134,7 +129,7 @@ class _Reader:
         return self._tokens[self._at - 1]
 
     def looks_at(self, *words: str) -> bool:
-        """Whether these come next, in any case."""
+        """Return True if these words come next, in any case."""
         ahead = self._tokens[self._at : self._at + len(words)]
         return [each.lower() for each in ahead] == list(words)
 
@@ -148,12 +143,10 @@ class _Reader:
             raise self._wrong(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
 
     def end(self) -> None:
-        """Nothing is left."""
         if self._at < len(self._tokens):
             raise self._wrong(f"{self._tokens[self._at]!r} is too much")
 
     def fields(self) -> StructType:
-        """Names and types."""
         found: dict[str, StructField] = {}
         while True:
             name = self._name()
@@ -161,7 +154,7 @@ class _Reader:
                 raise self._wrong(f"{name} is there twice")
             self._skip(":")
             found[name] = StructField(name, self._type())
-            self._skip("not", "null")  # as in all of Spark's sources, whatever is read may be null
+            self._skip("not", "null")  # as in all sources of Spark, everything may be null
             if self._skip("comment"):
                 self._next()
             if not self._skip(","):
@@ -176,7 +169,6 @@ class _Reader:
         return token
 
     def struct(self) -> StructType:
-        """With its word, and what it is of."""
         self._expect("struct")
         self._expect("<")
         if self._skip(">"):

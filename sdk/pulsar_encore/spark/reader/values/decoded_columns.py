@@ -1,8 +1,7 @@
-"""Decoded values as columns, and what becomes of those that cannot be decoded.
+"""Decoded values as columns, and the handling of malformed values by the option `mode`.
 
-Owns `DecodedValues` and `PairValues`. What is malformed ends the query, is left out, or is null
-with its bytes in ``_corrupt_record``, as the option `mode` says (`FAILFAST`, `DROPMALFORMED`,
-`PERMISSIVE`). A message without a value is not malformed: it is null.
+A malformed value ends the query (`FAILFAST`), drops its row (`DROPMALFORMED`), or is null with its
+bytes in ``_corrupt_record`` (`PERMISSIVE`). A message without a value is not malformed: it is null.
 """
 
 from __future__ import annotations
@@ -27,12 +26,7 @@ _LENGTH: Final = Struct(">i")
 
 
 class _Noted:
-    """What messages tell beside their values, until these are decoded.
-
-    Args:
-        topic: Full name, for errors.
-        mode: As `ValuePlan` has it.
-    """
+    """Schema versions and ids of the messages with values that are not decoded yet."""
 
     def __init__(self, topic: str, mode: str) -> None:
         self._topic = topic
@@ -41,23 +35,18 @@ class _Noted:
         self._ids: list[tuple[int, Ids]] = []
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """The messages of an entry have one version."""
+        """Add the messages of a block. All messages of an entry have the same schema version."""
         for first, count in zip(block.firsts, block.counts, strict=True):
             self.versions += repeat(first.int_schema_version(), count)
         if self._mode == "FAILFAST":
             self._ids.append((block.count, ids))
 
     def clear(self) -> None:
-        """The values were decoded."""
         self.versions = []
         self._ids = []
 
     def kept(self, malformed: Malformed, count: int) -> list[bool] | None:
-        """Which rows stay; None for all.
-
-        Raises:
-            MalformedValueError: The mode is FAILFAST, and one is malformed.
-        """
+        """Return which rows stay (None: all), or raise MalformedValueError if FAILFAST."""
         if not malformed or self._mode == "PERMISSIVE":
             return None
         if self._mode == "FAILFAST":
@@ -77,7 +66,7 @@ class _Noted:
 
 
 def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
-    """The bytes of what is malformed."""
+    """The bytes of malformed values, and null for all others."""
     if not malformed:
         return pa.nulls(len(data), pa.binary())
     return pa.array(
@@ -86,13 +75,7 @@ def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
 
 
 class DecodedValues:
-    """Values that are one thing: a record, whose fields are columns, or the column ``value``.
-
-    Args:
-        part: Decodes them.
-        topic: Full name, for errors.
-        mode: As `ValuePlan` has it.
-    """
+    """Values that become the columns of a record's fields, or the column ``value``."""
 
     def __init__(self, part: PartDecoder, topic: str, mode: str) -> None:
         self._part = part
@@ -119,10 +102,10 @@ class PairValues:
     """Pairs of a key and a value, in two columns.
 
     Args:
-        key, value: Decode the halves.
-        separated: The key is the message's partition key; else both are in the payload.
+        key, value: Decoders of the halves.
+        separated: The key is the message's partition key; else the payload holds both.
         topic: Full name, for errors.
-        mode: As `ValuePlan` has it.
+        mode: The mode of the `ValuePlan`.
     """
 
     def __init__(
@@ -155,7 +138,7 @@ class PairValues:
         value, wrong_values = self._value.decode(values, versions)
         malformed |= wrong_values
         malformed |= {at: f"a pair whose key is {why}" for at, why in wrong_keys.items()}
-        if malformed:  # nothing of a pair with a half that is wrong
+        if malformed:  # if one half is malformed, the other is null too
             whole = pa.array([at not in malformed for at in range(len(data))])
             key, value = (_only(whole, each) for each in (key, value))
         kept = self._noted.kept(malformed, len(data))
@@ -172,7 +155,7 @@ def _only(whole: pa.Array, array: pa.Array) -> pa.Array:
 def _halves(
     data: Sequence[bytes | None], malformed: Malformed
 ) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Keys and values of payloads that have both, each behind its length; -1 of none."""
+    """Split payloads into keys and values, each behind its length; -1 stands for null."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     for at, each in enumerate(data):

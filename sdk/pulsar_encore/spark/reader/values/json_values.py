@@ -1,12 +1,12 @@
-"""Values in JSON: parsed in blocks by Arrow, and one by one where a block cannot be.
+"""Values in JSON: parsed in blocks by Arrow, or one by one if a block cannot be parsed.
 
-Owns `JsonPart`. What one by one yields is the rule; Arrow parses what it takes for the same and
-refuses all else, so what becomes of a value does not hang on its neighbours.
+A value must yield the same result whatever its neighbours are. Parsing one by one defines the
+result; Arrow is only used for types that it parses in the same way.
 
-How a block is kept together: each value begins with ``{`` and ends with ``}``, and they are joined
-by newlines, which strings cannot hold. So in a block that parses each value is one document or
-more, and as many documents as values are one each. Of a block that does not parse, smaller ones
-are tried.
+In a block, each value begins with ``{`` and ends with ``}``, and newlines separate the values,
+which JSON strings cannot contain. Each value of a block that parses is therefore at least one
+document. If there are as many documents as values, each value is exactly one. If a block does not
+parse, smaller blocks are tried.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .value_decoder import Malformed, arrow, gathered
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SPACE: Final = b" \t\r\n"
-_FEW: Final = 512  # of so many values, those that are wrong are looked for one by one
+_FEW: Final = 512  # blocks up to this size are parsed one by one to find malformed values
 _BITS: Final[dict[type[DataType], int]] = {
     ByteType: 8,
     ShortType: 16,
@@ -60,15 +60,7 @@ _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 class JsonPart:
-    """Decodes JSON.
-
-    Args:
-        kind: What it becomes.
-        node: The Avro schema that `kind` was made of, where the registry has one.
-
-    Attributes:
-        type: The same as `kind`.
-    """
+    """Decodes JSON to a Spark type; `node` is its Avro schema, if the registry has one."""
 
     def __init__(self, kind: DataType, node: AvroNode | None = None) -> None:
         self.type: DataType = kind
@@ -98,7 +90,7 @@ class JsonPart:
         return array.take(pa.array(taken, pa.int64())), moved
 
     def _arrays(self, data: list[bytes], first: int, malformed: Malformed) -> list[pa.Array]:
-        """Values as arrays; `first` is the place of the first in the whole."""
+        """Return values as arrays; `first` is the index of the first value in the whole list."""
         block = self._block(data)
         if block is not None:
             return [block]
@@ -110,17 +102,17 @@ class JsonPart:
         return found
 
     def _block(self, data: list[bytes]) -> pa.Array | None:
-        """All at once, or nothing where one is not as it should be."""
+        """Parse all values at once; None if that is not possible."""
         if self._wire is None:
             return None
         if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
             data = [each.strip(_SPACE) for each in data]
-            # Arrow crashes, without an error, where the first document is null.
+            # Arrow crashes without an error if the first document is null.
             if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
                 return None
         block = b"\n".join(data)
         try:
-            block.decode()  # Arrow does not look at it
+            block.decode()  # Arrow does not check the encoding
             table = pj.read_json(
                 pa.BufferReader(block),
                 pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
@@ -169,8 +161,8 @@ def _part(node: AvroNode | None, at: int) -> AvroNode | None:
     return None if node is None else node.parts[at]
 
 
-# What Arrow parses, and what it casts that to before it casts it to what Spark takes. None for what
-# it cannot parse, or parses otherwise.
+# The type that Arrow parses, and the type that it is cast to before the type for Spark. None for
+# types that Arrow cannot parse or parses differently.
 
 
 def _wire(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
@@ -207,7 +199,7 @@ def _wire(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataTy
 
 
 def _converter(kind: DataType, node: AvroNode | None) -> Convert:
-    """What checks an object of Python's JSON, and makes it one that Arrow takes."""
+    """Return a function that checks an object of Python's JSON and converts it for Arrow."""
     if isinstance(kind, StructType):
         if node is not None and node.kind == "union":
             return _member(kind, node)
@@ -244,7 +236,7 @@ def _struct(fields: list[tuple[str, Convert]]) -> Convert:
 
 
 def _member(kind: StructType, node: AvroNode) -> Convert:
-    """The first member of a union that takes it."""
+    """Use the first member of a union that accepts the value."""
     inner = [
         (field.name, _converter(field.dataType, part))
         for field, part in zip(kind, node.parts, strict=True)
@@ -304,7 +296,7 @@ def _decimal(kind: DecimalType) -> Convert:
             raise _mismatch(value, kind.simpleString())
         found = Decimal(value)
         _, digits, exponent = found.as_tuple()
-        if not isinstance(exponent, int):  # NaN and the like
+        if not isinstance(exponent, int):  # NaN and infinity
             raise _mismatch(value, kind.simpleString())
         too_fine = max(0, -kind.scale - exponent)
         if any(digits[-too_fine:] if too_fine else ()) or (found and len(digits) + exponent > most):
@@ -327,12 +319,12 @@ def _truth(value: Any) -> Any:
 
 
 def _bytes(value: Any) -> Any:
-    """Base64, as Java's clients and Spark write bytes."""
+    """Decode base64, the form of bytes in JSON of Java's clients and Spark."""
     return base64.b64decode(_text(value), validate=True)
 
 
 def _date(value: Any) -> Any:
-    """Days since the epoch, of such a number or of ISO 8601."""
+    """Return days since the epoch, from such a number or an ISO 8601 date."""
     if type(value) is int:
         return _days(value)
     return date.fromisoformat(_text(value)).toordinal() - _FIRST_DAY
@@ -342,10 +334,10 @@ _days: Final = _integer(32)
 
 
 def _timestamp(node: AvroNode | None, *, zoned: bool) -> Convert:
-    """Us since the epoch, of ISO 8601 or a number.
+    """Return us since the epoch, from ISO 8601 text or a number.
 
-    A number is in the unit that the schema says, or in seconds, as for Spark. Without a zone it is
-    UTC.
+    A number is in the unit of the schema; without a schema it is in seconds, as in Spark. Text
+    without a zone is in UTC.
     """
     if node is None:
         unit = _S

@@ -1,7 +1,4 @@
-"""Values that are one number, text or time, as Pulsar's clients write them: big-endian.
-
-Owns `PrimitivePart` and the table of what there is. Types are those of the JVM connector.
-"""
+"""Primitive values, big-endian as in all clients. Types are as in the JVM connector."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ _DAY_US: Final = 86_400_000_000
 
 
 class FixedType(NamedTuple):
-    """Numbers of one length.
+    """A primitive type with a fixed length.
 
     Attributes:
-        type: What it becomes.
-        form: As `struct` has it.
-        made: What is made of the numbers of one value; None where it is its number.
+        type: The Spark type.
+        form: The format for `struct`.
+        made: Converts the numbers of one value; None if the value is the number.
     """
 
     type: DataType
@@ -46,7 +43,7 @@ class FixedType(NamedTuple):
     made: Callable[..., Any] | None = None
 
 
-#: By the registry's name.
+#: By the name in the schema registry.
 FIXED: Final[Mapping[str, FixedType]] = {
     "bool": FixedType(BooleanType(), "B", bool),
     "int8": FixedType(ByteType(), "b"),
@@ -60,7 +57,7 @@ FIXED: Final[Mapping[str, FixedType]] = {
     "timestamp": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
     "instant": FixedType(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
     "localdate": FixedType(DateType(), "q"),
-    "localtime": FixedType(LongType(), "q"),  # ns of the day: Spark 4.0 has no type for it
+    "localtime": FixedType(LongType(), "q"),  # ns of the day, because Spark 4.0 has no type for it
     "localdatetime": FixedType(
         TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
     ),
@@ -68,11 +65,7 @@ FIXED: Final[Mapping[str, FixedType]] = {
 
 
 class FixedPart:
-    """Decodes numbers.
-
-    Args:
-        kind: Of `FIXED`.
-    """
+    """Decodes the fixed-length type `kind` of `FIXED`."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -104,8 +97,6 @@ class FixedPart:
 
 
 class StringPart:
-    """Decodes text in UTF-8."""
-
     type: DataType = StringType()
 
     def decode(
@@ -128,8 +119,6 @@ class StringPart:
 
 
 class BytesPart:
-    """The bytes as they are."""
-
     type: DataType = BinaryType()
 
     def decode(
