@@ -114,12 +114,12 @@ def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
     Of a union, the member with the lowest rank is chosen. Avro chooses the first possible member,
     which could be text for bytes, or a fraction for an integer.
     """
-    before, after = writer.kind, reader.kind
-    if reader.logical == "decimal" and before not in _BINARY:
+    source_kind, target_kind = writer.kind, reader.kind
+    if reader.logical == "decimal" and source_kind not in _BINARY:
         return None
-    if before == after:
+    if source_kind == target_kind:
         return 0 if writer.logical == reader.logical else 1
-    return _RANKS.get((before, after))
+    return _RANKS.get((source_kind, target_kind))
 
 
 def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
@@ -149,17 +149,17 @@ def _to_member(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
 
 
 def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
-    places = dict(zip(writer.names, writer.parts, strict=True))
-    moved: list[tuple[str, str, Convert | None]] = []
-    added: dict[str, Any] = {}
+    types_by_name = dict(zip(writer.names, writer.parts, strict=True))
+    mapped: list[tuple[str, str, Convert | None]] = []
+    defaults: dict[str, Any] = {}
     for name, part, rule in zip(reader.names, reader.parts, reader.rules, strict=True):
         where = f"{path}.{name}" if path else name
-        source = next((each for each in (name, *rule.aliases) if each in places), None)
+        source = next((each for each in (name, *rule.aliases) if each in types_by_name), None)
         if source is not None:
-            moved.append((name, source, _convert(places[source], part, where)))
+            mapped.append((name, source, _convert(types_by_name[source], part, where)))
             continue
         try:
-            added[name] = _absent(part, rule)
+            defaults[name] = _absent(part, rule)
         except ValueError:
             return _fails(
                 f"{where} is not in the schema it was written with, has no default and may not be "
@@ -167,11 +167,11 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
             )
 
     def convert(value: Any) -> Any:
-        made = dict(added)
-        for name, source, inner in moved:
+        record = dict(defaults)
+        for name, source, inner in mapped:
             found = value[source]
-            made[name] = found if found is None or inner is None else inner(found)
-        return made
+            record[name] = found if found is None or inner is None else inner(found)
+        return record
 
     return convert
 
@@ -222,8 +222,8 @@ def _unit(writer: str, reader: str) -> int:
         return 1
     if writer == "date":
         return _DAY
-    told = writer if "timestamp" in writer else reader
-    return _MS if told.endswith(_MILLIS) else 1
+    logical = writer if "timestamp" in writer else reader
+    return _MS if logical.endswith(_MILLIS) else 1
 
 
 def _whole(value: float) -> int:
@@ -239,10 +239,14 @@ def _single(value: float) -> float:
 
 
 def _symbol(writer: AvroNode, reader: AvroNode) -> Convert | None:
-    known, instead = frozenset(reader.symbols), reader.otherwise
-    if reader.kind != "enum" or instead is None or (writer.symbols and known >= {*writer.symbols}):
+    known, default_symbol = frozenset(reader.symbols), reader.otherwise
+    if (
+        reader.kind != "enum"
+        or default_symbol is None
+        or (writer.symbols and known >= {*writer.symbols})
+    ):
         return None
-    return lambda value: value if value in known else instead
+    return lambda value: value if value in known else default_symbol
 
 
 def decimal_of(scale: int) -> Convert:

@@ -68,7 +68,7 @@ _SHAPES: Final[Mapping[str, type]] = {
     "map": dict,
     "record": dict,
 }
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 
 
 MISSING: Final = object()
@@ -128,60 +128,62 @@ def read_avro(text: str, of: str) -> tuple[Any, AvroNode]:
     """
     try:
         schema = json.loads(text)
-        return schema, _Reading().node(schema, "", ())
-    except _Unfit as error:
+        return schema, _SchemaParser().node(schema, "", ())
+    except _UnsupportedType as error:
         raise ConfigurationError(f"{of}: {error}; valueFormat=raw gives its bytes") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{of} is no Avro schema in JSON: {error!r}") from error
 
 
-class _Unfit(Exception):
+class _UnsupportedType(Exception):
     """Spark has no type for the schema."""
 
 
-class _Reading:
+class _SchemaParser:
     """Reads one schema and remembers the named types in it."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroNode | None] = {}  # None while its definition is being read
 
-    def node(self, schema: Any, space: str, path: tuple[str, ...]) -> AvroNode:
+    def node(self, schema: Any, namespace: str, path: tuple[str, ...]) -> AvroNode:
         if isinstance(schema, list):
-            return self._union(schema, space, path)
+            return self._union(schema, namespace, path)
         if isinstance(schema, str):
-            return self._word(schema, space, path)
+            return self._reference(schema, namespace, path)
         kind = schema["type"]
         if isinstance(kind, dict | list):
-            return self.node(kind, space, path)
+            return self.node(kind, namespace, path)
         if kind in _NAMED:
-            return self._definition(schema, space, path)
+            return self._definition(schema, namespace, path)
         if kind == "array":
-            return AvroNode("array", parts=(self.node(schema["items"], space, (*path, "[]")),))
+            return AvroNode("array", parts=(self.node(schema["items"], namespace, (*path, "[]")),))
         if kind == "map":
-            return AvroNode("map", parts=(self.node(schema["values"], space, (*path, "{}")),))
+            return AvroNode("map", parts=(self.node(schema["values"], namespace, (*path, "{}")),))
         if kind in _PLAIN:
             return _leaf(kind, schema)
-        return self._word(kind, space, path)
+        return self._reference(kind, namespace, path)
 
-    def _word(self, word: str, space: str, path: tuple[str, ...]) -> AvroNode:
+    def _reference(self, word: str, namespace: str, path: tuple[str, ...]) -> AvroNode:
         if word in _PLAIN and word not in _NAMED:
             return AvroNode(word)
-        names = (word,) if "." in word or not space else (f"{space}.{word}", word)
+        names = (word,) if "." in word or not namespace else (f"{namespace}.{word}", word)
         for name in names:
             if name in self._named:
                 found = self._named[name]
                 if found is None:
-                    raise _Unfit(f"{'.'.join(path)} is a {word} in a {word}, and Spark has no such")
+                    raise _UnsupportedType(
+                        f"{'.'.join(path)} is a {word} in a {word}, and Spark has no such"
+                    )
                 return found
         raise ValueError(f"there is no type {word!r}")
 
-    def _definition(self, schema: Any, space: str, path: tuple[str, ...]) -> AvroNode:
+    def _definition(self, schema: Any, namespace: str, path: tuple[str, ...]) -> AvroNode:
         name = schema["name"]
         if "." in name:
-            space = name.rpartition(".")[0]
+            namespace = name.rpartition(".")[0]
         else:
-            space = schema.get("namespace", space)
-            name = f"{space}.{name}" if space else name
+            namespace = schema.get("namespace", namespace)
+            name = f"{namespace}.{name}" if namespace else name
         self._named[name] = None
         kind = schema["type"]
         if kind in ("enum", "fixed"):
@@ -192,15 +194,15 @@ class _Reading:
                 "record",
                 names=tuple(each["name"] for each in fields),
                 parts=tuple(
-                    self.node(each["type"], space, (*path, each["name"])) for each in fields
+                    self.node(each["type"], namespace, (*path, each["name"])) for each in fields
                 ),
                 rules=tuple(map(_rule, fields)),
             )
         self._named[name] = node
         return node
 
-    def _union(self, members: list[Any], space: str, path: tuple[str, ...]) -> AvroNode:
-        nodes = [self.node(each, space, path) for each in members]
+    def _union(self, members: list[Any], namespace: str, path: tuple[str, ...]) -> AvroNode:
+        nodes = [self.node(each, namespace, path) for each in members]
         nodes = [each for each in nodes if each.kind != "null"]
         if not nodes:
             return AvroNode("null")
@@ -210,7 +212,7 @@ class _Reading:
         if len(nodes) == 2 and kinds in _WIDER:
             return AvroNode(_WIDER[kinds])
         if len({shape_of(each) for each in nodes}) < len(nodes):
-            raise _Unfit(
+            raise _UnsupportedType(
                 f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, and which "
                 "cannot be told when it is read"
             )
@@ -241,8 +243,8 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
         digits, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if not 0 <= scale <= digits or digits < 1:
             return AvroNode(kind)  # the Avro specification says to ignore an invalid logical type
-        if digits > _MOST_DIGITS:
-            raise _Unfit(f"a decimal of {digits} digits has more than Spark's 38")
+        if digits > _MAX_DIGITS:
+            raise _UnsupportedType(f"a decimal of {digits} digits has more than Spark's 38")
         return AvroNode(kind, logical, digits=digits, scale=scale)
     if (kind == "long" and logical in _TIMES) or (kind == "int" and logical == "date"):
         return AvroNode(kind, logical)

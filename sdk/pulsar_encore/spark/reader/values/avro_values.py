@@ -50,7 +50,7 @@ class AvroPart:
         self._definition = definition
         self._writer_text = writer_text
         self._parsed = _parsed(schema, of)
-        self._whole = node
+        self._full_node = node
         if node.kind == "record" and only is not None:
             node = node.narrowed(set(only))
         self._node = node
@@ -69,16 +69,16 @@ class AvroPart:
         current: int | None = None
         writer: Any = None
         convert: Convert | None = None
-        broken = ""
+        error_text = ""
         for at, (each, version) in enumerate(zip(data, versions, strict=True)):
             if each is None:
                 add(None)
                 continue
             if version != current:
                 current = version
-                writer, convert, broken = self._writer(version)
-            if broken:
-                malformed[at] = broken
+                writer, convert, error_text = self._writer(version)
+            if error_text:
+                malformed[at] = error_text
                 add(None)
                 continue
             buffer = BytesIO(each)
@@ -97,19 +97,19 @@ class AvroPart:
         found = self._writers.get(version)
         if found is None:
             try:
-                found = (*self._found(version), "")
+                found = (*self._resolve(version), "")
             except ValueError as error:
                 found = (None, None, str(error))
             self._writers[version] = found  # a failure too, until the task ends
         return found
 
-    def _found(self, version: int) -> tuple[Any, Convert | None]:
+    def _resolve(self, version: int) -> tuple[Any, Convert | None]:
         text = self._definition if version < 0 else self._writer_text(version)
         if text == self._definition:
             return self._parsed, self._convert
         try:
             schema, node = read_avro(text, "the writer's schema")
-            convert = self._convert if node == self._whole else resolved(node, self._node)
+            convert = self._convert if node == self._full_node else resolved(node, self._node)
             return _parsed(schema, "the writer's schema"), convert
         except ConfigurationError as error:
             raise ValueError(str(error)) from error

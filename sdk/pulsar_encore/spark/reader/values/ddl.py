@@ -59,7 +59,7 @@ _SIMPLE: Final[Mapping[str, DataType]] = {
 }
 _DECIMAL: Final = ("decimal", "dec", "numeric")
 _KNOWN: Final = (*_SIMPLE, *_DECIMAL, "array", "map", "struct")
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 
 
 def read_ddl(text: str) -> StructType:
@@ -71,9 +71,9 @@ def read_ddl(text: str) -> StructType:
     """
     if text.lstrip().startswith("{"):
         return _of_json(text)
-    reader = _Reader(text)
+    reader = _Parser(text)
     try:
-        found = reader.struct() if reader.looks_at("struct", "<") else reader.fields()
+        found = reader.struct() if reader.is_next("struct", "<") else reader.fields()
     except RecursionError:
         raise ConfigurationError("valueSchema has types in types, too many to be read") from None
     reader.end()
@@ -103,7 +103,7 @@ def _nullable(kind: DataType) -> DataType:
     raise ConfigurationError(f"valueSchema: no value is read as {kind.simpleString()}")
 
 
-class _Reader:
+class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
@@ -111,47 +111,47 @@ class _Reader:
         while at < end:
             found = _TOKEN.match(text, at)
             if found is None:
-                raise self._wrong(f"{text[at:].strip()[:20]!r} is no part of one")
+                raise self._error(f"{text[at:].strip()[:20]!r} is no part of one")
             self._tokens.append(found[1])
             at = found.end()
         self._at = 0
 
-    def _wrong(self, why: str) -> ConfigurationError:
+    def _error(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
             f"valueSchema must be fields in Spark's DDL, such as 'id BIGINT, name STRING', got "
-            f"{self._text!r}: {why}"
+            f"{self._text!r}: {reason}"
         )
 
     def _next(self) -> str:
         if self._at >= len(self._tokens):
-            raise self._wrong("it ends too early")
+            raise self._error("it ends too early")
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def looks_at(self, *words: str) -> bool:
+    def is_next(self, *words: str) -> bool:
         """Return True if these words come next, in any case."""
         ahead = self._tokens[self._at : self._at + len(words)]
         return [each.lower() for each in ahead] == list(words)
 
     def _skip(self, *words: str) -> bool:
-        found = self.looks_at(*words)
+        found = self.is_next(*words)
         self._at += len(words) * found
         return found
 
     def _expect(self, word: str) -> None:
         if not self._skip(word):
-            raise self._wrong(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
+            raise self._error(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise self._wrong(f"{self._tokens[self._at]!r} is too much")
+            raise self._error(f"{self._tokens[self._at]!r} is too much")
 
     def fields(self) -> StructType:
         found: dict[str, StructField] = {}
         while True:
             name = self._name()
             if name in found:
-                raise self._wrong(f"{name} is there twice")
+                raise self._error(f"{name} is there twice")
             self._skip(":")
             found[name] = StructField(name, self._type())
             self._skip("not", "null")  # as in all sources of Spark, everything may be null
@@ -165,7 +165,7 @@ class _Reader:
         if token[0] == "`":
             return token[1:-1].replace("``", "`")
         if not token[0].isalnum() and token[0] != "_":
-            raise self._wrong(f"{token!r} is no name")
+            raise self._error(f"{token!r} is no name")
         return token
 
     def struct(self) -> StructType:
@@ -178,7 +178,7 @@ class _Reader:
         return found
 
     def _type(self) -> DataType:
-        if self.looks_at("struct"):
+        if self.is_next("struct"):
             return self.struct()
         word = self._next()
         kind = word.lower()
@@ -190,7 +190,7 @@ class _Reader:
         if kind == "map":
             self._expect("<")
             if not self._skip("string"):
-                raise self._wrong("keys of a map are STRING")
+                raise self._error("keys of a map are STRING")
             self._expect(",")
             values = self._type()
             self._expect(">")
@@ -198,7 +198,7 @@ class _Reader:
         if kind in _DECIMAL:
             return self._decimal()
         if kind not in _SIMPLE:
-            raise self._wrong(
+            raise self._error(
                 f"no value is read as {word!r}{nearest(kind, _KNOWN)}; there are "
                 + ", ".join(_KNOWN)
             )
@@ -211,12 +211,12 @@ class _Reader:
             if self._skip(","):
                 scale = self._number()
             self._expect(")")
-        if not (1 <= digits <= _MOST_DIGITS and scale <= digits):
-            raise self._wrong(f"DECIMAL({digits},{scale}) must have 1 to 38 digits")
+        if not (1 <= digits <= _MAX_DIGITS and scale <= digits):
+            raise self._error(f"DECIMAL({digits},{scale}) must have 1 to 38 digits")
         return DecimalType(digits, scale)
 
     def _number(self) -> int:
         token = self._next()
         if not token.isdecimal():
-            raise self._wrong(f"{token!r} is no number of digits")
+            raise self._error(f"{token!r} is no number of digits")
         return int(token)

@@ -25,7 +25,7 @@ KEY: Final = "key"
 _LENGTH: Final = Struct(">i")
 
 
-class _Noted:
+class _MessageNotes:
     """Schema versions and ids of the messages with values that are not decoded yet."""
 
     def __init__(self, topic: str, mode: str) -> None:
@@ -79,23 +79,23 @@ class DecodedValues:
 
     def __init__(self, part: PartDecoder, topic: str, mode: str) -> None:
         self._part = part
-        self._noted = _Noted(topic, mode)
+        self._notes = _MessageNotes(topic, mode)
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        self._noted.note(block, ids)
+        self._notes.note(block, ids)
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         data = payloads.to_list()
-        array, malformed = self._part.decode(data, self._noted.versions)
-        kept = self._noted.kept(malformed, len(data))
-        self._noted.clear()
-        made = {CORRUPT: corrupt(data, malformed)}
+        array, malformed = self._part.decode(data, self._notes.versions)
+        kept = self._notes.kept(malformed, len(data))
+        self._notes.clear()
+        arrays = {CORRUPT: corrupt(data, malformed)}
         kind = self._part.type
         if isinstance(kind, StructType):
-            made |= dict(zip(kind.names, array.flatten(), strict=True))
+            arrays |= dict(zip(kind.names, array.flatten(), strict=True))
         else:
-            made[VALUE] = array
-        return made, kept
+            arrays[VALUE] = array
+        return arrays, kept
 
 
 class PairValues:
@@ -114,11 +114,11 @@ class PairValues:
         self._key = key
         self._value = value
         self._separated = separated
-        self._noted = _Noted(topic, mode)
+        self._notes = _MessageNotes(topic, mode)
         self._keys: list[bytes | None] = []
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        self._noted.note(block, ids)
+        self._notes.note(block, ids)
         if self._separated:
             self._keys += (
                 [each.partition_key_bytes() for each in block.messages]
@@ -133,23 +133,23 @@ class PairValues:
             keys, values = self._keys, data
         else:
             keys, values = _halves(data, malformed)
-        versions = self._noted.versions
+        versions = self._notes.versions
         key, wrong_keys = self._key.decode(keys, versions)
         value, wrong_values = self._value.decode(values, versions)
         malformed |= wrong_values
-        malformed |= {at: f"a pair whose key is {why}" for at, why in wrong_keys.items()}
+        malformed |= {at: f"a pair whose key is {reason}" for at, reason in wrong_keys.items()}
         if malformed:  # if one half is malformed, the other is null too
             whole = pa.array([at not in malformed for at in range(len(data))])
             key, value = (_only(whole, each) for each in (key, value))
-        kept = self._noted.kept(malformed, len(data))
-        self._noted.clear()
+        kept = self._notes.kept(malformed, len(data))
+        self._notes.clear()
         self._keys = []
         return {KEY: key, VALUE: value, CORRUPT: corrupt(data, malformed)}, kept
 
 
 def _only(whole: pa.Array, array: pa.Array) -> pa.Array:
-    places = [at if here else None for at, here in enumerate(whole.to_pylist())]
-    return array.take(pa.array(places, pa.int64()))
+    indexes = [at if here else None for at, here in enumerate(whole.to_pylist())]
+    return array.take(pa.array(indexes, pa.int64()))
 
 
 def _halves(
@@ -162,8 +162,8 @@ def _halves(
         key = value = None
         if each is not None:
             try:
-                key, then = _half(each, 0)
-                value, end = _half(each, then)
+                key, value_start = _half(each, 0)
+                value, end = _half(each, value_start)
                 if end != len(each):
                     raise ValueError("bytes are left over")
             except ValueError as error:

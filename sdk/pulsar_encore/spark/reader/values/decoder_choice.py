@@ -23,8 +23,8 @@ from .value_plan import RAW, ValueForm, ValuePlan
 WriterTexts = tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]
 """See `schema_registry.writer_texts`."""
 
-_OF_USER: Final = "valueSchema"
-_OF_REGISTRY: Final = "the topic's schema"
+_USER_SCHEMA: Final = "valueSchema"
+_REGISTRY_SCHEMA: Final = "the topic's schema"
 
 
 def plan_of(shape: Shape) -> ValuePlan:
@@ -35,7 +35,7 @@ def plan_of(shape: Shape) -> ValuePlan:
         fields = json.dumps(read_ddl(shape.value_schema or "").jsonValue())
         return ValuePlan(value=ValueForm(kind="json", fields=fields), mode=shape.mode)
     if shape.value_format == "avro":
-        read_avro(shape.value_schema or "", _OF_USER)
+        read_avro(shape.value_schema or "", _USER_SCHEMA)
         form = ValueForm(kind="avro", definition=shape.value_schema or "")
         return ValuePlan(value=form, mode=shape.mode)
     return ValuePlan(mode=shape.mode)
@@ -104,11 +104,11 @@ def _all_nullable(kind: DataType) -> bool:
 
 def _type(form: ValueForm) -> DataType:
     if form.definition:
-        return spark_type(read_avro(form.definition, _OF_REGISTRY)[1])
-    return _part(form, None, _nothing).type
+        return spark_type(read_avro(form.definition, _REGISTRY_SCHEMA)[1])
+    return _part(form, None, _no_schema).type
 
 
-def _nothing(version: int) -> str:
+def _no_schema(version: int) -> str:
     raise ValueError(f"schema version {version} is not known")
 
 
@@ -116,7 +116,7 @@ def _part(
     form: ValueForm, only: Sequence[str] | None, writer_text: Callable[[int], str]
 ) -> PartDecoder:
     if form.kind == "avro":
-        return AvroPart(form.definition, only, writer_text, _OF_REGISTRY)
+        return AvroPart(form.definition, only, writer_text, _REGISTRY_SCHEMA)
     if form.kind == "json":
         return _json_part(form, only)
     if form.kind in FIXED:
@@ -127,16 +127,16 @@ def _part(
 def _json_part(form: ValueForm, only: Sequence[str] | None) -> PartDecoder:
     node = None
     if form.definition:
-        node = read_avro(form.definition, _OF_REGISTRY)[1]
+        node = read_avro(form.definition, _REGISTRY_SCHEMA)[1]
         kind = spark_type(node)
     else:
         kind = StructType.fromJson(json.loads(form.fields))
     if only is None or not isinstance(kind, StructType):
         return JsonPart(kind, node)
-    places = [at for at, each in enumerate(kind) if each.name in only]
+    indexes = [at for at, each in enumerate(kind) if each.name in only]
     if node is not None and node.kind == "record":
         node = node.narrowed(set(only))
-    return JsonPart(StructType([kind[at] for at in places]), node)
+    return JsonPart(StructType([kind[at] for at in indexes]), node)
 
 
 def values_of(
@@ -146,7 +146,7 @@ def values_of(
     wanted = [each.name for each in value_fields(plan) if each.name in schema.names]
     if not wanted or (plan.value == RAW and plan.key is None):
         return RawValues()
-    whole, of_key, of_value = writers or (_nothing, _nothing, _nothing)
+    whole, of_key, of_value = writers or (_no_schema, _no_schema, _no_schema)
     if plan.key is not None:
         return PairValues(
             _part(plan.key, None, of_key),

@@ -71,14 +71,14 @@ class FixedPart:
         self._kind = kind
         fixed = FIXED[kind]
         self.type: DataType = fixed.type
-        self._form, self._made = fixed.form, fixed.made
+        self._form, self._convert_numbers = fixed.form, fixed.made
         self._arrow = arrow(self.type)
-        self._one = Struct(">" + self._form)
+        self._struct = Struct(">" + self._form)
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
     ) -> tuple[pa.Array, Malformed]:
-        size, made = self._one.size, self._made
+        size, made = self._struct.size, self._convert_numbers
         malformed: Malformed = {}
         if made is None and all(each is not None and len(each) == size for each in data):
             found = unpack(f">{len(data)}{self._form}", b"".join(each or b"" for each in data))
@@ -91,7 +91,7 @@ class FixedPart:
                 malformed[at] = f"{len(each)} bytes are no {self._kind}, which has {size}"
                 rows.append(None)
             else:
-                numbers = self._one.unpack(each)
+                numbers = self._struct.unpack(each)
                 rows.append(numbers[0] if made is None else made(*numbers))
         return gathered(rows, self._arrow, malformed), malformed
 

@@ -20,7 +20,7 @@ from .primitives import FIXED
 from .value_plan import RAW, ValueForm, ValuePlan
 
 _LENGTH: Final = Struct(">i")
-_FETCH_S: Final = 60.0
+_FETCH_TIMEOUT_S: Final = 60.0
 # A few types have another name in a pair.
 _NAMES: Final = {"boolean": "bool", "none": "bytes"}
 _RECORDS: Final = ("avro", "json")
@@ -113,7 +113,7 @@ async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
                 return ValuePlan(mode=options.shape.mode)
             raise ConfigurationError(
                 f"valueFormat=schema: {first} and {topic} have different schemas "
-                f"({_named(schema)} and {_named(other)}): read them one by one, or set "
+                f"({_kind_name(schema)} and {_kind_name(other)}): read them one by one, or set "
                 "allowDifferentTopicSchemas=true for raw values"
             )
     return _plan(schema, first, options.shape.mode)
@@ -124,7 +124,7 @@ async def _latest(transport: Transport, topic: str) -> Registered | None:
     return None if known is None else registered(known)
 
 
-def _named(schema: Registered | None) -> str:
+def _kind_name(schema: Registered | None) -> str:
     return "none" if schema is None else schema.kind.upper()
 
 
@@ -192,11 +192,11 @@ def _text(schema: Registered, version: int) -> str:
 
 def fetched(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
     """Return a version of a topic's schema; None if the broker does not have it."""
-    here = runtime()
-    transport = transport_of(here.client(connection))
+    process_runtime = runtime()
+    transport = transport_of(process_runtime.client(connection))
     try:
-        known = here.call(
-            transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_S
+        known = process_runtime.call(
+            transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_TIMEOUT_S
         )
     except TopicNotFound:
         return None

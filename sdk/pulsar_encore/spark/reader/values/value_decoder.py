@@ -71,17 +71,17 @@ def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.
     """Return an array of Python objects; misfits become null and are added to `malformed`."""
     try:
         return pa.array(rows, kind)
-    except _MISFITS:
+    except _CONVERSION_ERRORS:
         pass
     fitting = list(rows)
     for at, row in enumerate(rows):
         try:
             pa.array([row], kind)
-        except _MISFITS as error:
+        except _CONVERSION_ERRORS as error:
             malformed[at] = f"it does not fit {kind}: {error}"
             fitting[at] = None
     return pa.array(fitting, kind)
 
 
 # Arrow's errors are subclasses of the first two.
-_MISFITS = (ValueError, TypeError, ArithmeticError)
+_CONVERSION_ERRORS = (ValueError, TypeError, ArithmeticError)
