@@ -1,8 +1,7 @@
-"""What PySpark calls to write: the two writers, of a batch and of a stream.
+"""The writers of batches and streams that PySpark calls, and the work of a task.
 
-Owns `batch_writer` and `stream_writer`, which check everything when the query is planned, and the
-life of a task: read, publish, and say what was stored. A task that fails leaves nothing that could
-still be sent, and its next attempt sends all of its rows again.
+All options and columns are checked when the query is planned. A failed task leaves nothing that
+could still be sent, and its next attempt sends all of its rows again.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ _ABORT_S: Final = 15.0
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """What a task stored.
+    """The rows that a task stored.
 
     Attributes:
-        rows: So many.
+        rows: Number of rows.
         size: Bytes of their payloads.
-        topics: Rows by full name of their topic.
+        topics: Rows by full name of the topic.
     """
 
     rows: int = 0
@@ -60,15 +59,10 @@ class SinkCommit(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of ``df.write.format("pulsar")``.
-
-    Args:
-        options: As Spark has them.
-        schema: Of the rows.
-        overwrite: What ``mode("overwrite")`` asks for.
+    """Return the writer of ``df.write.format("pulsar")``.
 
     Raises:
-        ConfigurationError: It cannot be done, or an option or a column is wrong.
+        ConfigurationError: if an option or a column is wrong, or for ``mode("overwrite")``.
     """
     if overwrite:
         raise ConfigurationError(
@@ -81,15 +75,10 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of ``df.writeStream.format("pulsar")``.
-
-    Args:
-        options: As Spark has them.
-        schema: Of the rows.
-        overwrite: What ``outputMode("complete")`` asks for.
+    """Return the writer of ``df.writeStream.format("pulsar")``.
 
     Raises:
-        ConfigurationError: It cannot be done, or an option or a column is wrong.
+        ConfigurationError: if an option or a column is wrong, or for ``outputMode("complete")``.
     """
     if overwrite:
         raise ConfigurationError(
@@ -100,17 +89,11 @@ def stream_writer(
 
 
 def check_reachable(given: Mapping[str, str]) -> None:
-    """Ask the brokers for the topic of a batch that is about to be written, if one is named.
+    """Look up the topic of a batch that is about to be written, if the options name one.
 
-    A URL or a login that is wrong is an error in the driver then, once. In a task it would be one
-    for each attempt, each after the whole operation timeout. A stream does not ask: its batches
-    wait for brokers that restart.
-
-    Args:
-        given: Options as Spark has them.
-
-    Raises:
-        TransportError: The brokers could not be asked, or refuse it.
+    A wrong URL or login then fails once, in the driver. In the tasks it would fail in each attempt,
+    each after the whole operation timeout. A stream does not check: its batches wait for brokers
+    that restart.
     """
     options = sink_options(given, streaming=False)
     if options.topic is None:
@@ -122,7 +105,7 @@ def check_reachable(given: Mapping[str, str]) -> None:
             transport.topic_partitions(full_name(options.topic), create=False), "look for the topic"
         )
     except TopicNotFound:
-        pass  # brokers may make it when it is written to
+        pass  # the broker may create the topic on the first write
 
 
 def _checked(
@@ -139,8 +122,6 @@ def _checked(
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    """Writes a batch."""
-
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
@@ -157,8 +138,6 @@ class _BatchWriter(DataSourceArrowWriter):
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a micro-batch."""
-
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
@@ -191,18 +170,10 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     numbering: SequenceIds | None = None,
 ) -> SinkCommit:
-    """Publish the rows of a task.
-
-    Args:
-        options, layout: Checked.
-        batches: The rows.
-        numbering: Of rows that brokers are to know again, or None.
-
-    Returns:
-        What was stored: all of them. Of no rows nothing is made and nobody is asked.
+    """Publish the rows of a task; without rows, no connection is opened.
 
     Raises:
-        EncoreError: A row cannot be sent, or could not be stored; the task has to run again.
+        EncoreError: if a row cannot be sent or stored; the task must run again.
     """
     task: _Task | None = None
     try:
@@ -219,8 +190,6 @@ def write_rows(
 
 
 class _Task:
-    """One task, on the thread that Spark gave it."""
-
     def __init__(
         self, options: SinkOptions, layout: ColumnLayout, numbering: SequenceIds | None
     ) -> None:
@@ -271,5 +240,5 @@ class _Task:
             self._held.close()
         try:
             self._runtime.call(self._sender.abort(), "give up rows", _ABORT_S)
-        except EncoreError as error:  # what made it fail is what has to be told
+        except EncoreError as error:  # the error of the task itself must be reported
             log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

@@ -1,8 +1,4 @@
-"""From record batches to what is published: a chunk for each batch, in the order of the rows.
-
-Owns `RowMessages` and its kinds. Pure: times are arguments. What is wrong with a row is a
-`ConfigurationError` that names the column, and the row where it is one row's.
-"""
+"""Conversion of record batches into chunks of messages, in the order of the rows."""
 
 from __future__ import annotations
 
@@ -46,11 +42,11 @@ _Key: TypeAlias = str | bytes
 
 @dataclass(slots=True)
 class RowChunk:
-    """Messages to publish.
+    """Messages to publish, in the order of the rows.
 
     Attributes:
-        messages: In order.
-        destinations: One for all of them, or one for each.
+        messages: The messages.
+        destinations: One for all messages, or one for each.
         size: Bytes of their payloads.
     """
 
@@ -60,32 +56,24 @@ class RowChunk:
 
 
 class RowMessages(Protocol):
-    """Reads record batches."""
+    """Converts record batches into messages."""
 
     def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
-        """The messages of a batch.
+        """Return the messages of a batch, or raise ConfigurationError if a row cannot be sent.
 
         Args:
-            batch: Its columns are the layout's.
-            first: Number of its first row in the task, from 0.
-            times: When that is.
-
-        Raises:
-            ConfigurationError: A row cannot be sent.
+            batch: Has the columns of the layout.
+            first: Index of its first row in the task.
+            times: The time of this attempt.
         """
 
 
 class ProducedRows:
-    """Rows as messages.
-
-    Args:
-        layout: Of the columns.
-        options: Checked; the mode is produce.
-    """
+    """Rows as new messages, for `sinkMode` produce."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions) -> None:
         self._layout = layout
-        # A key of bytes is sent as bytes, unless somebody says that it is text.
+        # A key of bytes is sent as bytes unless `textKeys` says that it is text.
         self._text_keys = bool(options.text_keys)
         self._fields = [each.name for each in layout.values]
         self._encode: Encode | None = None
@@ -115,7 +103,7 @@ class ProducedRows:
                 columns.clusters(first),
                 columns.times(EVENT_TIME, first),
                 columns.due(first, times),
-                # The columns that are missing are repeated for ever.
+                # `repeat` stands for missing columns and is endless.
                 strict=False,
             )
         ]
@@ -143,7 +131,7 @@ class ProducedRows:
                 if self._topic is None:
                     raise ConfigurationError(
                         f"{columns.name(TOPIC)} is null in row {number} of the task, and there is "
-                        "no option topic: nothing says where it goes"
+                        "no option topic: the row has no destination"
                     )
                 known[topic] = self._topic  # type: ignore[index]
             elif topic not in known:
@@ -152,13 +140,7 @@ class ProducedRows:
 
 
 class CopiedRows:
-    """Rows that were read from Pulsar, as letters or replays.
-
-    Args:
-        layout: Of the columns.
-        options: Checked; the mode is not produce.
-        rule: What becomes of a row.
-    """
+    """Rows that were read from Pulsar, as letters or replays, for all other modes."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions, rule: CopyRule) -> None:
         self._layout = layout
@@ -213,7 +195,7 @@ class CopiedRows:
     ) -> tuple[Destination, OutgoingMessage]:
         if topic is None or message_id is None:
             missing = columns.name(TOPIC if topic is None else MESSAGE_ID)
-            raise ConfigurationError(f"{missing} is null: nothing says what it is a copy of")
+            raise ConfigurationError(f"{missing} is null: the original of the row is not known")
         full = self._topics.get(topic)
         if full is None:
             full = self._topics[topic] = _full(topic, columns.name(TOPIC))
@@ -231,7 +213,7 @@ class CopiedRows:
 
 
 class _Columns:
-    """The columns of a batch by what they mean; one that is not there is None for ever."""
+    """The columns of a batch by their meaning; a missing column yields None for ever."""
 
     def __init__(self, batch: pa.RecordBatch, layout: ColumnLayout) -> None:
         self._batch = batch
@@ -257,12 +239,7 @@ class _Columns:
         return repeat(None) if column is None else keys_of(column, self.name(key), text=text)
 
     def partition_keys(self, text: bool | None, first: int) -> Any:
-        """Each key as it was sent: text or bytes.
-
-        Args:
-            text: Whether keys are text of which the row does not say it; None where nobody said.
-            first: Number of the first row.
-        """
+        """Return keys as text or bytes; `text` decides about keys without `__keyIsBytes`."""
         column, kinds = self._of(KEY), self._of(KEY_IS_BYTES)
         if column is None or kinds is None:
             return self.keys(KEY, bool(text))
@@ -278,8 +255,8 @@ class _Columns:
         if is_bytes is None and text is None:
             raise ConfigurationError(
                 f"{self.name(KEY_IS_BYTES)} is null in row {number} of the task, which has a key: "
-                "say by textKeys=true (as of most clients) or textKeys=false (Java's keyBytes) "
-                "which it is"
+                "set textKeys=true (as of most clients) or textKeys=false (Java's keyBytes)"
+                ""
             )
         if is_bytes or (is_bytes is None and not text):
             return key
@@ -309,7 +286,7 @@ class _Columns:
         return found
 
     def times(self, key: str, first: int) -> Any:
-        """In ms since the epoch, which no message can be before."""
+        """In ms since the epoch; negative times are errors."""
         column = self._of(key)
         if column is None:
             return repeat(None)
@@ -318,7 +295,7 @@ class _Columns:
         return found
 
     def due(self, first: int, times: AttemptTimes) -> Any:
-        """When to deliver, in ms since the epoch."""
+        """Return delivery times in ms since the epoch."""
         if self._of(AT) is not None:
             return self.times(AT, first)
         column = self._of(AFTER_MS)

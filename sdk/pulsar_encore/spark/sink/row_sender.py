@@ -1,14 +1,10 @@
-"""Publish the rows of a Spark task in order, with a bounded number in flight.
+"""Publishing the rows of a Spark task in order, with a bounded number in flight.
 
-The receipts of the rows in flight stand in one line, in the order of the rows. When the line is
-full, the sender awaits the oldest of them. This bounds the rows in flight and finds the first row
-that failed. Dead-letter replay and evacuation use `BoundedCopy` instead, which has a task for each
-message because it must ack the original. Here a task for each row would cost 5 us of CPU, and the
-line costs 0.3 us. Numbered rows need the line too: no row may be published after another one whose
-failure is known, and the receipts tell at once which rows failed.
-
-Owns `RowSender`, which belongs to one task and runs on the event loop of the client. Invariant: all
-rows published before `finish` returns are stored.
+The receipts of the rows in flight form a queue in the order of the rows. When it is full, the
+sender awaits the oldest. This bounds the rows in flight and finds the first row that failed. Dead
+letter replay and evacuation use `BoundedCopy` instead, with a task per message, because they must
+ack the original. Here a task per row would cost 5 us of CPU, and the queue costs 0.3 us. Numbered
+rows also need the queue: no row may be published after the failure of an earlier row is known.
 """
 
 from __future__ import annotations
@@ -33,22 +29,17 @@ from .sink_options import SinkOptions
 _Row: TypeAlias = tuple[asyncio.Future[MessageId], TransportProducer, OutgoingMessage]
 """The receipt of a row in flight, its producer, and its message."""
 
-_SLICE: Final = 1000  # published at once; then the sockets have their turn
+_SLICE: Final = 1000  # rows published before the sockets get a pass of the event loop
 _MARK_S: Final = 10.0
-_GRACE_S: Final = 5.0  # over the send timeout, which the producers keep themselves
+_GRACE_S: Final = 5.0  # added to the send timeout, which the producers enforce
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class RowSender:
-    """Publishes the rows of one task.
+    """Publishes the rows of one task, on the client's event loop.
 
-    Args:
-        client: Open; its producers are shared.
-        options: Of the write.
-
-    Attributes:
-        topics: Number of published rows by full name of their topic.
+    All rows published before `finish` returns are stored. `topics` counts published rows by topic.
     """
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
@@ -67,18 +58,15 @@ class RowSender:
         self.topics: Counter[str] = Counter()
 
     def number(self, numbering: SequenceIds) -> None:
-        """Number the rows, so that brokers recognise them in another attempt at the task.
-
-        Called before the first row.
-        """
+        """Number the rows, so that brokers recognize them in another attempt."""
         self._numbering = numbering
 
     async def publish(self, chunk: RowChunk) -> None:
-        """Publish messages; wait until they fit in the limit, and not for their receipts.
+        """Publish messages as soon as the limit allows, without waiting for their receipts.
 
         Raises:
-            TransportError: One of these or of the earlier messages was not stored; call `abort`.
-            ConfigurationError: One of them cannot be sent; call `abort`.
+            TransportError: if this or an earlier message was not stored; call `abort`.
+            ConfigurationError: if a message cannot be sent; call `abort`.
         """
         messages, destinations = chunk.messages, chunk.destinations
         if self._numbering is not None:
@@ -106,11 +94,7 @@ class RowSender:
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
-        """Wait until all rows are stored.
-
-        Raises:
-            TransportError: A row was not stored; call `abort`.
-        """
+        """Wait until all rows are stored, or raise TransportError; then call `abort`."""
         links = list(self._links.values())
         bound_s = self._timeout_s + _GRACE_S
         try:
@@ -128,7 +112,7 @@ class RowSender:
         self._links.clear()
 
     async def abort(self) -> None:
-        """Give up the rows in flight, because the task failed; their errors are not reported."""
+        """Discard the rows in flight of a failed task, and their errors."""
         if self._numbering is not None:
             await self._mark(self._numbering)
         for receipt, _, _ in self._line:
@@ -141,10 +125,10 @@ class RowSender:
             await self._producers.close(links.values())
 
     async def _mark(self, numbering: SequenceIds) -> None:
-        """Tell the next attempt that a row failed although later rows may be stored.
+        """Record for the next attempt that a row failed although later rows may be stored.
 
-        The numbers of the later rows would hide the failed row from the next attempt. A stored row
-        is therefore published again under the number that stands for a failed attempt.
+        The numbers of the later rows would hide the failed row. A stored row is therefore published
+        again under the number that stands for a failed attempt.
         """
         self._failed |= {link for receipt, link, _ in self._line if _has_failed(receipt)}
         if not self._failed:
@@ -162,8 +146,8 @@ class RowSender:
                         await self._mark_one(link, self._last_stored[link], numbering.mark)
         except (EncoreError, TimeoutError) as error:
             log.warning(
-                "a row failed, and that some behind it are stored could not be marked; should it "
-                "be stored in another attempt, it may be dropped as a double: %s",
+                "a row failed, and it could not be recorded that later rows are stored; if another "
+                "attempt sends the row, the broker may drop it as a duplicate: %s",
                 error,
             )
 
@@ -187,21 +171,21 @@ class RowSender:
         return link
 
     async def _room(self, needed: int) -> None:
-        """Wait until this many more rows may be in flight."""
+        """Wait until `needed` more rows may be in flight."""
         line = self._line
         self._reap()
         while line and len(line) + needed > self._most:
             await self._wait(line[min(needed, len(line)) - 1][0])
             self._reap()
         if self._numbering is not None:
-            # No row may be stored after an earlier row failed, because its number would hide the
+            # Nothing is published after a known failure: the number of a later row would hide the
             # failed row from the next attempt. Rows of other topics may fail out of order.
             for row, (receipt, _, _) in enumerate(line, self._handed - len(line)):
                 if receipt.done():
                     self._stored(receipt, row)
 
     def _reap(self) -> None:
-        """Remove finished rows from the head of the line."""
+        """Remove finished rows from the head of the queue."""
         line = self._line
         while line and line[0][0].done():
             row = self._handed - len(line)
@@ -214,7 +198,7 @@ class RowSender:
             self._stored(receipt, row)
 
     def _stored(self, done: asyncio.Future[MessageId], row: int) -> None:
-        """Raise the error of a row that was not stored, with the row's number in the task."""
+        """Raise the error of a row that was not stored, with its index in the task."""
         try:
             done.result()
         except EncoreError as error:
@@ -222,7 +206,7 @@ class RowSender:
             raise
 
     async def _wait(self, one: asyncio.Future[MessageId]) -> None:
-        """Wait for one receipt; the producers fail sends that exceed the send timeout."""
+        """Wait for one receipt. The producers fail sends that exceed the send timeout."""
         done, _ = await asyncio.wait((one,), timeout=self._timeout_s + _GRACE_S)
         if not done:
             raise self._late()

@@ -1,8 +1,8 @@
-"""A record's columns as the bytes of its value: JSON or Avro.
+"""Encoding of a record's columns as JSON or Avro.
 
-Owns `encoder_of`. JSON has every field of a row, null where it is null; bytes are base64 and times
-ISO 8601, as Spark's `to_json` writes them; decimals are refused, as
-readers of JSON would round them. Avro is what `valueSchema` says, without a header.
+JSON has every field of a row, also nulls. Bytes are base64 and times are ISO 8601, as in Spark's
+`to_json`. Decimals are rejected, because readers of JSON would round them. Avro follows
+`valueSchema`, without a header.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ...errors import ConfigurationError
 from .arrays import listed
 
 Encode: TypeAlias = Callable[[Sequence[pa.Array]], list[bytes]]
-"""From the columns of some rows, in the order of the fields, to the values of the rows."""
+"""Encodes the columns of some rows, in the order of the fields, to one value per row."""
 
 _Plain: TypeAlias = Callable[[Any], Any]
 _AS_IT_IS: Final = (
@@ -57,23 +57,15 @@ _AS_IT_IS: Final = (
 def encoder_of(
     value_format: str, fields: Sequence[StructField], value_schema: str | None
 ) -> Encode:
-    """How rows of these fields are encoded.
-
-    Args:
-        value_format: "json" or "avro".
-        fields: Of the record.
-        value_schema: Of Avro, JSON text.
+    """Return the encoder of rows for "json" or "avro".
 
     Raises:
-        ConfigurationError: A column's type cannot be written so, or does not fit the schema.
+        ConfigurationError: if a column's type has no such form, or does not fit the schema.
     """
     if value_format == "json":
         return _json(fields)
     assert value_schema is not None  # checked with the options
     return _avro(fields, value_schema)
-
-
-# JSON
 
 
 def _json(fields: Sequence[StructField]) -> Encode:
@@ -102,7 +94,7 @@ def _converted(column: pa.Array, how: _Plain | None, name: str) -> list[Any]:
 
 
 def _plain_of(kind: DataType, name: str) -> _Plain | None:
-    """What makes a value of JSON of a value of Arrow that is not null; None where it is one."""
+    """Return a converter from Arrow's values to JSON's, for non-null values; None if not needed."""
     if isinstance(kind, _AS_IT_IS):
         return None
     simple = _SIMPLE.get(type(kind))
@@ -157,9 +149,6 @@ _SIMPLE: Final[dict[type[DataType], _Plain]] = {
 }
 
 
-# Avro
-
-
 def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
     try:
         from fastavro import parse_schema, schemaless_writer
@@ -171,7 +160,7 @@ def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
     _check_fields(schema["fields"], fields)
     try:
         parsed = parse_schema(schema)
-    except Exception as error:  # fastavro has a root of its own for each kind
+    except Exception as error:  # fastavro's errors have no common base class
         raise ConfigurationError(f"valueSchema cannot be used: {error}") from error
     names = [each.name for each in fields]
 
