@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_ABORT_S: Final = 15.0
+_ABORT_TIMEOUT_S: Final = 15.0
 
 
 @dataclass
@@ -98,10 +98,10 @@ def check_reachable(given: Mapping[str, str]) -> None:
     options = sink_options(given, streaming=False)
     if options.topic is None:
         return
-    here = runtime()
-    transport = transport_of(here.client(options.connection))
+    process_runtime = runtime()
+    transport = transport_of(process_runtime.client(options.connection))
     try:
-        here.call(
+        process_runtime.call(
             transport.topic_partitions(full_name(options.topic), create=False), "look for the topic"
         )
     except TopicNotFound:
@@ -131,10 +131,10 @@ class _BatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._layout, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell(messages, "stored")
+        _log_outcome(messages, "stored")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell(messages, "failed; tasks that did not had stored")
+        _log_outcome(messages, "failed; tasks that did not had stored")
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
@@ -152,16 +152,18 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, self._layout, iterator, numbering)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell(messages, f"stored micro-batch {batchId}:")
+        _log_outcome(messages, f"stored micro-batch {batchId}:")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
+        _log_outcome(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
 
 
-def _tell(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-    said = [each for each in messages if isinstance(each, SinkCommit)]
-    rows, size = sum(each.rows for each in said), sum(each.size for each in said)
-    log.debug("the pulsar sink %s %d rows of %d bytes in %d tasks", what, rows, size, len(said))
+def _log_outcome(messages: Sequence[WriterCommitMessage | None], outcome: str) -> None:
+    commits = [each for each in messages if isinstance(each, SinkCommit)]
+    rows, size = sum(each.rows for each in commits), sum(each.size for each in commits)
+    log.debug(
+        "the pulsar sink %s %d rows of %d bytes in %d tasks", outcome, rows, size, len(commits)
+    )
 
 
 def write_rows(
@@ -204,17 +206,17 @@ class _Task:
             rule = copy_rule(options, refuse_byte_keys=refuse, rng=Random())
             self._rows = CopiedRows(layout, options, rule)
         self._numbering = numbering
-        self._held: RowSpool | None = None
+        self._spool: RowSpool | None = None
         if numbering is not None:
-            self._held = RowSpool(self._read, copies=options.mode != PRODUCE)
+            self._spool = RowSpool(self._read, copies=options.mode != PRODUCE)
         self._sender = RowSender(client, options)
-        self._said = SinkCommit()
+        self._commit = SinkCommit()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        if self._held is not None:
-            self._held.add(batch)
+        if self._spool is not None:
+            self._spool.add(batch)
         else:
-            self._publish(self._read(batch, self._said.rows))
+            self._publish(self._read(batch, self._commit.rows))
 
     def _read(self, batch: pa.RecordBatch, first: int) -> RowChunk:
         now_ns = time.time_ns()
@@ -223,22 +225,22 @@ class _Task:
 
     def _publish(self, chunk: RowChunk) -> None:
         self._runtime.call(self._sender.publish(chunk), "publish rows")
-        self._said.rows += len(chunk.messages)
-        self._said.size += chunk.size
+        self._commit.rows += len(chunk.messages)
+        self._commit.size += chunk.size
 
     def finish(self) -> SinkCommit:
-        if self._held is not None and self._numbering is not None:
-            self._sender.number(self._numbering._replace(digest=self._held.digest))
-            for chunk in self._held.take():
+        if self._spool is not None and self._numbering is not None:
+            self._sender.number(self._numbering._replace(digest=self._spool.digest))
+            for chunk in self._spool.take():
                 self._publish(chunk)
         self._runtime.call(self._sender.finish(), "store rows")
-        self._said.topics = dict(self._sender.topics)
-        return self._said
+        self._commit.topics = dict(self._sender.topics)
+        return self._commit
 
     def abort(self) -> None:
-        if self._held is not None:
-            self._held.close()
+        if self._spool is not None:
+            self._spool.close()
         try:
-            self._runtime.call(self._sender.abort(), "give up rows", _ABORT_S)
+            self._runtime.call(self._sender.abort(), "give up rows", _ABORT_TIMEOUT_S)
         except EncoreError as error:  # the error of the task itself must be reported
             log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

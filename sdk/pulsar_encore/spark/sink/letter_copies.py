@@ -27,8 +27,8 @@ from .row_original import RowOriginal
 from .sink_options import LetterOptions, ReplaySettings, SinkOptions
 
 _AUTHOR: Final = "spark"  # the consumer name in evidence if no name was given
-_MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception
-_MOST_REASON = 1_000
+_MAX_CLASS, _MAX_STACK = 200, 4_000  # characters, as in the evidence of an exception
+_MAX_REASON = 1_000
 
 
 class AttemptTimes(NamedTuple):
@@ -51,7 +51,7 @@ class FailureReason(NamedTuple):
     error_stack: str | None = None
     reason: str | None = None
 
-    def evidence(self, otherwise: str) -> Evidence | None:
+    def evidence(self, default_reason: str) -> Evidence | None:
         """Return the evidence for a letter; None without a description.
 
         Args:
@@ -59,21 +59,21 @@ class FailureReason(NamedTuple):
         """
         if not any(self):
             return None
-        reason = (self.reason or otherwise)[:_MOST_REASON]
-        kind, stack = (self.error_class or "")[:_MOST_CLASS], (self.error_stack or "")[:_MOST_STACK]
+        reason = (self.reason or default_reason)[:_MAX_REASON]
+        kind, stack = (self.error_class or "")[:_MAX_CLASS], (self.error_stack or "")[:_MAX_STACK]
         found = evidence_of(self.error_message or None, reason)
         if kind:  # failures of two classes differ even if their texts are equal
-            print_of = evidence_of(f"{kind}: {self.error_message or ''}", reason).fingerprint
+            fingerprint = evidence_of(f"{kind}: {self.error_message or ''}", reason).fingerprint
         else:
-            print_of = found.fingerprint
-        return Evidence(reason, kind, found.error_message, stack, print_of)
+            fingerprint = found.fingerprint
+        return Evidence(reason, kind, found.error_message, stack, fingerprint)
 
 
 class CopyRule(Protocol):
     """How a `sinkMode` copies a row."""
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         """Return the copy and its destination; ConfigurationError if this row cannot be copied."""
 
@@ -96,14 +96,14 @@ def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> C
         refuse_byte_keys=refuse_byte_keys,
     )
     if options.mode == DEAD_LETTER:
-        return _Dead(options.letters, author)
-    return _Reconsumed(options.letters, author, rng)
+        return _DeadLetter(options.letters, author)
+    return _Reconsume(options.letters, author, rng)
 
 
 class _Topics:
     def __init__(self, options: LetterOptions) -> None:
         self._options = options
-        self._named = f"-{options.subscription}-RETRY"
+        self._retry_suffix = f"-{options.subscription}-RETRY"
 
     def from_retry_topic(self, topic: str) -> bool:
         """True if a topic is the retry letter topic in the options."""
@@ -114,7 +114,7 @@ class _Topics:
         if self._options.retry_topic is not None:
             return self._options.retry_topic
         base = base_name(topic)
-        if base.endswith(self._named):
+        if base.endswith(self._retry_suffix):
             return base
         return retry_topic_of((topic,), self._options.subscription)
 
@@ -127,7 +127,7 @@ class _Topics:
                 f"rows of the retry-letter topic {base_name(topic)} do not tell their dead-letter "
                 "topic, because the retry topic has a name of its own: set deadLetterTopic"
             )
-        first = base_name(topic).removesuffix(self._named)
+        first = base_name(topic).removesuffix(self._retry_suffix)
         return dead_topic_of((first,), self._options.subscription)
 
     def dead_destination(self, original: RowOriginal) -> Destination:
@@ -135,7 +135,7 @@ class _Topics:
         return Destination(topic, form_of(original), self._options.initial_subscription)
 
 
-class _Reconsumed:
+class _Reconsume:
     """As `Consumer.reconsume_later`: to the retry letter topic or the dead letter topic."""
 
     def __init__(self, options: LetterOptions, author: LetterAuthor, rng: Random) -> None:
@@ -145,14 +145,14 @@ class _Reconsumed:
         self._rng = rng
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         options, author = self._options, self._author
         topic = original.topic_name()
         from_retry = self._topics.from_retry_topic(topic)
         attempt = reconsume_attempt(original, options.subscription, from_retry_topic=from_retry)
         delay_ms = options.delays.ms(attempt, self._rng)
-        evidence = why.evidence("reconsume_later")
+        evidence = failure.evidence("reconsume_later")
         if used_up(attempt, options.max_redeliver_count):
             letter = dead_letter_by_reconsume(
                 original,
@@ -177,14 +177,14 @@ class _Reconsumed:
         return Destination(self._topics.retry(topic), form_of(original)), letter
 
 
-class _Dead:
+class _DeadLetter:
     def __init__(self, options: LetterOptions, author: LetterAuthor) -> None:
         self._subscription = options.subscription
         self._author = author
         self._topics = _Topics(options)
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         from_retry = self._topics.from_retry_topic(original.topic_name())
         letter = dead_letter_by_nack(
@@ -193,7 +193,7 @@ class _Dead:
             attempt=reconsume_attempt(original, self._subscription, from_retry_topic=from_retry),
             reason=DEAD_LETTER,
             wall_now=times.wall_now,
-            evidence=why.evidence(DEAD_LETTER),
+            evidence=failure.evidence(DEAD_LETTER),
             from_retry_topic=from_retry,
         )
         return self._topics.dead_destination(original), letter
@@ -207,7 +207,7 @@ class _Replay:
         self._refuse_byte_keys = refuse_byte_keys
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         settings = self._settings
         # `Letter` reads only methods of the message that a row has too.

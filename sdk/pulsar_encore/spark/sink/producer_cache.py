@@ -32,9 +32,9 @@ from .sink_options import Publishing, SinkOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_MOST_IDLE: Final = 64  # idle producers that are kept; each occupies a producer name on a broker
-_CLOSE_S: Final = 5.0  # longest wait for a broker to confirm the close
-_BUSY: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
+_MAX_IDLE: Final = 64  # idle producers that are kept; each occupies a producer name on a broker
+_CLOSE_TIMEOUT_S: Final = 5.0  # longest wait for a broker to confirm the close
+_BUSY_BACKOFF: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
 
 
 class ProducerKind(NamedTuple):
@@ -55,7 +55,7 @@ def kind_of(options: SinkOptions) -> ProducerKind:
     return ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
 
 
-class _Held:
+class _CachedProducer:
     """A producer, perhaps still being created, and the number of tasks that use it."""
 
     __slots__ = ("making", "users")
@@ -68,68 +68,68 @@ class _Held:
 class ProducerCache:
     def __init__(self, client: Client) -> None:
         self._transport = transport_of(client)
-        self._held: dict[tuple[Destination, ProducerKind], _Held] = {}
+        self._cached: dict[tuple[Destination, ProducerKind], _CachedProducer] = {}
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
     async def take(self, destination: Destination, kind: ProducerKind) -> TransportProducer:
         """Return the producer of a destination, until `give_back` or `drop` is called for it."""
-        held = self._held.pop((destination, kind), None)
-        if held is None:
-            held = _Held(asyncio.ensure_future(self.make(destination, kind, None)))
-        self._held[destination, kind] = held  # keeps the dict in the order of the last use
-        held.users += 1
+        cached = self._cached.pop((destination, kind), None)
+        if cached is None:
+            cached = _CachedProducer(asyncio.ensure_future(self.make(destination, kind, None)))
+        self._cached[destination, kind] = cached  # keeps the dict in the order of the last use
+        cached.users += 1
         try:
-            return await asyncio.shield(held.making)
+            return await asyncio.shield(cached.making)
         except BaseException:
-            held.users -= 1
-            if held.making.done() and self._held.get((destination, kind)) is held:
-                del self._held[destination, kind]
+            cached.users -= 1
+            if cached.making.done() and self._cached.get((destination, kind)) is cached:
+                del self._cached[destination, kind]
             raise
 
     def give_back(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
         """End the use of producers by a task after all its rows are stored."""
         for destination in destinations:
-            held = self._held.get((destination, kind))
-            if held is not None:
-                held.users -= 1
-        idle = [key for key, held in self._held.items() if held.users <= 0]
-        surplus = max(0, len(idle) - _MOST_IDLE)
-        self._close_all(self._held.pop(key) for key in idle[:surplus])
+            cached = self._cached.get((destination, kind))
+            if cached is not None:
+                cached.users -= 1
+        idle = [key for key, cached in self._cached.items() if cached.users <= 0]
+        surplus = max(0, len(idle) - _MAX_IDLE)
+        self._close_all(self._cached.pop(key) for key in idle[:surplus])
 
     async def drop(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
         """Close the producers of a failed task, so that none of its pending messages is sent."""
-        dropped = [self._held.pop((destination, kind), None) for destination in destinations]
-        await _shortly(self._close_all(held for held in dropped if held is not None))
+        dropped = [self._cached.pop((destination, kind), None) for destination in destinations]
+        await _wait_shortly(self._close_all(cached for cached in dropped if cached is not None))
 
-    def _close_all(self, dropped: Iterable[_Held]) -> list[asyncio.Task[None]]:
-        return [self._begin(_close_made(held.making)) for held in dropped]
+    def _close_all(self, dropped: Iterable[_CachedProducer]) -> list[asyncio.Task[None]]:
+        return [self._start(_close_when_created(cached.making)) for cached in dropped]
 
-    def _begin(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(closing)
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
         return task
 
-    async def close(self, links: Iterable[TransportProducer]) -> None:
+    async def close(self, producers: Iterable[TransportProducer]) -> None:
         """Close unshared producers; a close that takes too long continues in the background."""
-        await _shortly([self._begin(_close(link)) for link in links])
+        await _wait_shortly([self._start(_close(producer)) for producer in producers])
 
     async def make_numbered(
         self, destination: Destination, kind: ProducerKind, numbering: SequenceIds
     ) -> TransportProducer:
         """Create a producer for the rows of a task, with a name under which no row is dropped."""
-        link = await self.make(destination, kind, numbering)
-        if numbering.follows(link.last_sequence_id):
-            return link
+        producer = await self.make(destination, kind, numbering)
+        if numbering.follows(producer.last_sequence_id):
+            return producer
         log.warning(
             "%s: an earlier attempt at this task had other rows or a failed row, or the query "
             "restarted from an older checkpoint: rows that were stored then are stored twice now, "
             "also under %s",
             destination.topic,
-            link.producer_name,
+            producer.producer_name,
         )
-        await self.close([link])
+        await self.close([producer])
         return await self.make(destination, kind, numbering.apart())
 
     async def make(
@@ -148,7 +148,7 @@ class ProducerCache:
             try:
                 return await self._transport.create_producer(options)
             except ProducerBusy as error:
-                delay_s = _BUSY.delay_ms(attempt, self._rng) / 1000
+                delay_s = _BUSY_BACKOFF.delay_ms(attempt, self._rng) / 1000
                 attempt += 1
                 if time.monotonic() + delay_s > deadline:
                     raise ProducerBusy(_busy(options, timeout_s, error)) from error
@@ -171,13 +171,15 @@ class ProducerCache:
         if numbering is not None:
             routing = keywords.pop("message_routing_mode", None)
             single = routing is PartitionsRoutingMode.UseSinglePartition
-            parts = await self._transport.topic_partitions(destination.topic)
-            if parts != [destination.topic]:
+            topic_partitions = await self._transport.topic_partitions(destination.topic)
+            if topic_partitions != [destination.topic]:
                 # If a partition is added, rows would move to partitions where another row has a
                 # higher number, and be dropped there. With another count the producer gets another
                 # name: such rows are stored twice instead.
-                keywords["producer_name"] += f"-of-{len(parts)}"
-            keywords["message_router"] = steady_router(single=single, partitions=len(parts))
+                keywords["producer_name"] += f"-of-{len(topic_partitions)}"
+            keywords["message_router"] = steady_router(
+                single=single, partitions=len(topic_partitions)
+            )
             keywords["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
         binary_keys = self._transport.capabilities.binary_keys
         keys, crypto = publishing.keys, None
@@ -220,16 +222,16 @@ def _name(
 
 
 def _busy(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
-    said = (
+    text = (
         f"no producer could be created on {options.topic} for {timeout_s:g} s (sendTimeoutMs); the "
         f"broker answered: {error}"
     )
     name = options.producer_name
     if name is None or f"'{name}'" not in str(error):
-        return said  # the error of a limit on producers, which quotes no name
+        return text  # the error of a limit on producers, which quotes no name
     return (
         f"the producer name {options.producer_name!r} stayed in use: another attempt at the task, "
-        f"or another query of the same producerName, has it; {said}"
+        f"or another query of the same producerName, has it; {text}"
     )
 
 
@@ -257,23 +259,23 @@ def _avro(text: str) -> KnownSchema:
     return KnownSchema(info, key_value=False)
 
 
-async def _shortly(closings: list[asyncio.Task[None]]) -> None:
+async def _wait_shortly(closings: list[asyncio.Task[None]]) -> None:
     if closings:
-        await asyncio.wait(closings, timeout=_CLOSE_S)
+        await asyncio.wait(closings, timeout=_CLOSE_TIMEOUT_S)
 
 
-async def _close_made(making: asyncio.Task[TransportProducer]) -> None:
+async def _close_when_created(making: asyncio.Task[TransportProducer]) -> None:
     making.cancel()  # if it is not created yet, the transport cleans up
     try:
-        link = await making
+        producer = await making
     except (EncoreError, asyncio.CancelledError):
         return
-    await _close(link)
+    await _close(producer)
 
 
-async def _close(link: TransportProducer) -> None:
+async def _close(producer: TransportProducer) -> None:
     try:
-        await link.close()
+        await producer.close()
     except EncoreError:
         return  # closed already
 

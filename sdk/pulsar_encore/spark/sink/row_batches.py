@@ -166,7 +166,7 @@ class CopiedRows:
                 columns.keys(ORDERING_KEY, bool(self._text_keys)),
                 columns.times(EVENT_TIME, first),
                 columns.bytes(SCHEMA_VERSION),
-                columns.why(),
+                columns.failures(),
                 strict=False,
             ),
             first,
@@ -191,7 +191,7 @@ class CopiedRows:
         ordering_key: Any,
         event_ms: int | None,
         schema_version: bytes | None,
-        why: FailureReason,
+        failure: FailureReason,
     ) -> tuple[Destination, OutgoingMessage]:
         if topic is None or message_id is None:
             missing = columns.name(TOPIC if topic is None else MESSAGE_ID)
@@ -209,7 +209,7 @@ class CopiedRows:
             event_ms or 0,
             schema_version,
         )
-        return self._rule.copy(original, why, times)
+        return self._rule.copy(original, failure, times)
 
 
 class _Columns:
@@ -222,25 +222,25 @@ class _Columns:
     def name(self, key: str) -> str:
         return self._layout.metadata[key]
 
-    def _of(self, key: str) -> pa.Array | None:
+    def _column(self, key: str) -> pa.Array | None:
         name = self._layout.name(key)
         return None if name is None else self._batch.column(name)
 
     def topics(self) -> list[str | None] | None:
-        column = self._of(TOPIC)
+        column = self._column(TOPIC)
         return None if column is None else listed(column, self.name(TOPIC))
 
     def bytes(self, key: str) -> Any:
-        column = self._of(key)
+        column = self._column(key)
         return repeat(None) if column is None else column.to_pylist()
 
     def keys(self, key: str, text: bool) -> Any:
-        column = self._of(key)
+        column = self._column(key)
         return repeat(None) if column is None else keys_of(column, self.name(key), text=text)
 
     def partition_keys(self, text: bool | None, first: int) -> Any:
         """Return keys as text or bytes; `text` decides about keys without `__keyIsBytes`."""
-        column, kinds = self._of(KEY), self._of(KEY_IS_BYTES)
+        column, kinds = self._column(KEY), self._column(KEY_IS_BYTES)
         if column is None or kinds is None:
             return self.keys(KEY, bool(text))
         found = zip(listed(column, self.name(KEY)), kinds.to_pylist(), strict=True)
@@ -269,11 +269,11 @@ class _Columns:
             ) from error
 
     def properties(self) -> Any:
-        column = self._of(PROPERTIES)
+        column = self._column(PROPERTIES)
         return repeat(None) if column is None else maps_of(column, self.name(PROPERTIES))
 
     def clusters(self, first: int) -> Any:
-        column = self._of(CLUSTERS)
+        column = self._column(CLUSTERS)
         if column is None:
             return repeat(None)
         found = listed(column, self.name(CLUSTERS))
@@ -287,7 +287,7 @@ class _Columns:
 
     def times(self, key: str, first: int) -> Any:
         """In ms since the epoch; negative times are errors."""
-        column = self._of(key)
+        column = self._column(key)
         if column is None:
             return repeat(None)
         found = millis_of(column)
@@ -296,9 +296,9 @@ class _Columns:
 
     def due(self, first: int, times: AttemptTimes) -> Any:
         """Return delivery times in ms since the epoch."""
-        if self._of(AT) is not None:
+        if self._column(AT) is not None:
             return self.times(AT, first)
-        column = self._of(AFTER_MS)
+        column = self._column(AFTER_MS)
         if column is None:
             return repeat(None)
         found = column.to_pylist()
@@ -313,15 +313,15 @@ class _Columns:
     def _check_positive(self, found: Sequence[int | None], key: str, first: int) -> None:
         for number, each in enumerate(found, first):
             if each is not None and each < 0:
-                what = "is negative" if key == AFTER_MS else "is before 1970"
-                raise ConfigurationError(f"{self.name(key)} {what} in row {number} of the task")
+                problem = "is negative" if key == AFTER_MS else "is before 1970"
+                raise ConfigurationError(f"{self.name(key)} {problem} in row {number} of the task")
 
-    def why(self) -> Any:
-        there = self._layout.evidence
-        if not there:
+    def failures(self) -> Any:
+        present = self._layout.evidence
+        if not present:
             return repeat(FailureReason())
         lists = [
-            texts_of(self._batch.column(each), each) if each in there else repeat(None)
+            texts_of(self._batch.column(each), each) if each in present else repeat(None)
             for each in EVIDENCE
         ]
         return map(FailureReason, *lists)

@@ -21,8 +21,8 @@ from ...letters import ORIGIN_MESSAGE_ID
 from ...values.outgoing_message import OutgoingMessage
 from .row_batches import RowChunk
 
-_IN_MEMORY: Final = 64 * 2**20
-_MESSAGE: Final = 500  # approximate bytes of a message without its payload
+_MAX_IN_MEMORY: Final = 64 * 2**20
+_MESSAGE_OVERHEAD: Final = 500  # approximate bytes of a message without its payload
 
 Read = Callable[[pa.RecordBatch, int], RowChunk]
 """Returns the messages of a batch, given the index of its first row in the task."""
@@ -37,10 +37,10 @@ class RowSpool:
         in_memory: Limit in bytes.
     """
 
-    def __init__(self, read: Read, *, copies: bool, in_memory: int = _IN_MEMORY) -> None:
+    def __init__(self, read: Read, *, copies: bool, in_memory: int = _MAX_IN_MEMORY) -> None:
         self._read = read
         self._copies = copies
-        self._room = in_memory
+        self._free_bytes = in_memory
         self._chunks: list[RowChunk] = []
         self._file: IO[bytes] | None = None
         self._writer: Any = None
@@ -53,8 +53,8 @@ class RowSpool:
         chunk = self._read(batch, self._rows)
         self._digest.update(_bytes_of(chunk, copies=self._copies))
         self._rows += batch.num_rows
-        self._room -= chunk.size + _MESSAGE * len(chunk.messages)
-        if self._file is None and self._room >= 0:
+        self._free_bytes -= chunk.size + _MESSAGE_OVERHEAD * len(chunk.messages)
+        if self._file is None and self._free_bytes >= 0:
             self._chunks.append(chunk)
             return
         try:
@@ -64,7 +64,7 @@ class RowSpool:
                 self._writer = pa.ipc.new_stream(self._file, batch.schema)
             self._writer.write_batch(batch)
         except OSError as error:
-            raise self._no_room(error) from error
+            raise self._storage_error(error) from error
 
     @property
     def digest(self) -> int:
@@ -86,7 +86,7 @@ class RowSpool:
                     yield self._read(batch, rows)
                     rows += batch.num_rows
         except OSError as error:
-            raise self._no_room(error) from error
+            raise self._storage_error(error) from error
         finally:
             self.close()
 
@@ -96,11 +96,11 @@ class RowSpool:
         if file is not None:
             file.close()
 
-    def _no_room(self, error: OSError) -> StoreError:
+    def _storage_error(self, error: OSError) -> StoreError:
         return StoreError(
             "deduplication=task-sequence keeps the rows of a task until all have arrived, those "
-            "over "
-            f"{_IN_MEMORY >> 20} MiB in {tempfile.gettempdir()} (TMPDIR): {error.strerror or error}"
+            f"over {_MAX_IN_MEMORY >> 20} MiB in {tempfile.gettempdir()} (TMPDIR): "
+            f"{error.strerror or error}"
         )
 
 
@@ -117,13 +117,13 @@ def _bytes_of(chunk: RowChunk, *, copies: bool) -> bytes:
 def _parts(message: OutgoingMessage, topic: str, *, copies: bool) -> Iterator[bytes]:
     """Yield the content of a row, each part with its length, so that different rows differ."""
     properties = message.properties or {}
-    said: Any
+    identity: Any
     if copies:
-        said = properties.get(ORIGIN_MESSAGE_ID)
+        identity = properties.get(ORIGIN_MESSAGE_ID)
     else:
         # Without the delivery time: a delay ends at another time in each attempt.
-        said = sorted(properties.items()), message.event_timestamp, message.replication_clusters
-    for part in (topic, message.payload, message.partition_key, message.ordering_key, said):
+        identity = sorted(properties.items()), message.event_timestamp, message.replication_clusters
+    for part in (topic, message.payload, message.partition_key, message.ordering_key, identity):
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
         yield b"b" if isinstance(part, bytes) else b"r"  # None is not b"None"
         yield len(data).to_bytes(5, "big")

@@ -49,7 +49,7 @@ class SequenceIds(NamedTuple):
                 f"deduplication=task-sequence has {_MARK:,} numbers for the rows of a task, and "
                 "this one has more: give the micro-batch more tasks"
             )
-        start = self._head << _ROW_BITS | first
+        start = self._prefix << _ROW_BITS | first
         return range(start, start + count)
 
     def follows(self, highest: int) -> bool:
@@ -60,21 +60,21 @@ class SequenceIds(NamedTuple):
         """
         if highest < 0:
             return True
-        batch = self._head >> _DIGEST_BITS
-        same = highest >> _ROW_BITS == self._head and highest != self.mark
+        batch = self._prefix >> _DIGEST_BITS
+        same = highest >> _ROW_BITS == self._prefix and highest != self.mark
         return highest >> _SHIFT < batch or same
 
     @property
     def mark(self) -> int:
         """An id above all rows: a row failed in an attempt, and later rows may be stored."""
-        return self._head << _ROW_BITS | _MARK
+        return self._prefix << _ROW_BITS | _MARK
 
     def apart(self) -> SequenceIds:
         """Return the same numbering with a new producer name."""
         return self._replace(producer_name=f"{self.producer_name}-{uuid.uuid4().hex[:12]}")
 
     @property
-    def _head(self) -> int:
+    def _prefix(self) -> int:
         batch = self.batch_id & (1 << _BATCH_BITS) - 1
         return batch << _DIGEST_BITS | self.digest & (1 << _DIGEST_BITS) - 1
 
@@ -94,6 +94,6 @@ def numbering_of(task: SinkTask | None, producer_name: str) -> SequenceIds:
             "deduplication=task-sequence needs a streaming query, whose micro-batches are numbered"
         )
     name = f"{producer_name}-{query}-{task.partitionId()}"
-    if turns := int(batch) >> _BATCH_BITS:
-        name += f"-{turns}"
+    if overflow := int(batch) >> _BATCH_BITS:
+        name += f"-{overflow}"
     return SequenceIds(name, int(batch))

@@ -55,7 +55,7 @@ _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     MESSAGE_ID: (_BYTES,),
     SCHEMA_VERSION: (_BYTES,),
 }
-_OF_PRODUCE: Final = (
+_PRODUCE_KEYS: Final = (
     TOPIC,
     KEY,
     KEY_IS_BYTES,
@@ -66,7 +66,7 @@ _OF_PRODUCE: Final = (
     AT,
     CLUSTERS,
 )
-_OF_COPIES: Final = (
+_COPY_KEYS: Final = (
     TOPIC,
     KEY,
     KEY_IS_BYTES,
@@ -76,13 +76,13 @@ _OF_COPIES: Final = (
     MESSAGE_ID,
     SCHEMA_VERSION,
 )
-_NEEDED_BY_COPIES: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
+_REQUIRED_COPY_KEYS: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
 EVIDENCE: Final = ("errorClass", "errorMessage", "errorStack", "reason")
 """Columns that describe a row's failure. They have no prefix, because the job makes them."""
 
 # Columns of the source that describe the position of a message and not its content. They are
 # ignored.
-_LEFT_BEHIND: Final = frozenset(each.key for each in FULL + LETTER)
+_IGNORED_KEYS: Final = frozenset(each.key for each in FULL + LETTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def layout_of(schema: StructType, options: SinkOptions) -> ColumnLayout:
         ConfigurationError: if a column is missing, has the wrong type, or would not be sent.
     """
     prefix, copies = options.prefix, options.mode != PRODUCE
-    known = _OF_COPIES if copies else _OF_PRODUCE
-    own: list[StructField] = []
+    known = _COPY_KEYS if copies else _PRODUCE_KEYS
+    value_fields: list[StructField] = []
     metadata: dict[str, str] = {}
     evidence: list[str] = []
     seen: set[str] = set()
@@ -126,23 +126,23 @@ def layout_of(schema: StructType, options: SinkOptions) -> ColumnLayout:
                 _check(field, (_TEXT,))
                 evidence.append(field.name)
             else:
-                own.append(field)
+                value_fields.append(field)
         elif key in known:
             _check(field, _TYPES[key])
             metadata[key] = field.name
-        elif key not in _LEFT_BEHIND:
+        elif key not in _IGNORED_KEYS:
             raise ConfigurationError(_unknown(field.name, prefix, known, options.mode))
     if AFTER_MS in metadata and AT in metadata:
         raise ConfigurationError(f"give {metadata[AFTER_MS]} or {metadata[AT]}, not both")
     _check_needed(metadata, options)
     if options.value_format == "raw":
-        own = [_raw_value(own, options.mode)]
-    elif not own:
+        value_fields = [_raw_value(value_fields, options.mode)]
+    elif not value_fields:
         raise ConfigurationError(
             f"valueFormat={options.value_format} encodes the columns without the prefix "
             f"{prefix!r}, and there are none"
         )
-    return ColumnLayout(tuple(own), metadata, tuple(evidence))
+    return ColumnLayout(tuple(value_fields), metadata, tuple(evidence))
 
 
 def _unknown(name: str, prefix: str, known: tuple[str, ...], mode: str) -> str:
@@ -177,25 +177,25 @@ def _check_needed(metadata: Mapping[str, str], options: SinkOptions) -> None:
                 f"rows have no destination: set the option topic, or add a column {prefix}{TOPIC}"
             )
         return
-    missing = [prefix + each for each in _NEEDED_BY_COPIES if each not in metadata]
+    missing = [prefix + each for each in _REQUIRED_COPY_KEYS if each not in metadata]
     if missing:
         raise ConfigurationError(
             f"sinkMode={options.mode} copies messages that were read, and needs their columns "
-            f"{', '.join(prefix + each for each in _NEEDED_BY_COPIES)}; missing are "
+            f"{', '.join(prefix + each for each in _REQUIRED_COPY_KEYS)}; missing are "
             f"{', '.join(missing)}"
         )
 
 
-def _raw_value(own: list[StructField], mode: str) -> StructField:
+def _raw_value(value_fields: list[StructField], mode: str) -> StructField:
     """Return the column of raw bytes, which must be the only column of the value."""
-    value = next((each for each in own if each.name == VALUE), None)
+    value = next((each for each in value_fields if each.name == VALUE), None)
     if value is None:
         raise ConfigurationError(
             f"there is no column {VALUE} of type binary or string"
             + ("; to send a record of columns set valueFormat=json" if mode == PRODUCE else "")
         )
     _check(value, (_BYTES, _TEXT))
-    others = [each.name for each in own if each is not value]
+    others = [each.name for each in value_fields if each is not value]
     if others:
         raise ConfigurationError(
             f"the columns {', '.join(others)} would not be sent: drop them"
