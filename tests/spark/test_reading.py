@@ -212,7 +212,9 @@ def test_an_empty_topic_is_no_rows_and_a_missing_one_is_said(broker: BrokerThrea
     with pytest.raises(encore.ConfigurationError, match=r"there is no topic .*/nowhere"):
         read_batch(url, topic="nowhere")
     assert read_batch(url, topic="nowhere", waitingForNonExistedTopic="true") == []
-    with pytest.raises(encore.ConfigurationError, match="which is not among the topics that are read"):
+    with pytest.raises(
+        encore.ConfigurationError, match="which is not among the topics that are read"
+    ):
         read_batch(url, startingOffsets='{"other": "1:2"}')
     with pytest.raises(encore.ConfigurationError, match="is not stored"):
         read_batch(url, topic="non-persistent://public/default/t")

@@ -1,7 +1,7 @@
-"""A picture of what died when: bars of letters by hour, stacked by fingerprint, as a PNG.
+"""A chart of failures over time: bars of letters by hour, stacked by fingerprint, as a PNG.
 
-Owns `chart_png`. Needs matplotlib and no display: the figure is drawn by Agg and belongs to nobody
-else. Texts of letters are strangers' texts: printable ASCII, and no mathematics in them.
+Needs matplotlib and no display: Agg draws a figure that is independent of pyplot. Texts of letters
+are untrusted. They are reduced to printable ASCII and never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from .summary import failure_of
 from .tally import OTHERS, HourGroup
 
 TOP: Final = 7
-"""Fingerprints with a colour of their own."""
+"""Number of fingerprints with a colour of their own."""
 
 _DPI: Final = 100
-_WIDTH, _PLOT, _LINE = 12.0, 5.0, 0.24  # inches: of all, of the plot's height, of a legend's line
+# Inches: total width, height of the plot, height of a line of the legend.
+_WIDTH, _PLOT, _LINE = 12.0, 5.0, 0.24
 _MARGIN: Final = 0.08  # inches
 _HEADROOM: Final = 1.05
 _MOST_BARS: Final = 60
-_FEWEST_BARS: Final = 6  # places for bars, so that one hour is no wall of colour
+_FEWEST_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
 _MOST_TICKS: Final = 12
 _MOST_LABEL: Final = 110
-_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; then doubled
-# Okabe and Ito's colours, which can be told apart by all eyes, and grey.
+_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; doubled beyond 96
+# The colours of Okabe and Ito, which people with colour blindness can tell apart, and grey.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 _GREY: Final = "#999999"
 
@@ -45,15 +46,15 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
 
     Args:
         groups: `TriageReport.groups`.
-        title: Above the bars; how many letters there are is said in any case.
-        top: Fingerprints with a colour and a line of the legend each, 1 to 7; all further ones are
-            one grey part, "others".
+        title: Text above the bars, before the number of letters.
+        top: Number of fingerprints with a colour and a line in the legend, 1 to 7. All others form
+            one grey part.
 
     Returns:
-        A PNG, 1200 pixels wide. Its height grows with the legend, from 500 pixels.
+        A PNG, 1200 pixels wide and at least 500 pixels high; the height grows with the legend.
 
     Raises:
-        ValueError: `top` is none of these.
+        ValueError: if `top` is out of range.
     """
     if not 1 <= top <= len(_COLOURS):
         raise ValueError(f"top must be from 1 to {len(_COLOURS)}, got {top}")
@@ -70,7 +71,7 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     total = sum(each.count for each in listed)
     heading = f"{total:,} dead letters"
     named = _ascii(title, _MOST_LABEL - len(heading) - 2)
-    # No mathematics: a "$" in a name is a dollar.
+    # A "$" in a name is a dollar sign and not mathematics.
     figure.suptitle(
         f"{named}: {heading}" if named else heading, x=0.01, ha="left", parse_math=False
     )
@@ -116,7 +117,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
-    """Fingerprints and their lines in the legend, largest first; the others last, as "(others)"."""
+    """Return fingerprints with their lines in the legend, largest first and "(others)" last."""
     counts: Counter[str] = Counter()
     largest: dict[str, HourGroup] = {}
     for each in groups:
@@ -145,7 +146,7 @@ def _colours(series: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _bins(hours_ms: Sequence[int]) -> tuple[list[int], int]:
-    """When each bar's time begins, ms since the epoch, and its length in hours."""
+    """Return the start of each bar, in ms since the epoch, and the length of a bar in hours."""
     first, last = min(hours_ms), max(hours_ms)
     hours = next((each for each in _HOURS if _many(first, last, each) <= _MOST_BARS), _HOURS[-1])
     while _many(first, last, hours) > _MOST_BARS:
@@ -165,7 +166,7 @@ def _heights(
     starts: Sequence[int],
     hours: int,
 ) -> dict[str, list[int]]:
-    """Letters of each bar, by fingerprint."""
+    """Return the letters of each bar, by fingerprint."""
     heights = {name: [0] * len(starts) for name, _ in series}
     for each in groups:
         assert each.hour_ms is not None
@@ -175,7 +176,7 @@ def _heights(
 
 
 def _ticks(starts: Sequence[int], hours: int) -> list[tuple[int, str]]:
-    """Places and labels below the bars: hours, and the day where it is another."""
+    """Return positions and labels of the x axis: hours, with the day when it changes."""
     every = -(-len(starts) // _MOST_TICKS)
     ticks, day = [], ""
     for at in range(0, len(starts), every):
@@ -197,5 +198,5 @@ def _span(hours: int) -> str:
 
 
 def _ascii(text: str, most: int) -> str:
-    """What every font has."""
+    """Reduce a text to characters that every font has."""
     return printable(text.encode("ascii", "backslashreplace").decode(), most)

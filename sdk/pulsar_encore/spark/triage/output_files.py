@@ -1,8 +1,7 @@
-"""Where a triage leaves what it found, on any file system that Spark knows.
+"""The output of a triage, on any file system that Spark can write.
 
-Owns the layout below the output folder, writing a single file, and whether a path of this machine
-can be written. A batch's folder is written as
-a whole and in place of an earlier try, so a batch that is run again is there once::
+The folder of a batch is written as a whole and replaces that of an earlier attempt, so that a
+repeated batch is stored once::
 
     letters/run=<run>/batch=<n>/route=replay|refused|kept|duplicate/*.parquet
     groups/run=<run>/batch=<n>/*.parquet
@@ -22,19 +21,10 @@ from ...errors import ConfigurationError
 
 
 def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterable[str]) -> None:
-    """Write one batch's rows.
-
-    Args:
-        rows: What is written.
-        out: The output folder, a path or URL of Spark's.
-        kind: "letters" or "groups".
-        run: Of the report.
-        batch: Number in it.
-        by: Columns that become folders.
-    """
+    """Write the rows of one batch; the columns `by` become folders."""
     (
         rows.write.mode("overwrite")
-        # Else a session's "dynamic" would leave folders of an earlier try.
+        # With "dynamic" in the session, folders of an earlier attempt would stay.
         .option("partitionOverwriteMode", "static")
         .partitionBy(*by)
         .parquet(f"{out.rstrip('/')}/{kind}/run={run}/batch={batch}")
@@ -42,24 +32,19 @@ def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterab
 
 
 def check_file(path: str, name: str) -> None:
-    """That a file of this machine can be written; it is as it was.
+    """Check that a local file can be written, without changing it; raise ConfigurationError.
 
-    Args:
-        path: Of a file. One with a scheme is not looked at.
-        name: Of the option.
-
-    Raises:
-        ConfigurationError: It cannot.
+    A path with a scheme is not checked. `name` is the option, for the error.
     """
     if "://" in path:
         return
     try:
-        real = os.path.realpath(path)  # the file that a link is of may be missing
+        real = os.path.realpath(path)  # the target of a link may be missing
         if os.path.isdir(real):
             raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
         if os.path.isfile(real):
             os.close(os.open(real, os.O_WRONLY))
-        elif not os.path.exists(real):  # neither a device nor a pipe
+        elif not os.path.exists(real):  # not a device or pipe
             os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             os.unlink(real)
     except ConfigurationError:
@@ -69,11 +54,7 @@ def check_file(path: str, name: str) -> None:
 
 
 def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
-    """The same of one with a scheme.
-
-    Raises:
-        ConfigurationError: It cannot be written.
-    """
+    """Check the same for a path with a scheme."""
     if "://" not in path:
         return
     with _through_spark(spark, path) as (files, where):
@@ -86,14 +67,9 @@ def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
 
 
 def check_folder(path: str, name: str) -> None:
-    """That a folder of this machine can be written in, or made; nothing is made.
+    """Check that a local folder can be written or created, without creating it.
 
-    Args:
-        path: Of a folder, or a URL with `file:`. Others are not looked at.
-        name: Of the option.
-
-    Raises:
-        ConfigurationError: It cannot.
+    URLs other than `file:` are not checked. Raises ConfigurationError.
     """
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme:
@@ -120,15 +96,9 @@ def _cannot(path: str, name: str, error: Exception) -> ConfigurationError:
 
 
 def write_file(spark: SparkSession, path: str, data: bytes) -> None:
-    """Write a file: with a scheme (`s3a://`, `hdfs://`) through Spark, else at the driver.
+    """Write or replace a file: through Spark if it has a scheme (`s3a://`), else on the driver.
 
-    Args:
-        spark: The session, for its file systems and their credentials.
-        path: A file, in place of one that is there.
-        data: What is in it then.
-
-    Raises:
-        ConfigurationError: It cannot be written.
+    `spark` provides the file systems and their credentials. Raises ConfigurationError.
     """
     try:
         if "://" in path:
@@ -150,8 +120,7 @@ def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
 
 @contextmanager
 def _through_spark(spark: SparkSession, path: str) -> Iterator[tuple[Any, Any]]:
-    """Hadoop's file system and path of a URL: PySpark has no call of its own for a file that is no
-    table."""
+    """Yield Hadoop's file system and path of a URL. PySpark itself cannot write a plain file."""
     jvm: Any = spark.sparkContext._jvm
     context: Any = spark.sparkContext._jsc
     try:

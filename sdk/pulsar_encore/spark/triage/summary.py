@@ -1,7 +1,6 @@
-"""What a triage found, in words and as JSON; texts of letters are escaped.
+"""The report of a triage as text and as JSON, with texts of letters escaped.
 
-Owns both forms. Pure. The table has a line for each failure and topic, its hours added up; the
-JSON has every group.
+The table has a line per failure and topic, over all hours. The JSON has every group.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _HEAD = ("letters", "again", "fingerprint", "real topic", "first", "last", "fail
 
 
 def report_json(report: TriageReport) -> str:
-    """The report as a JSON object, with a group for each hour; all but printable ASCII escaped."""
+    """Return the report as a JSON object in printable ASCII, with one group per hour."""
     return json.dumps(asdict(report), indent=2).replace("\x7f", "\\u007f") + "\n"
 
 
 def report_text(report: TriageReport) -> str:
-    """The report for a terminal, or a build's log."""
+    """Return the report for a terminal or a build's log."""
     lines = [_found(report), *(f"there is no topic {printable(each)}" for each in _missing(report))]
     together = added_up(report.groups)
     if together:
@@ -42,7 +41,7 @@ def report_text(report: TriageReport) -> str:
 
 
 def empty_text(report: TriageReport) -> str:
-    """Say why a triage found no letters; one sentence."""
+    """Return one sentence that says why a triage found no letters."""
     missing = _missing(report)
     if missing:
         return (
@@ -51,7 +50,7 @@ def empty_text(report: TriageReport) -> str:
         )
     if report.missing is None:
         return "there are no letters: check the names of the topics"
-    return "there are no letters: the topics are there, and empty"
+    return "there are no letters: the topics exist and are empty"
 
 
 def _missing(report: TriageReport) -> list[str]:
@@ -59,15 +58,13 @@ def _missing(report: TriageReport) -> list[str]:
 
 
 def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
-    """What a triage that was ended early had done by then, and what to do next; one sentence.
+    """Return one sentence about the state of a triage that was ended early, and the next step.
 
-    Args:
-        report: Its report; None where it had not begun.
-        checkpoint: It has one, and is no dry run.
+    `checkpoint` is false for a dry run. `report` is None if the triage had not begun.
     """
     if not checkpoint and report is not None and report.out is not None:
         where = f"{printable(report.out)} under run={report.run}"
-        return f"what is in {where} is not whole; nothing was sent: run it again for another look"
+        return f"the files in {where} are incomplete; nothing was sent: run it again"
     if not checkpoint:
         return "nothing was sent or stored: it can be run again"
     again = "run it again with the same checkpoint"
@@ -77,15 +74,14 @@ def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
     done = f"{report.letters + report.duplicates:,} letters were stored in {batches}"
     if report.replay_id is not None:
         done += f", {report.replayed:,} of them sent home (replay {printable(report.replay_id)})"
-        again += ", which may send some letters of the one that was cut off a second time"
+        again += ", which may send some letters of the interrupted batch a second time"
     if not report.batches:
         done = "no batch was finished"
     return f"{done}; nothing is lost: {again}"
 
 
 def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
-    """One group for each fingerprint and topic, over all hours (`hour_ms` is None); largest
-    first."""
+    """Sum the groups over all hours by fingerprint and topic, largest first (`hour_ms`: None)."""
     sums: dict[tuple[str, str], HourGroup] = {}
     for group in groups:
         key = (group.fingerprint, group.real_topic)
@@ -96,17 +92,17 @@ def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
 
 
 def failure_of(group: HourGroup, most: int) -> str:
-    """A group's failure on one line, safe to print: `KeyError: 'price'`."""
+    """Return a group's failure on one line, safe to print: `KeyError: 'price'`."""
     parts = [each for each in (group.error_class, group.error_message) if each]
     return printable(": ".join(parts), most)
 
 
 def when(ms: int) -> str:
-    """A time, in UTC to the minute."""
+    """Format a time, in UTC to the minute."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
     except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # nobody's clock, but it is what the topic says
+        return f"{ms} ms"  # an impossible time, shown as the topic has it
 
 
 def _found(report: TriageReport) -> str:
@@ -116,7 +112,7 @@ def _found(report: TriageReport) -> str:
 
 
 def _classes(groups: Iterable[HourGroup]) -> str:
-    """The classes of the failures, as a choice names them."""
+    """List the classes of failures as a selection would name them."""
     found = sorted({each.error_class or "no class" for each in groups})
     rest = f" and {len(found) - _MOST_CLASSES} more" if len(found) > _MOST_CLASSES else ""
     return ", ".join(printable(each, _MOST_TOPIC) for each in found[:_MOST_CLASSES]) + rest
@@ -132,9 +128,9 @@ def _done(report: TriageReport) -> list[str]:
             f"{report.kept:,} not selected"
         )
         if report.dry_run:
-            lines.append("a dry run counts all that lies there, also what earlier runs took")
+            lines.append("a dry run counts all letters on the topics, also those of earlier runs")
         if report.letters and not (report.selected or report.refused):
-            lines.append(f"nothing fits the choice: the letters are of {_classes(report.groups)}")
+            lines.append(f"no letter is selected: the letters are of {_classes(report.groups)}")
         if report.refused:
             lines.append(f"{report.refused:,} cannot be sent:")
             lines += [f"  {count:,}: {why}" for why, count in sorted(report.reasons.items())]
