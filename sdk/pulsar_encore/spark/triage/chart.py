@@ -31,10 +31,10 @@ _DPI: Final = 100
 _WIDTH, _PLOT, _LINE = 12.0, 5.0, 0.24
 _MARGIN: Final = 0.08  # inches
 _HEADROOM: Final = 1.05
-_MOST_BARS: Final = 60
-_FEWEST_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
-_MOST_TICKS: Final = 12
-_MOST_LABEL: Final = 110
+_MAX_BARS: Final = 60
+_MIN_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
+_MAX_TICKS: Final = 12
+_MAX_LABEL: Final = 110
 _HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; doubled beyond 96
 # The colours of Okabe and Ito, which people with colour blindness can tell apart, and grey.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
@@ -70,7 +70,7 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     axes = figure.add_subplot()
     total = sum(each.count for each in listed)
     heading = f"{total:,} dead letters"
-    named = _ascii(title, _MOST_LABEL - len(heading) - 2)
+    named = _ascii(title, _MAX_LABEL - len(heading) - 2)
     # A "$" in a name is a dollar sign and not mathematics.
     figure.suptitle(
         f"{named}: {heading}" if named else heading, x=0.01, ha="left", parse_math=False
@@ -89,7 +89,7 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
         base = [below + height for below, height in zip(base, heights[name], strict=True)]
         handles.append(Patch(color=colour))
         labels.append(label)
-    spare = max(0, _FEWEST_BARS - len(starts)) / 2
+    spare = max(0, _MIN_BARS - len(starts)) / 2
     axes.set_xlim(-0.6 - spare, len(starts) - 0.4 + spare)
     axes.set_ylim(0, max(base) * _HEADROOM)
     axes.set_ylabel("letters an hour" if hours == 1 else f"letters in {_span(hours)}")
@@ -105,8 +105,8 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     legend = figure.legend(
         handles, labels, loc="outside lower left", frameon=False, prop={"family": "monospace"}
     )
-    for written in legend.get_texts():
-        written.set_parse_math(False)
+    for legend_text in legend.get_texts():
+        legend_text.set_parse_math(False)
     return _png(figure)
 
 
@@ -134,10 +134,10 @@ def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
     for name in ranked[:top]:
         shown = "no fingerprint" if name == "-" else printable(name, 16)
         label = f"{counts[name]:>{widest},}  {shown:<14}  {failure_of(largest[name], 200)}"
-        lines.append((name, _ascii(label, _MOST_LABEL)))
+        lines.append((name, _ascii(label, _MAX_LABEL)))
     if others:
-        many = f"{len(rest):,} fingerprints" if not unlisted else "too many to list; not drawn"
-        lines.append((OTHERS, f"{others:>{widest},}  others ({many})"))
+        remainder = f"{len(rest):,} fingerprints" if not unlisted else "too many to list; not drawn"
+        lines.append((OTHERS, f"{others:>{widest},}  others ({remainder})"))
     return lines
 
 
@@ -148,14 +148,16 @@ def _colours(series: Sequence[tuple[str, str]]) -> list[str]:
 def _bins(hours_ms: Sequence[int]) -> tuple[list[int], int]:
     """Return the start of each bar, in ms since the epoch, and the length of a bar in hours."""
     first, last = min(hours_ms), max(hours_ms)
-    hours = next((each for each in _HOURS if _many(first, last, each) <= _MOST_BARS), _HOURS[-1])
-    while _many(first, last, hours) > _MOST_BARS:
+    hours = next(
+        (each for each in _HOURS if _bar_count(first, last, each) <= _MAX_BARS), _HOURS[-1]
+    )
+    while _bar_count(first, last, hours) > _MAX_BARS:
         hours *= 2
     step = hours * HOUR_MS
     return list(range(first // step * step, last + 1, step)), hours
 
 
-def _many(first: int, last: int, hours: int) -> int:
+def _bar_count(first: int, last: int, hours: int) -> int:
     step = hours * HOUR_MS
     return last // step - first // step + 1
 
@@ -177,7 +179,7 @@ def _heights(
 
 def _ticks(starts: Sequence[int], hours: int) -> list[tuple[int, str]]:
     """Return positions and labels of the x axis: hours, with the day when it changes."""
-    every = -(-len(starts) // _MOST_TICKS)
+    every = -(-len(starts) // _MAX_TICKS)
     ticks, day = [], ""
     for at in range(0, len(starts), every):
         moment = datetime.fromtimestamp(starts[at] / 1000, UTC)
@@ -197,6 +199,6 @@ def _span(hours: int) -> str:
     return "a day" if hours == 24 else f"{hours // 24} days"
 
 
-def _ascii(text: str, most: int) -> str:
+def _ascii(text: str, max_length: int) -> str:
     """Reduce a text to characters that every font has."""
-    return printable(text.encode("ascii", "backslashreplace").decode(), most)
+    return printable(text.encode("ascii", "backslashreplace").decode(), max_length)

@@ -41,10 +41,10 @@ def column(key: str) -> Column:
 
 def check_columns(letters: DataFrame) -> None:
     """Raise ConfigurationError if a column of the source's letters is missing."""
-    there = set(letters.columns)
+    present = set(letters.columns)
     needed = [PREFIX + each.key for each in FULL + LETTER]
     needed.remove(KIND)  # missing in letters that an older release stored
-    missing = [name for name in needed if name not in there]
+    missing = [name for name in needed if name not in present]
     if missing:
         raise ConfigurationError(
             f"these are no letters, {', '.join(missing)} is missing: read them with view=dlq and "
@@ -72,9 +72,9 @@ def letter_id() -> Column:
 def hour_ms(hour_of: HourOf) -> Column:
     """Start of the hour of the failure, in ms since the epoch; without evidence, of the writing."""
     written = written_ms()
-    said = f.unix_millis(column("lastTime" if hour_of == "last" else "firstTime"))
-    believed = f.when((said <= written) & (said >= written - f.lit(LONGEST_MS)), said)
-    return f.floor(f.coalesce(believed, written) / HOUR_MS).cast("long") * HOUR_MS
+    stated = f.unix_millis(column("lastTime" if hour_of == "last" else "firstTime"))
+    plausible = f.when((stated <= written) & (stated >= written - f.lit(LONGEST_MS)), stated)
+    return f.floor(f.coalesce(plausible, written) / HOUR_MS).cast("long") * HOUR_MS
 
 
 def fingerprint() -> Column:
@@ -130,10 +130,10 @@ def _names_a_message() -> Column:
     have its origin from such a client.
     """
     origin = column("originMessageId")
-    whole = origin.contains(";") | (f.size(f.split(origin, ":")) >= 4)
+    has_index = origin.contains(";") | (f.size(f.split(origin, ":")) >= 4)
     reconsumed = f.coalesce(column("reconsumeTimes"), f.lit(0)) > 0
-    ours = (origin != "") & column("consumer").isNotNull() & ~reconsumed
-    return f.coalesce(whole | ours, f.lit(False))
+    own = (origin != "") & column("consumer").isNotNull() & ~reconsumed
+    return f.coalesce(has_index | own, f.lit(False))
 
 
 def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:

@@ -52,18 +52,20 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 FORMAT: Final = "pulsar-encore"
 """The name under which triage registers the source: "pulsar" may be a JVM connector."""
 CURSOR: Final = "encore-triage"
-_RUN_S: Final = 60.0
+_RUN_ID_TIMEOUT_S: Final = 60.0
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
 
-_OWN: Final = SOURCE.spellings(*(each for each in SOURCE.names if SOURCE[each].set_by_triage))
-_STARTS: Final = SOURCE.spellings("startingOffsets", "startingTime")
-_OF_THE_CLUSTER: Final = SINK.spellings("service.url", "clientFactory")
-_READ_WITH_KEYS: Final = SOURCE.spellings(
+_SET_BY_TRIAGE: Final = SOURCE.spellings(
+    *(each for each in SOURCE.names if SOURCE[each].set_by_triage)
+)
+_START_OPTIONS: Final = SOURCE.spellings("startingOffsets", "startingTime")
+_CLUSTER_OPTIONS: Final = SINK.spellings("service.url", "clientFactory")
+_PRIVATE_KEY_OPTIONS: Final = SOURCE.spellings(
     "pulsar.reader.cryptoPrivateKeyPath", "pulsar.reader.cryptoKeyReader"
 )
-_WRITTEN_WITH_KEYS: Final = SINK.spellings("pulsar.producer.encryptionKeys")
-_WAITS: Final = "waitingForNonExistedTopic"
-_CRYPTO_FAILURE: Final = "pulsar.reader.cryptofailureaction"
+_PUBLIC_KEY_OPTIONS: Final = SINK.spellings("pulsar.producer.encryptionKeys")
+_WAIT_OPTION: Final = "waitingForNonExistedTopic"
+_CRYPTO_FAILURE_OPTION: Final = "pulsar.reader.cryptofailureaction"
 
 
 class LetterSource(PulsarDataSource):
@@ -204,25 +206,27 @@ def missing_topics(topics: Iterable[str], options: Mapping[str, str]) -> tuple[s
     if not wanted:
         return ()
     given = _read_settings(wanted, options, cursor=None, streaming=False)
-    ignored = (_WAITS.lower(), *_STARTS)  # the start of the read does not matter here
+    ignored = (_WAIT_OPTION.lower(), *_START_OPTIONS)  # the start of the read does not matter here
     given = {name: each for name, each in given.items() if name.lower() not in ignored}
     # `options` may hold options of a stream, such as `maxEntriesPerTrigger`.
-    checked = read_options({**given, _WAITS: "true"}, streaming=None)
-    here = runtime()
+    checked = read_options({**given, _WAIT_OPTION: "true"}, streaming=None)
+    process_runtime = runtime()
 
-    async def ask() -> dict[str, Position]:
-        cluster = Cluster(here.client(checked.connection), checked)
+    async def request_ends() -> dict[str, Position]:
+        cluster = Cluster(process_runtime.client(checked.connection), checked)
         try:
             return await cluster.last(await cluster.topics())
         finally:
             await cluster.close()
 
     try:
-        there = here.call(ask(), "look for topics", checked.connection.operation_timeout_s)
+        existing = process_runtime.call(
+            request_ends(), "look for topics", checked.connection.operation_timeout_s
+        )
     except EncoreError as error:
         log.warning("could not check whether the topics exist: %s", error)
         return None
-    bases = {base_name(each) for each in there} | set(there)
+    bases = {base_name(each) for each in existing} | set(existing)
     return tuple(each for each in wanted if each not in bases)
 
 
@@ -230,22 +234,25 @@ def _read_settings(
     topics: Iterable[str], options: Mapping[str, str], *, cursor: str | None, streaming: bool
 ) -> dict[str, str]:
     for name in options:
-        if name.lower() in _OWN:
+        if name.lower() in _SET_BY_TRIAGE:
             raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
-    own = {
+    triage_settings = {
         "topics": ",".join(topics),
         "view": "dlq",
         "includeMetadata": "full",
         "metadataPrefix": PREFIX,
     }
-    if not any(name.lower() in _STARTS for name in options):
-        own["startingOffsets"] = "earliest"
-    if _WAITS.lower() not in map(str.lower, options):
-        own[_WAITS] = "true"  # a topic without letters yet is no error: the report is empty
+    if not any(name.lower() in _START_OPTIONS for name in options):
+        triage_settings["startingOffsets"] = "earliest"
+    if _WAIT_OPTION.lower() not in map(str.lower, options):
+        # A topic without letters yet is no error: the report is empty.
+        triage_settings[_WAIT_OPTION] = "true"
     if streaming and cursor is not None:
-        own["subscription"] = cursor
-    mine = {name: value for name, value in options.items() if not name.lower().startswith(PRODUCER)}
-    return {**mine, **own}
+        triage_settings["subscription"] = cursor
+    settings = {
+        name: value for name, value in options.items() if not name.lower().startswith(PRODUCER)
+    }
+    return {**settings, **triage_settings}
 
 
 def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
@@ -259,10 +266,10 @@ def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
         ConfigurationError: if letters that are read with a private key would be sent in clear text,
             or undecrypted letters as if they were clear text.
     """
-    mine = _send_settings(options, plan)
+    settings = _send_settings(options, plan)
 
     def send(letters: DataFrame, replay_id: str) -> None:
-        writer = letters.write.format(FORMAT).mode("append").options(**mine)
+        writer = letters.write.format(FORMAT).mode("append").options(**settings)
         writer.option("replayId", replay_id).save()
 
     return send
@@ -271,17 +278,17 @@ def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
 def _send_settings(options: Mapping[str, str], plan: TriagePlan) -> dict[str, str]:
     if plan.replay is not None:
         _check_secrets({name.lower(): value for name, value in options.items()})
-    mine = {
+    settings = {
         name: value
         for name, value in options.items()
-        if name.lower() in _OF_THE_CLUSTER or name.lower().startswith((CLIENT, PRODUCER))
+        if name.lower() in _CLUSTER_OPTIONS or name.lower().startswith((CLIENT, PRODUCER))
     }
-    mine |= {"sinkMode": "replay", "metadataPrefix": PREFIX}
+    settings |= {"sinkMode": "replay", "metadataPrefix": PREFIX}
     if plan.text_keys is not None:
-        mine["textKeys"] = str(plan.text_keys).lower()
+        settings["textKeys"] = str(plan.text_keys).lower()
     if plan.replay is not None and plan.replay.real_topics:
-        mine["realTopics"] = ",".join(sorted(plan.replay.real_topics))
-    return mine
+        settings["realTopics"] = ",".join(sorted(plan.replay.real_topics))
+    return settings
 
 
 def check_options(plan: TriagePlan, options: Mapping[str, str], cursor: str | None = None) -> None:
@@ -305,12 +312,12 @@ def check_options(plan: TriagePlan, options: Mapping[str, str], cursor: str | No
 
 def _check_secrets(options: Mapping[str, str]) -> None:
     """Rows do not tell that their letters were encrypted, so the user must name keys."""
-    if _READ_WITH_KEYS & options.keys() and not _WRITTEN_WITH_KEYS & options.keys():
+    if _PRIVATE_KEY_OPTIONS & options.keys() and not _PUBLIC_KEY_OPTIONS & options.keys():
         raise ConfigurationError(
             "letters that are read with a private key would be sent home in clear: set "
             "pulsar.producer.encryptionKeys and pulsar.producer.cryptoPublicKeyPath"
         )
-    if options.get(_CRYPTO_FAILURE, "").strip().upper() == "CONSUME":
+    if options.get(_CRYPTO_FAILURE_OPTION, "").strip().upper() == "CONSUME":
         raise ConfigurationError(
             "letters read with pulsar.reader.cryptoFailureAction=CONSUME cannot be sent home: what "
             "would decrypt their bytes is not with them"
@@ -484,7 +491,7 @@ def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
         # Spark may call this before `start` returns the query id. The id belongs to the checkpoint:
         # a new checkpoint numbers its batches from 0 again and must not overwrite those of an older
         # one.
-        job.report.run = run.result(_RUN_S)
+        job.report.run = run.result(_RUN_ID_TIMEOUT_S)
         # This session is the query's own. Adaptive execution, which would merge small tasks, is off
         # in streams. Each of Spark's 200 shuffle partitions would be a task, and nearly each a
         # file.
@@ -564,7 +571,7 @@ class _Job:
     def _count(self, counts: Mapping[tuple[str, str | None], int]) -> None:
         report = self.report
         report.batches += 1
-        for (route, why), count in counts.items():
+        for (route, reason), count in counts.items():
             if route == DUPLICATE:
                 report.duplicates += count
                 continue
@@ -575,4 +582,4 @@ class _Job:
                 report.kept += count
             elif route == REFUSED:
                 report.refused += count
-                report.reasons[str(why)] = report.reasons.get(str(why), 0) + count
+                report.reasons[str(reason)] = report.reasons.get(str(reason), 0) + count

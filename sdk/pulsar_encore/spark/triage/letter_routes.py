@@ -54,7 +54,7 @@ NOT_NAMED: Final = (
 )
 
 
-_LAST_S: Final = 253_402_300_800  # the year 10000, beyond datetime and any broker's clock
+_MAX_S: Final = 253_402_300_800  # the year 10000, beyond datetime and any broker's clock
 
 
 def check_topic(topic: str, name: str) -> None:
@@ -112,7 +112,7 @@ class GroupSelection:
 
     def __post_init__(self) -> None:
         # The checks of `deadletters`, so that both have the same errors.
-        like = Selection(
+        checked = Selection(
             fingerprints=self.fingerprints,
             real_topics=self.real_topics,
             since=self.since,
@@ -127,18 +127,18 @@ class GroupSelection:
                 raise ConfigurationError(
                     f"error_classes must hold strings that are not blank, got {each!r}"
                 )
-        for topic in like.real_topics:
+        for topic in checked.real_topics:
             check_topic(topic, "real_topics")
-        for name, value in (("since", like.since), ("until", like.until)):
+        for name, value in (("since", checked.since), ("until", checked.until)):
             assert not isinstance(value, datetime)
-            if value is not None and not 0 <= value < _LAST_S:
+            if value is not None and not 0 <= value < _MAX_S:
                 raise ConfigurationError(f"{name} must be a time of the years 1970 to 9999")
-        put = object.__setattr__
-        put(self, "fingerprints", like.fingerprints)
-        put(self, "error_classes", listed)
-        put(self, "real_topics", like.real_topics)
-        put(self, "since", like.since)
-        put(self, "until", like.until)
+        assign = object.__setattr__
+        assign(self, "fingerprints", checked.fingerprints)
+        assign(self, "error_classes", listed)
+        assign(self, "real_topics", checked.real_topics)
+        assign(self, "since", checked.since)
+        assign(self, "until", checked.until)
 
     @property
     def everything(self) -> bool:
@@ -153,8 +153,8 @@ class GroupSelection:
         if self.fingerprints:
             chosen &= fingerprint().isin(*sorted(self.fingerprints))
         if self.error_classes:
-            said = f.coalesce(column("errorClass"), f.lit(""))
-            chosen &= said.isin(*sorted(self.error_classes))
+            error_class = f.coalesce(column("errorClass"), f.lit(""))
+            chosen &= error_class.isin(*sorted(self.error_classes))
         if self.real_topics:
             chosen &= real_topic().isin(*sorted(self.real_topics))
         since, until = self.since, self.until
@@ -210,11 +210,14 @@ def routed(
     """Return the letters with the columns `route` and `why`; no `selection` selects nothing."""
     marked = letters.withColumn(ROUTE, f.when(is_duplicate(), DUPLICATE))
     if selection is None:
-        chosen, why = f.lit(False), f.lit(None).cast("string")
+        chosen, reason = f.lit(False), f.lit(None).cast("string")
     else:
-        chosen, why = selection.takes(hour_of), refusal(selection.real_topics, text_keys=text_keys)
+        chosen, reason = (
+            selection.takes(hour_of),
+            refusal(selection.real_topics, text_keys=text_keys),
+        )
     undecided = f.col(ROUTE).isNull()
-    return marked.withColumn(WHY, f.when(undecided & chosen, why)).withColumn(
+    return marked.withColumn(WHY, f.when(undecided & chosen, reason)).withColumn(
         ROUTE,
         f.when(~undecided, f.col(ROUTE))
         .when(~chosen, KEPT)

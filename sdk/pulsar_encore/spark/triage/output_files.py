@@ -39,31 +39,31 @@ def check_file(path: str, name: str) -> None:
     if "://" in path:
         return
     try:
-        real = os.path.realpath(path)  # the target of a link may be missing
-        if os.path.isdir(real):
+        target = os.path.realpath(path)  # the target of a link may be missing
+        if os.path.isdir(target):
             raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
-        if os.path.isfile(real):
-            os.close(os.open(real, os.O_WRONLY))
-        elif not os.path.exists(real):  # not a device or pipe
-            os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            os.unlink(real)
+        if os.path.isfile(target):
+            os.close(os.open(target, os.O_WRONLY))
+        elif not os.path.exists(target):  # not a device or pipe
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.unlink(target)
     except ConfigurationError:
         raise
     except (OSError, ValueError) as error:
-        raise _cannot(path, name, error) from error
+        raise _write_error(path, name, error) from error
 
 
 def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
     """Check the same for a path with a scheme."""
     if "://" not in path:
         return
-    with _through_spark(spark, path) as (files, where):
-        if files.exists(where):
-            if files.getFileStatus(where).isDirectory():
+    with _through_spark(spark, path) as (files, file_path):
+        if files.exists(file_path):
+            if files.getFileStatus(file_path).isDirectory():
                 raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
         else:
-            files.create(where, True).close()
-            files.delete(where, False)
+            files.create(file_path, True).close()
+            files.delete(file_path, False)
 
 
 def check_folder(path: str, name: str) -> None:
@@ -77,22 +77,22 @@ def check_folder(path: str, name: str) -> None:
             return
         path = "/" + rest.lstrip("/")
     try:
-        there = os.path.realpath(path)
-        while not os.path.lexists(there) and there != os.path.dirname(there):
-            there = os.path.dirname(there)
-        if not os.path.isdir(there):
-            raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is no folder")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is read-only")
+        existing = os.path.realpath(path)
+        while not os.path.lexists(existing) and existing != os.path.dirname(existing):
+            existing = os.path.dirname(existing)
+        if not os.path.isdir(existing):
+            raise ConfigurationError(f"{name}: cannot write in {path!r}: {existing!r} is no folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"{name}: cannot write in {path!r}: {existing!r} is read-only")
     except ConfigurationError:
         raise
     except (OSError, ValueError) as error:
-        raise _cannot(path, name, error) from error
+        raise _write_error(path, name, error) from error
 
 
-def _cannot(path: str, name: str, error: Exception) -> ConfigurationError:
-    why = getattr(error, "strerror", None) or error
-    return ConfigurationError(f"{name}: cannot write {path!r}: {why}")
+def _write_error(path: str, name: str, error: Exception) -> ConfigurationError:
+    reason = getattr(error, "strerror", None) or error
+    return ConfigurationError(f"{name}: cannot write {path!r}: {reason}")
 
 
 def write_file(spark: SparkSession, path: str, data: bytes) -> None:
@@ -110,8 +110,8 @@ def write_file(spark: SparkSession, path: str, data: bytes) -> None:
 
 
 def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
-    with _through_spark(spark, path) as (files, where):
-        stream = files.create(where, True)
+    with _through_spark(spark, path) as (files, file_path):
+        stream = files.create(file_path, True)
         try:
             stream.write(bytearray(data))
         finally:
@@ -124,8 +124,8 @@ def _through_spark(spark: SparkSession, path: str) -> Iterator[tuple[Any, Any]]:
     jvm: Any = spark.sparkContext._jvm
     context: Any = spark.sparkContext._jsc
     try:
-        where = jvm.org.apache.hadoop.fs.Path(path)
-        yield where.getFileSystem(context.hadoopConfiguration()), where
+        file_path = jvm.org.apache.hadoop.fs.Path(path)
+        yield file_path.getFileSystem(context.hadoopConfiguration()), file_path
     except Exception as error:
         thrown = getattr(error, "java_exception", None)
         if thrown is None:
