@@ -1,8 +1,7 @@
-"""What brokers' web service tells of topics: their ledgers.
+"""The ledgers and consumers of topics, from the web service (admin API) of the brokers.
 
-Owns `Admin`. It is asked with the client's own login and certificates; what a closed ledger holds
-is remembered, because it never changes, and so that one that was deleted since is known to have
-been read to its end.
+Requests use the client's own login and certificates. `Admin` remembers the size of closed ledgers:
+it never changes, and after a ledger is deleted it tells whether the ledger was read to its end.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _MOST_NAME: Final = 100
 
 
 class TopicLedgers(NamedTuple):
-    """What is stored of a topic.
+    """The stored ledgers of a topic.
 
     Attributes:
         ledgers: In order.
-        last: The last entry that was stored.
-        subscriptions: Names of the durable ones.
+        last: The last stored entry.
+        subscriptions: Names of the durable subscriptions.
     """
 
     ledgers: tuple[LedgerSize, ...]
@@ -41,13 +40,10 @@ class TopicLedgers(NamedTuple):
 
 
 class Admin:
-    """Asks one cluster's web service; belongs to the event loop it is made on.
-
-    Args:
-        connection: With an `admin_url`.
+    """The web service of one cluster. Belongs to the event loop that creates it.
 
     Raises:
-        ConfigurationError: It has none, or it cannot be used.
+        ConfigurationError: if `connection` has no usable `admin_url`.
     """
 
     def __init__(self, connection: ConnectionOptions) -> None:
@@ -60,17 +56,10 @@ class Admin:
             raise in_options(error, "admin.url") from error
         self._pool = ConnectionPool(clusters.now(), settings, Random())
         self._web = HttpLookup(self._pool)
-        self._closed: dict[int, int] = {}  # entries of closed ledgers
+        self._closed: dict[int, int] = {}  # entries of closed ledgers, by ledger id
 
     async def ledgers(self, topic: str) -> TopicLedgers:
-        """The ledgers of a topic or partition.
-
-        Args:
-            topic: Full name.
-
-        Raises:
-            TransportError: The web service refused, or did not answer.
-        """
+        """Return the ledgers of a topic or partition, by its full name."""
         answer = await self._web.get(
             f"/admin/v2/{path_of(topic)}/internalStats", {}, f"admin.url: ledgers of {topic}"
         )
@@ -78,7 +67,7 @@ class Admin:
             found = _read(answer)
         except (KeyError, TypeError, ValueError) as error:
             raise TransportError(
-                f"ledgers of {topic}: the answer of the web service makes no sense"
+                f"ledgers of {topic}: the answer of the web service cannot be parsed"
             ) from error
         for each in found.ledgers:
             if each.closed and len(self._closed) < _MOST_LEDGERS:
@@ -86,15 +75,7 @@ class Admin:
         return found
 
     async def holders(self, topic: str, subscription: str) -> list[str]:
-        """Who consumes from a subscription: name, address and since when, as the brokers say it.
-
-        Args:
-            topic: Full name, of the partition if any.
-            subscription: Its name.
-
-        Raises:
-            TransportError: The web service refused, or did not answer.
-        """
+        """Describe the consumers of a subscription: name, address and time of the connection."""
         answer = await self._web.get(
             f"/admin/v2/{path_of(topic)}/stats", {}, f"admin.url: consumers of {topic}"
         )
@@ -108,11 +89,10 @@ class Admin:
         ]
 
     def close(self) -> None:
-        """Ask no more."""
         self._pool.shutdown()
 
     def entries_of(self, ledger: int) -> int | None:
-        """How many a closed ledger has, also if it is deleted by now; None where nobody knows."""
+        """Return the entries of a closed ledger, even if it was deleted; None if unknown."""
         return self._closed.get(ledger)
 
 
@@ -132,7 +112,7 @@ def _read(answer: Mapping[str, Any]) -> TopicLedgers:
     ledgers = []
     for at, (number, entries, size) in enumerate(sorted(listed)):
         closed = at < len(listed) - 1
-        if not closed:  # of the open one the list says 0
+        if not closed:  # the list has 0 for the open ledger
             entries = max(entries, int(answer.get("currentLedgerEntries", 0)))
             size = max(size, int(answer.get("currentLedgerSize", 0)))
         ledgers.append(LedgerSize(number, entries, size, closed))

@@ -1,8 +1,8 @@
 """The connection options of a job as the keywords of a `Client`.
 
-Owns `ConnectionOptions`, which can be pickled, because each process of a job makes its own client.
-The names of the options and of the authentication classes are those of the Java client, as in the
-JVM connector (pulsar-spark). `clientFactory` names a function that makes the client, for all else.
+`ConnectionOptions` can be pickled, because each process of a job creates its own client. The names
+of the options and of the authentication classes are those of the Java client, as in the JVM
+connector (pulsar-spark).
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ _OPTIONS: Final = {each.name.lower(): each for each in OPTIONS if each.scope is 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionOptions:
-    """How to make a client.
+    """How to create a client.
 
     Attributes:
         service_url: As `Client` takes it.
         admin_url: The URL of the brokers' web service, or None.
         settings: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix.
             Not shown, because some are secrets.
-        factory: "module:function" that makes the client instead, or None.
+        factory: "module:function" that creates the client instead, or None.
 
     Raises:
-        ConfigurationError: if an option is unknown or wrong. The driver finds the error here,
-            before it starts a task.
+        ConfigurationError: if an option is unknown or wrong.
     """
 
     service_url: str
@@ -81,11 +80,11 @@ class ConnectionOptions:
         return found
 
     def open(self) -> Client:
-        """Make a client for this process.
+        """Create a client for this process.
 
         Raises:
             ConfigurationError: if a value is wrong, or the factory does not exist or returns
-                something else.
+                another type.
         """
         if self.factory is None:
             try:
@@ -111,11 +110,7 @@ class ConnectionOptions:
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection that the options of a read or a write describe.
-
-    Raises:
-        ConfigurationError: if `service.url` is missing, or an option of the client is wrong.
-    """
+    """Return the connection of a read or a write; ConfigurationError if it is missing or wrong."""
     if "service.url" not in values:
         # Seen with Spark 4.3.0: the OPTIONS of CREATE TABLE reach the schema, and not the reader.
         table = (
@@ -131,12 +126,7 @@ def connection_of(values: Values) -> ConnectionOptions:
 
 
 def in_options(error: ConfigurationError, url: str = "service.url") -> ConfigurationError:
-    """Return an error of `Client` with option names in place of keywords.
-
-    Args:
-        error: The error of a client.
-        url: The option that has the client's URL.
-    """
+    """Return an error of `Client` with option names for keywords, and `url` for the URL."""
     text = re.sub(r"\bservice_url\b", url, str(error))
     for option in _OPTIONS.values():
         if option.field:
@@ -153,7 +143,7 @@ def _token(params: str) -> AuthenticationToken:
 
 
 def _authentication(plugin: str | None, params: str | None) -> Any:
-    """Return the authentication for the name of Java's class and its parameters."""
+    """Return the authentication for the name of a Java class and its parameters."""
     if plugin is None:
         if params is not None:
             raise ConfigurationError(

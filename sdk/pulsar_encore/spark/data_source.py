@@ -1,8 +1,8 @@
-"""`PulsarDataSource`: what PySpark makes of ``format("pulsar")``.
+"""The data source behind ``format("pulsar")``.
 
-Options are checked here, and so in the driver when a query is planned, before anything connects.
-With ``valueFormat=schema`` the registry is asked here too, once: PySpark pickles this source
-between the schema and the readers, and the answer goes with it.
+All options are checked in the driver, when a query is planned and before anything connects. With
+``valueFormat=schema`` the schema registry is read once, here: PySpark pickles this object between
+`schema` and the readers, and the answer goes with it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,15 @@ class PulsarDataSource(DataSource):
     """Pulsar as a source and a sink of Spark.
 
     Args:
-        options: As given to ``.option(...)``.
+        options: The options of ``.option(...)``.
 
     Raises:
-        ConfigurationError: One is unknown or wrong; the text says what to change.
+        ConfigurationError: if an option is unknown or wrong; the text says what to change.
+
+    Example:
+        PySpark creates it; use it by name::
+
+            spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650")
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -55,11 +60,12 @@ class PulsarDataSource(DataSource):
 
     @plain_errors()
     def schema(self) -> StructType:
-        """What a read yields: the value, and the columns that were asked for.
+        """Return the columns of a read: those of the value and the chosen metadata.
 
         Raises:
-            ConfigurationError: The topics have different schemas, or one that has no columns.
-            TransportError: The registry could not be asked.
+            ConfigurationError: if the topics have different schemas, or Spark has no type for the
+                schema.
+            TransportError: if the registry cannot be reached.
         """
         return self._offered(self._read(streaming=None))
 
@@ -94,7 +100,6 @@ class PulsarDataSource(DataSource):
         return asked
 
     def _plan(self, options: ReadOptions) -> ValuePlan:
-        """How values are decoded."""
         if options.shape.value_format != "schema":
             return plan_of(options.shape)
         if self._values is None:
@@ -114,7 +119,7 @@ class PulsarDataSource(DataSource):
         return stream_writer(dict(self.options), schema, overwrite)
 
     def _planned(self, *, streaming: bool) -> ReadOptions:
-        """The options, with keys that are there."""
+        """Return the options after checking that the key files exist."""
         options = self._read(streaming=streaming)
         if options.reading.keys is not None:
             options.reading.keys.check()
@@ -125,11 +130,11 @@ class PulsarDataSource(DataSource):
 
 
 def _has_filters() -> bool:
-    """Whether PySpark is about to hand over filters, as where a session has that enabled.
+    """Return True if PySpark is about to push filters, because the session has that enabled.
 
-    There is nothing else to tell it by: no configuration comes here, and of a reader that takes
-    filters PySpark makes an error where they are disabled. Called in another way than 4.3 does it,
-    a reader gets none, which is right, and slower.
+    PySpark passes no configuration to this process, and rejects a reader with `pushFilters` if
+    pushdown is disabled, so the call stack is the only sign. If a later PySpark calls the source in
+    another way than 4.3, no filters are pushed: the read is slower but correct.
     """
     frame = inspect.currentframe()
     while frame is not None:

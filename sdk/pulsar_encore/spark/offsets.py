@@ -1,9 +1,7 @@
-"""Where a read of a topic is: positions, the offsets of a query, and positions as users write them.
+"""Positions in a topic, the offsets of a query, and positions in options.
 
-Owns `Position` and the JSON of a query's offsets. Pure. A position is the last message that was
-processed, so a range is from behind one up to and with another, and a range's start is never read
-twice. Two positions that mean the same are written the same, because Spark compares offsets as
-text.
+A position is the last processed message. A range is therefore from behind one position up to and
+including another. Equal positions have equal texts, because Spark compares offsets as text.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ _FORMS: Final = (
 
 
 class Position(NamedTuple):
-    """The last message processed of a topic or partition.
+    """The last processed message of a topic or partition.
 
     Attributes:
-        ledger, entry: Where it is stored; -1 and -1 before the first message of all.
-        batch_index: In its batch; -1 for all of the entry.
+        ledger, entry: Its entry; -1 and -1 before the first message.
+        batch_index: Its index in a batch; -1 for the whole entry.
     """
 
     ledger: int
@@ -43,12 +41,12 @@ class Position(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """What positions are compared by: all of an entry is behind each of its messages."""
+        """Sort key; a whole entry is behind each of its messages."""
         return self.ledger, self.entry, _MOST if self.batch_index < 0 else self.batch_index
 
     @property
     def place(self) -> tuple[int, int]:
-        """Ledger and entry."""
+        """Ledger and entry id."""
         return self.ledger, self.entry
 
     def __str__(self) -> str:
@@ -56,29 +54,28 @@ class Position(NamedTuple):
 
 
 EARLIEST: Final = Position(-1, -1, -1)
-"""Before the first message, whichever that is by then."""
+"""Before the first message that exists at the time of the read."""
 
 LATEST: Final = Position(_MOST, _MOST, -1)
-"""Behind the last message there is; never part of an offset."""
+"""Behind the last message; never part of an offset."""
 
 LAST_ENTRY: Final = _MOST
-"""Of a ledger, whichever that is."""
+"""Stands for the last entry of a ledger."""
 
 Offsets = Mapping[str, Position]
 """A position for each topic or partition, by full name."""
 
 
 def later(one: Position, other: Position) -> Position:
-    """Whichever is further on."""
     return one if one.order >= other.order else other
 
 
 def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
-    """Offsets as Spark keeps them: a dict whose JSON text is the same for the same positions.
+    """Return offsets for Spark: a dict with the same JSON text for the same positions.
 
     Args:
         offsets: The positions.
-        slicing: How what ends there is cut into tasks, for `slicing_text`; nothing where it is not.
+        slicing: How the batch that ends here is split into tasks (see `slicing_text`), or "".
     """
     positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
     cut = {"s": slicing} if slicing else {}
@@ -86,15 +83,15 @@ def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
 
 
 def slicing_text(value: Any) -> str:
-    """How the batch that ends at these offsets is cut, as it was given to `offset_json`."""
+    """Return how the batch that ends at these offsets is split, as passed to `offset_json`."""
     return str(value.get("s", "")) if isinstance(value, Mapping) else ""
 
 
 def read_offset(value: Any) -> dict[str, Position]:
-    """The offsets of `offset_json`, which Spark handed back.
+    """Parse the offsets of `offset_json` that Spark hands back.
 
     Raises:
-        ConfigurationError: It is none, or of a version that is not known here.
+        ConfigurationError: if they are not offsets of this source, or of an unknown version.
     """
     if isinstance(value, str):
         try:
@@ -127,18 +124,15 @@ def _read_position(text: Any, topic: str) -> Position:
     return Position(ledger, entry, index)
 
 
-# As users write them
-
-
 def user_position(value: Any, where: str) -> Position:
-    """The message that a user names; `EARLIEST` and `LATEST` for the ends.
+    """Parse a position from an option; `EARLIEST` and `LATEST` for the ends.
 
     Args:
-        value: As it came out of the JSON.
+        value: The parsed JSON.
         where: The option and the topic, for errors.
 
     Raises:
-        ConfigurationError: It is none of the forms.
+        ConfigurationError: if it has none of the allowed forms.
     """
     if value in ("earliest", -2):
         return EARLIEST
@@ -158,7 +152,7 @@ def user_position(value: Any, where: str) -> Position:
         else:
             try:
                 data = base64.b64decode(value, validate=True)
-            except ValueError:  # of other letters, or cut
+            except ValueError:  # not base64
                 pass
             else:
                 return _of_wire(data, where)
@@ -174,14 +168,14 @@ def _of_mapping(value: Mapping[str, Any], where: str) -> Position:
 
 
 def _of_bytes(value: list[Any], where: str) -> Position:
-    """Signed bytes, as a JVM prints them, or unsigned ones."""
+    """Parse signed bytes, as a JVM prints them, or unsigned bytes."""
     if not all(type(each) is int and -128 <= each <= 255 for each in value):
         raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
     return _of_wire(bytes(each & 0xFF for each in value), where)
 
 
 def _of_wire(data: bytes, where: str) -> Position:
-    """A serialized message id, as every client writes it."""
+    """Parse a message id in the serialized form of all clients."""
     message_id = pb.MessageIdData()
     try:
         message_id.ParseFromString(data)
@@ -204,10 +198,10 @@ def _checked(ledger: int, entry: int, index: int = -1, *, where: str) -> Positio
 
 
 def before(first: Position) -> Position:
-    """The position from where a read begins with the message `first`.
+    """Return the position from which a read begins with the message `first`.
 
-    Of a whole entry, or its first message, that is all of the entry before it: where there is no
-    such entry, a read begins with the next there is.
+    For a whole entry or its first message, that is the whole entry before. If that entry does not
+    exist, the read begins with the next one that does.
     """
     if first in (EARLIEST, LATEST):
         return first

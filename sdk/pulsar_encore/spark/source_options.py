@@ -1,7 +1,6 @@
 """The options of a read as values, and the rules for their combinations.
 
-Owns `ReadOptions`. `option_table` declares the options themselves. An unknown or wrong option is an
-error before anything connects.
+`option_table` declares the options themselves. A wrong option is an error before anything connects.
 """
 
 from __future__ import annotations
