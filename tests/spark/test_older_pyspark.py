@@ -127,7 +127,7 @@ def test_workers_of_a_local_session_run_this_interpreter(monkeypatch: pytest.Mon
     monkeypatch.setenv("PYSPARK_PYTHON", "/somewhere/python")
     chosen = Context("local[2]")
     chosen.pythonExec = "/somewhere/python"
-    with pytest.raises(ConfigurationError, match=r"'/somewhere/python', which is not there: set"):
+    with pytest.raises(ConfigurationError, match=r"'/somewhere/python', which does not exist: set"):
         used(chosen)
     use_this_python(SimpleNamespace())  # type: ignore[arg-type]  # of Spark Connect
 

@@ -21,8 +21,8 @@ from .offsets import Position
 from .option_parsers import web_address
 from .range_planner import LedgerSize
 
-_MOST_LEDGERS: Final = 1_000_000
-_MOST_NAME: Final = 100
+_MAX_LEDGERS: Final = 1_000_000
+_MAX_NAME: Final = 100
 
 
 class TopicLedgers(NamedTuple):
@@ -64,13 +64,13 @@ class Admin:
             f"/admin/v2/{path_of(topic)}/internalStats", {}, f"admin.url: ledgers of {topic}"
         )
         try:
-            found = _read(answer)
+            found = _parse(answer)
         except (KeyError, TypeError, ValueError) as error:
             raise TransportError(
                 f"ledgers of {topic}: the answer of the web service cannot be parsed"
             ) from error
         for each in found.ledgers:
-            if each.closed and len(self._closed) < _MOST_LEDGERS:
+            if each.closed and len(self._closed) < _MAX_LEDGERS:
                 self._closed[each.id] = each.entries
         return found
 
@@ -80,8 +80,10 @@ class Admin:
             f"/admin/v2/{path_of(topic)}/stats", {}, f"admin.url: consumers of {topic}"
         )
         found = answer.get("subscriptions") if isinstance(answer, Mapping) else None
-        of_one = found.get(subscription) if isinstance(found, Mapping) else None
-        consumers = of_one.get("consumers") if isinstance(of_one, Mapping) else None
+        subscription_stats = found.get(subscription) if isinstance(found, Mapping) else None
+        consumers = (
+            subscription_stats.get("consumers") if isinstance(subscription_stats, Mapping) else None
+        )
         return [
             _holder(each)
             for each in (consumers if isinstance(consumers, list) else ())
@@ -97,14 +99,14 @@ class Admin:
 
 
 def _holder(consumer: Mapping[str, Any]) -> str:
-    name = printable(str(consumer.get("consumerName", "")), _MOST_NAME)
-    address = printable(str(consumer.get("address", "")).lstrip("/"), _MOST_NAME)
-    since = printable(str(consumer.get("connectedSince", "")), _MOST_NAME)
+    name = printable(str(consumer.get("consumerName", "")), _MAX_NAME)
+    address = printable(str(consumer.get("address", "")).lstrip("/"), _MAX_NAME)
+    since = printable(str(consumer.get("connectedSince", "")), _MAX_NAME)
     text = f"the consumer {name!r}"
     return text + (f" at {address}" if address else "") + (f" since {since}" if since else "")
 
 
-def _read(answer: Mapping[str, Any]) -> TopicLedgers:
+def _parse(answer: Mapping[str, Any]) -> TopicLedgers:
     listed = [
         (int(each["ledgerId"]), int(each.get("entries", 0)), int(each.get("size", 0)))
         for each in answer["ledgers"]

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-_LEAST: Final = "4.0"
+_MIN_VERSION: Final = "4.0"
 
 if int(pyspark.__version__.partition(".")[0]) < 4:
     raise ImportError(
-        f"pulsar_encore.spark needs PySpark {_LEAST} or later, this is {pyspark.__version__}: "
-        f'pip install "pyspark>={_LEAST}"'
+        f"pulsar_encore.spark needs PySpark {_MIN_VERSION} or later, this is "
+        f'{pyspark.__version__}: pip install "pyspark>={_MIN_VERSION}"'
     )
 
 import pyarrow as pa  # noqa: E402

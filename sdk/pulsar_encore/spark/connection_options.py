@@ -20,7 +20,7 @@ from ..errors import ConfigurationError, EncoreError
 from .option_parsers import function_name, load_function, nearest
 from .option_table import CLIENT, OPTIONS, Scope, Values
 
-_OPERATION_S: Final = 30.0  # the client's default
+_OPERATION_TIMEOUT_S: Final = 30.0  # the client's default
 _OPTIONS: Final = {each.name.lower(): each for each in OPTIONS if each.scope is Scope.CLIENT}
 
 
@@ -76,7 +76,7 @@ class ConnectionOptions:
     @property
     def operation_timeout_s(self) -> float:
         """The longest wait for one answer of a broker: the option, or the default of `Client`."""
-        found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_S)
+        found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_TIMEOUT_S)
         return found
 
     def open(self) -> Client:
@@ -93,7 +93,7 @@ class ConnectionOptions:
                 raise in_options(error) from error
         make = load_function(self.factory, "clientFactory")
         try:
-            made = make(self.service_url, **self.keywords())
+            client = make(self.service_url, **self.keywords())
         except EncoreError:
             raise
         except Exception as error:
@@ -101,12 +101,12 @@ class ConnectionOptions:
                 f"clientFactory {self.factory} was called with the service URL and the keywords of "
                 f"Client, and raised {type(error).__name__}: {error}"
             ) from error
-        if not isinstance(made, Client):
+        if not isinstance(client, Client):
             raise ConfigurationError(
                 f"clientFactory {self.factory} must return a pulsar_encore.Client, it returned "
-                f"{type(made).__name__}"
+                f"{type(client).__name__}"
             )
-        return made
+        return client
 
 
 def connection_of(values: Values) -> ConnectionOptions:
@@ -161,7 +161,7 @@ def _authentication(plugin: str | None, params: str | None) -> Any:
 
 
 def _tls(params: str) -> AuthenticationTLS:
-    named = _named(params)
+    named = _parse_params(params)
     certificate, key = named.get("tlscertfile"), named.get("tlskeyfile")
     if not certificate or not key:
         raise ConfigurationError(
@@ -170,7 +170,7 @@ def _tls(params: str) -> AuthenticationTLS:
     return AuthenticationTLS(certificate, key)
 
 
-def _named(params: str) -> dict[str, str]:
+def _parse_params(params: str) -> dict[str, str]:
     """Parse ``name:value,name:value`` or a JSON object. Names become lower-case."""
     if params.lstrip().startswith("{"):
         try:
@@ -183,7 +183,7 @@ def _named(params: str) -> dict[str, str]:
 
 def _basic(params: str) -> AuthenticationBasic:
     if params.lstrip().startswith("{"):
-        named = _named(params)
+        named = _parse_params(params)
         user, password = named.get("userid", ""), named.get("password", "")
     else:
         user, _, password = params.partition(":")

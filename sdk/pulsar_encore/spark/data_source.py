@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 
-_PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_PUSHDOWN_MODULE: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PulsarDataSource(DataSource):
@@ -67,13 +67,13 @@ class PulsarDataSource(DataSource):
                 schema.
             TransportError: if the registry cannot be reached.
         """
-        return self._offered(self._read(streaming=None))
+        return self._offered_schema(self._read_options(streaming=None))
 
     @plain_errors()
     def reader(self, schema: StructType) -> PulsarBatchReader:
         options = self._planned(streaming=False)
         kind = NarrowedBatchReader if _has_filters() else PulsarBatchReader
-        return kind(options, self._asked(schema, options), self._plan(options))
+        return kind(options, self._projected_schema(schema, options), self._plan(options))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
@@ -85,17 +85,19 @@ class PulsarDataSource(DataSource):
                 "maxBytesPerTrigger, minOffsetsPerTrigger) need PySpark 4.2 or later, this is "
                 f"{pyspark.__version__}: leave them out, or update PySpark"
             )
-        return PulsarStreamReader(options, self._asked(schema, options), self._plan(options))
+        return PulsarStreamReader(
+            options, self._projected_schema(schema, options), self._plan(options)
+        )
 
-    def _offered(self, options: ReadOptions) -> StructType:
+    def _offered_schema(self, options: ReadOptions) -> StructType:
         shape = options.shape
         columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
         fields = value_fields(self._plan(options))
         check_columns(fields, [shape.prefix + each.key for each in columns])
         return schema_of(fields, columns, shape.prefix)
 
-    def _asked(self, schema: StructType, options: ReadOptions) -> StructType:
-        asked = projected(schema, self._offered(options))
+    def _projected_schema(self, schema: StructType, options: ReadOptions) -> StructType:
+        asked = projected(schema, self._offered_schema(options))
         check_nullable(asked, value_fields(self._plan(options)))
         return asked
 
@@ -103,9 +105,11 @@ class PulsarDataSource(DataSource):
         if options.shape.value_format != "schema":
             return plan_of(options.shape)
         if self._values is None:
-            here = runtime()
-            client = here.client(options.connection)
-            self._values = here.call(plan_of_registry(client, options), "ask for schemas")
+            process_runtime = runtime()
+            client = process_runtime.client(options.connection)
+            self._values = process_runtime.call(
+                plan_of_registry(client, options), "ask for schemas"
+            )
         return self._values
 
     @plain_errors()
@@ -120,12 +124,12 @@ class PulsarDataSource(DataSource):
 
     def _planned(self, *, streaming: bool) -> ReadOptions:
         """Return the options after checking that the key files exist."""
-        options = self._read(streaming=streaming)
+        options = self._read_options(streaming=streaming)
         if options.reading.keys is not None:
             options.reading.keys.check()
         return options
 
-    def _read(self, *, streaming: bool | None) -> ReadOptions:
+    def _read_options(self, *, streaming: bool | None) -> ReadOptions:
         return read_options(dict(self.options), streaming=streaming)
 
 
@@ -139,7 +143,7 @@ def _has_filters() -> bool:
     frame = inspect.currentframe()
     while frame is not None:
         spec = frame.f_globals.get("__spec__")
-        if spec is not None and spec.name == _PUSHES:
+        if spec is not None and spec.name == _PUSHDOWN_MODULE:
             return True
         frame = frame.f_back
     return False

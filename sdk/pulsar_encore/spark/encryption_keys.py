@@ -16,7 +16,7 @@ from ..values.crypto_keys import CryptoKeyReader
 from ..wire.entry_encryption import check_key
 from .option_parsers import load_function
 
-_MOST_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
+_MAX_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,23 +75,23 @@ class KeyReaderOptions:
             return CryptoKeyReader(self.path, self.path)
         assert self.factory is not None  # one of the two is set
         option = self.factory_option
-        made = load_function(self.factory, option)()
-        if not isinstance(made, CryptoKeyReader):
+        key_reader = load_function(self.factory, option)()
+        if not isinstance(key_reader, CryptoKeyReader):
             raise ConfigurationError(
                 f"{option} {self.factory} must return a pulsar_encore.CryptoKeyReader, it returned "
-                f"{type(made).__name__}"
+                f"{type(key_reader).__name__}"
             )
-        kind = type(made)
-        own = (kind.private_key, kind.public_key) != (
+        kind = type(key_reader)
+        has_own_methods = (kind.private_key, kind.public_key) != (
             CryptoKeyReader.private_key,
             CryptoKeyReader.public_key,
         )
-        if transport == "stock" and own:
+        if transport == "stock" and has_own_methods:
             raise NotSupportedError(
                 f"{option} {self.factory} finds keys by methods of its own, which the stock "
                 "transport does not ask: leave out pulsar.client.transport"
             )
-        return made
+        return key_reader
 
     def _content(self) -> bytes:
         assert self.path is not None
@@ -99,10 +99,10 @@ class KeyReaderOptions:
             with open(self.path, "rb") as file:
                 return file.read()
         except (OSError, ValueError) as error:
-            shown = repr(self.path) if len(self.path) <= _MOST_SHOWN else "that file"
-            why = error.strerror if isinstance(error, OSError) else "no path"
+            shown = repr(self.path) if len(self.path) <= _MAX_SHOWN else "that file"
+            reason = error.strerror if isinstance(error, OSError) else "no path"
             raise ConfigurationError(
-                f"{self.path_option}: cannot read {shown} on {socket.gethostname()}: {why}. The "
+                f"{self.path_option}: cannot read {shown} on {socket.gethostname()}: {reason}. The "
                 "file must be there on the driver and on every worker"
             ) from None
 

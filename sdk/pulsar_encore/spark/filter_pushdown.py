@@ -34,14 +34,14 @@ from .compat import (
 from .offsets import LAST_ENTRY, Position, later
 from .range_planner import LedgerSize
 
-_COMPARED: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
-    EqualTo: lambda value, given: bool(value == given),
-    EqualNullSafe: lambda value, given: bool(value == given),
+_COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
+    EqualTo: lambda value, operand: bool(value == operand),
+    EqualNullSafe: lambda value, operand: bool(value == operand),
     GreaterThan: gt,
     GreaterThanOrEqual: ge,
     LessThan: lt,
     LessThanOrEqual: le,
-    StringContains: lambda value, given: given in value,
+    StringContains: lambda value, operand: operand in value,
     StringStartsWith: str.startswith,
     StringEndsWith: str.endswith,
 }
@@ -99,7 +99,7 @@ class Narrowing:
             last = LAST_ENTRY if entries.high is None else max(-1, entries.high)
             bound = Position(high, min(last, LAST_ENTRY))
             if bound.order < end.order:
-                end = _stored(bound, ledgers)
+                end = _last_stored(bound, ledgers)
         return start, end
 
 
@@ -126,57 +126,57 @@ def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str]) -> Narrowi
     return Narrowing(tuple(topic), tuple(partition), ledgers, entries)
 
 
-def _key(one: Filter, names: Mapping[str, str]) -> str | None:
+def _key(condition: Filter, names: Mapping[str, str]) -> str | None:
     """Return the column key of a filter. Fields of structs in the value are never metadata."""
-    if isinstance(one, Not):
-        return _key(one.child, names)
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    if isinstance(condition, Not):
+        return _key(condition.child, names)
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     return names.get(attribute[0]) if len(attribute) == 1 else None
 
 
-def _may_hold(one: Filter, value: str | int) -> bool:
-    return _holds(one, value) is not False
+def _may_hold(condition: Filter, value: str | int) -> bool:
+    return _holds(condition, value) is not False
 
 
-def _holds(one: Filter, value: str | int) -> bool | None:
+def _holds(condition: Filter, value: str | int) -> bool | None:
     """Return whether a filter holds for a value that is never null; None if unknown."""
-    if isinstance(one, Not):
-        held = _holds(one.child, value)
-        return None if held is None else not held
-    if isinstance(one, IsNotNull):
+    if isinstance(condition, Not):
+        holds = _holds(condition.child, value)
+        return None if holds is None else not holds
+    if isinstance(condition, IsNotNull):
         return True
-    if isinstance(one, IsNull):
+    if isinstance(condition, IsNull):
         return False
-    if isinstance(one, In):
-        if not all(type(each) is type(value) for each in one.value):
+    if isinstance(condition, In):
+        if not all(type(each) is type(value) for each in condition.value):
             return None
-        return value in one.value
-    compare = _COMPARED.get(type(one))
-    given = getattr(one, "value", None)
-    if compare is None or type(given) is not type(value):
+        return value in condition.value
+    compare = _COMPARISONS.get(type(condition))
+    operand = getattr(condition, "value", None)
+    if compare is None or type(operand) is not type(value):
         return None
-    return compare(value, given)
+    return compare(value, operand)
 
 
-def _bounds(one: Filter) -> tuple[int | None, int | None]:
+def _bounds(condition: Filter) -> tuple[int | None, int | None]:
     """Return the numbers outside of which a filter cannot hold."""
-    if isinstance(one, In):
-        if not one.value or not all(type(each) is int for each in one.value):
+    if isinstance(condition, In):
+        if not condition.value or not all(type(each) is int for each in condition.value):
             return None, None
-        return min(one.value), max(one.value)
-    given = getattr(one, "value", None)
-    if type(given) is not int:
+        return min(condition.value), max(condition.value)
+    operand = getattr(condition, "value", None)
+    if type(operand) is not int:
         return None, None
-    if isinstance(one, (EqualTo, EqualNullSafe)):
-        return given, given
-    if isinstance(one, (GreaterThan, GreaterThanOrEqual)):
-        return given + isinstance(one, GreaterThan), None
-    if isinstance(one, (LessThan, LessThanOrEqual)):
-        return None, given - isinstance(one, LessThan)
+    if isinstance(condition, (EqualTo, EqualNullSafe)):
+        return operand, operand
+    if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
+        return operand + isinstance(condition, GreaterThan), None
+    if isinstance(condition, (LessThan, LessThanOrEqual)):
+        return None, operand - isinstance(condition, LessThan)
     return None, None
 
 
-def _stored(bound: Position, ledgers: Sequence[LedgerSize]) -> Position:
+def _last_stored(bound: Position, ledgers: Sequence[LedgerSize]) -> Position:
     """Return the last stored entry up to a bound, if known, so that entries can be counted."""
     if not any(each.id > bound.ledger for each in ledgers):
         return bound  # the list of ledgers may be older than the bound

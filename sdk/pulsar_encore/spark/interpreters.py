@@ -21,7 +21,7 @@ _VARIABLE: Final = "PYSPARK_PYTHON"
 _SETTING: Final = "spark.pyspark.python"
 _IMPORT: Final = "import pulsar_encore.spark"
 _IMPORT_S: Final = 60.0
-_MOST_SAID: Final = 300
+_MAX_OUTPUT: Final = 300
 
 
 def use_this_python(spark: SparkSession) -> None:
@@ -67,16 +67,16 @@ def check_python(program: str) -> None:
         )
     except subprocess.TimeoutExpired:
         # Its `stderr` is bytes on POSIX and incomplete, so it is left out.
-        said = f"it did not answer within {_IMPORT_S:g} s"
+        output = f"it did not answer within {_IMPORT_S:g} s"
     except subprocess.CalledProcessError as error:
-        said = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
+        output = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
     except OSError as error:
-        said = str(error)
+        output = str(error)
     else:
         return
     raise ConfigurationError(
         f"Spark's workers run {found}, which cannot import pulsar_encore.spark "
-        f"({said[:_MOST_SAID]}): {advice}"
+        f"({output[:_MAX_OUTPUT]}): {advice}"
     )
 
 

@@ -39,7 +39,7 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 NAME: Final = "pulsar"
 """Default name of the observation in a query's progress."""
 
-_ASK_S: Final = 5.0  # the listener's next event waits this long at most
+_REQUEST_TIMEOUT_S: Final = 5.0  # the listener's next event waits this long at most
 _DEAD: Final = r"-DLQ(-partition-[0-9]+)?$"
 
 
@@ -144,7 +144,7 @@ class QueryMetrics:
     ask_errors: int = 0
 
 
-_COUNTED: Final = ("rows", "bytes", "redelivered", "dead_letters")
+_SUMMED_FIELDS: Final = ("rows", "bytes", "redelivered", "dead_letters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +208,9 @@ class PulsarProgressListener(StreamingQueryListener):
     ) -> None:
         self._callback = callback
         self._name = name
-        self._read: ReadOptions | None = None
+        self._read_options: ReadOptions | None = None
         if options is not None:
-            self._read = read_options(options, streaming=None)
+            self._read_options = read_options(options, streaming=None)
         self._stats: _Stats | None = None
         self._queries: dict[str, QueryMetrics] = {}
         self._lock = threading.Lock()
@@ -244,13 +244,13 @@ class PulsarProgressListener(StreamingQueryListener):
                 return  # a batch of another source
             key = str(progress.id)
             with self._lock:
-                before = self._queries.get(key)
-            metrics = before or QueryMetrics(query=progress.name or key)
+                previous = self._queries.get(key)
+            metrics = previous or QueryMetrics(query=progress.name or key)
             metrics = replace(metrics, batch=progress.batchId)
             observed = progress.observedMetrics.get(self._name)
             if observed is not None:
-                metrics = _observed(metrics, observed.asDict(), _ms_of(progress.timestamp))
-            metrics = self._counted(metrics, ends)
+                metrics = _with_observation(metrics, observed.asDict(), _ms_of(progress.timestamp))
+            metrics = self._with_backlog(metrics, ends)
             with self._lock:
                 self._queries[key] = metrics
             if self._callback is not None:
@@ -259,21 +259,21 @@ class PulsarProgressListener(StreamingQueryListener):
             # An error raised into Spark would only become a line in its log.
             log.exception("the metrics of a query could not be updated")
 
-    def _counted(
+    def _with_backlog(
         self, metrics: QueryMetrics, ends: Iterable[tuple[dict[str, Position], dict[str, Position]]]
     ) -> QueryMetrics:
-        read = self._read
+        read = self._read_options
         if read is None or read.connection.admin_url is None:
             return metrics
         subscription = None if read.cursor.commit == "none" else read.cursor.subscription
-        before: dict[str, Position] = {}
+        previous: dict[str, Position] = {}
         after: dict[str, Position] = {}
         for start, end in ends:
-            before |= start
+            previous |= start
             after |= end
         try:
             answers = runtime().call(
-                self._ask(tuple(after), subscription), "ask for the backlog", _ASK_S
+                self._ask(tuple(after), subscription), "ask for the backlog", _REQUEST_TIMEOUT_S
             )
         except EncoreError as error:
             log.warning("the backlog is not known: %s", error)
@@ -286,14 +286,16 @@ class PulsarProgressListener(StreamingQueryListener):
             )
         metrics = replace(metrics, **_backlog(after, answers))
         if subscription is not None:
-            late = sum(_is_late(start, answers[topic].cursor) for topic, start in before.items())
-            metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late)
+            late_acks = sum(
+                _is_late(start, answers[topic].cursor) for topic, start in previous.items()
+            )
+            metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late_acks)
         return metrics
 
     async def _ask(self, topics: Iterable[str], subscription: str | None) -> dict[str, _Answer]:
-        assert self._read is not None
+        assert self._read_options is not None
         if self._stats is None:  # created on the event loop that it belongs to
-            self._stats = _Stats(self._read.connection)
+            self._stats = _Stats(self._read_options.connection)
         stats = self._stats
         names = list(topics)
         answers = await asyncio.gather(*(stats.ask(each, subscription) for each in names))
@@ -311,11 +313,13 @@ def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] |
         return None
 
 
-def _observed(metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float) -> QueryMetrics:
+def _with_observation(
+    metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float
+) -> QueryMetrics:
     """Add the observation of a batch."""
     sums: dict[str, Any] = {
         each: row[each] if row[each] is None else (getattr(metrics, each) or 0) + row[each]
-        for each in _COUNTED
+        for each in _SUMMED_FIELDS
     }
     newest, oldest = row["last_published_ms"], row["first_published_ms"]
     return replace(
@@ -335,19 +339,19 @@ def _ms_of(timestamp: str) -> float:
 def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> dict[str, Any]:
     """Return the entries behind the ends of a batch, as fields of `QueryMetrics`."""
     backlog: dict[str, TopicBacklog] = {}
-    gone = 0
+    deleted = 0
     for topic, end in ends.items():
         stored = answers[topic].ledgers
         if stored is None:
-            gone += 1
+            deleted += 1
             continue
-        stretches = EntrySpan(end, stored.last, stored.ledgers).stretches()
-        if stretches is not None:
+        ranges = EntrySpan(end, stored.last, stored.ledgers).stretches()
+        if ranges is not None:
             backlog[topic] = TopicBacklog(
-                entries=sum(each.entries for each in stretches),
-                bytes=round(sum(each.entries * each.size for each in stretches)),
+                entries=sum(each.entries for each in ranges),
+                bytes=round(sum(each.entries * each.size for each in ranges)),
             )
-    known = len(backlog) + gone == len(ends)
+    known = len(backlog) + deleted == len(ends)
     return {
         "backlog": backlog,
         "backlog_entries": sum(each.entries for each in backlog.values()) if known else None,
@@ -377,7 +381,7 @@ _COUNTERS: Final = {
     "commit_errors": "Times that a subscription was behind the checkpoint.",
     "ask_errors": "Times that the web service could not be asked.",
 }
-_OF_TOPICS: Final = {
+_TOPIC_GAUGES: Final = {
     "entries": "Entries stored and not read.",
     "bytes": "Bytes stored and not read.",
 }
@@ -390,26 +394,28 @@ def prometheus_text(queries: Iterable[QueryMetrics]) -> str:
     listed = sorted(queries, key=lambda each: each.query)
     lines: list[str] = []
 
-    def add(name: str, kind: str, said: str, samples: Iterable[tuple[dict[str, str], Any]]) -> None:
+    def add(
+        name: str, kind: str, help_text: str, samples: Iterable[tuple[dict[str, str], Any]]
+    ) -> None:
         found = [(labels, value) for labels, value in samples if value is not None]
         if found:
-            lines.append(f"# HELP {_PREFIX}{name} {said}")
+            lines.append(f"# HELP {_PREFIX}{name} {help_text}")
             lines.append(f"# TYPE {_PREFIX}{name} {kind}")
             lines.extend(f"{_PREFIX}{name}{{{_labels(each)}}} {value}" for each, value in found)
 
-    for key, said in _GAUGES.items():
+    for key, help_text in _GAUGES.items():
         samples = [({"query": each.query}, getattr(each, key)) for each in listed]
-        add(_NAMES.get(key, key), "gauge", said, samples)
-    for key, said in _COUNTERS.items():
+        add(_NAMES.get(key, key), "gauge", help_text, samples)
+    for key, help_text in _COUNTERS.items():
         samples = [({"query": each.query}, getattr(each, key)) for each in listed]
-        add(f"{key}_total", "counter", said, samples)
-    for key, said in _OF_TOPICS.items():
+        add(f"{key}_total", "counter", help_text, samples)
+    for key, help_text in _TOPIC_GAUGES.items():
         samples = [
             ({"query": each.query, "topic": topic}, getattr(each.backlog[topic], key))
             for each in listed
             for topic in sorted(each.backlog)
         ]
-        add(f"backlog_{key}", "gauge", said, samples)
+        add(f"backlog_{key}", "gauge", help_text, samples)
     return "\n".join(lines) + "\n" if lines else ""
 
 

@@ -18,8 +18,8 @@ from ..wire import pulsar_pb2 as pb
 from .option_parsers import shown
 
 VERSION: Final = 1
-_MOST: Final = (1 << 63) - 1
-_WHOLE: Final = -1
+_MAX_LONG: Final = (1 << 63) - 1
+_WHOLE_ENTRY: Final = -1
 _FORMS: Final = (
     '"earliest", "latest", "ledger:entry" or "ledger:entry:batchIndex", '
     '{"ledgerId": .., "entryId": .., "batchIndex": ..}, or a message id as base64 or as a list of '
@@ -37,12 +37,12 @@ class Position(NamedTuple):
 
     ledger: int
     entry: int
-    batch_index: int = _WHOLE
+    batch_index: int = _WHOLE_ENTRY
 
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key; a whole entry is behind each of its messages."""
-        return self.ledger, self.entry, _MOST if self.batch_index < 0 else self.batch_index
+        return self.ledger, self.entry, _MAX_LONG if self.batch_index < 0 else self.batch_index
 
     @property
     def place(self) -> tuple[int, int]:
@@ -56,10 +56,10 @@ class Position(NamedTuple):
 EARLIEST: Final = Position(-1, -1, -1)
 """Before the first message that exists at the time of the read."""
 
-LATEST: Final = Position(_MOST, _MOST, -1)
+LATEST: Final = Position(_MAX_LONG, _MAX_LONG, -1)
 """Behind the last message; never part of an offset."""
 
-LAST_ENTRY: Final = _MOST
+LAST_ENTRY: Final = _MAX_LONG
 """Stands for the last entry of a ledger."""
 
 Offsets = Mapping[str, Position]
@@ -78,8 +78,8 @@ def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
         slicing: How the batch that ends here is split into tasks (see `slicing_text`), or "".
     """
     positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
-    cut = {"s": slicing} if slicing else {}
-    return {"p": positions, **cut, "v": VERSION}
+    split_fields = {"s": slicing} if slicing else {}
+    return {"p": positions, **split_fields, "v": VERSION}
 
 
 def slicing_text(value: Any) -> str:
@@ -139,9 +139,9 @@ def user_position(value: Any, where: str) -> Position:
     if value in ("latest", -1):
         return LATEST
     if isinstance(value, Mapping):
-        return _of_mapping(value, where)
+        return _from_mapping(value, where)
     if isinstance(value, list):
-        return _of_bytes(value, where)
+        return _from_bytes(value, where)
     if isinstance(value, str):
         parts = value.split(":")
         if len(parts) in (2, 3):
@@ -155,11 +155,11 @@ def user_position(value: Any, where: str) -> Position:
             except ValueError:  # not base64
                 pass
             else:
-                return _of_wire(data, where)
+                return _from_wire(data, where)
     raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
 
 
-def _of_mapping(value: Mapping[str, Any], where: str) -> Position:
+def _from_mapping(value: Mapping[str, Any], where: str) -> Position:
     known = {"ledgerId", "entryId", "batchIndex", "partition", "partitionIndex"}
     numbers = [value.get("ledgerId"), value.get("entryId"), value.get("batchIndex", -1)]
     if set(value) - known or not all(type(each) is int for each in numbers):
@@ -167,14 +167,14 @@ def _of_mapping(value: Mapping[str, Any], where: str) -> Position:
     return _checked(*numbers, where=where)
 
 
-def _of_bytes(value: list[Any], where: str) -> Position:
+def _from_bytes(value: list[Any], where: str) -> Position:
     """Parse signed bytes, as a JVM prints them, or unsigned bytes."""
     if not all(type(each) is int and -128 <= each <= 255 for each in value):
         raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
-    return _of_wire(bytes(each & 0xFF for each in value), where)
+    return _from_wire(bytes(each & 0xFF for each in value), where)
 
 
-def _of_wire(data: bytes, where: str) -> Position:
+def _from_wire(data: bytes, where: str) -> Position:
     """Parse a message id in the serialized form of all clients."""
     message_id = pb.MessageIdData()
     try:
@@ -183,7 +183,7 @@ def _of_wire(data: bytes, where: str) -> Position:
         raise ConfigurationError(f"{where} holds bytes that are no message id") from error
     if not message_id.IsInitialized():
         raise ConfigurationError(f"{where} holds bytes that are no message id")
-    if message_id.ledgerId == _MOST:
+    if message_id.ledgerId == _MAX_LONG:
         return LATEST
     if message_id.ledgerId >= 1 << 63:
         return EARLIEST
@@ -192,7 +192,7 @@ def _of_wire(data: bytes, where: str) -> Position:
 
 
 def _checked(ledger: int, entry: int, index: int = -1, *, where: str) -> Position:
-    if not (0 <= ledger <= _MOST and 0 <= entry <= _MOST and -1 <= index <= 1 << 31):
+    if not (0 <= ledger <= _MAX_LONG and 0 <= entry <= _MAX_LONG and -1 <= index <= 1 << 31):
         raise ConfigurationError(f"{where}: {ledger}:{entry}:{index} is no message id")
     return Position(ledger, entry, index)
 

@@ -155,9 +155,9 @@ def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
             )
             for topic, stretches in counted.items()
         }
-        first = _first(spans, counted)
+        first = _guaranteed_topic(spans, counted)
         shares = _shares(wants, limit, first, costs[first][0])
-        _round(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
+        _spend_rest(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
         taken = {
             topic: _taken(stretches, costs[topic], shares[topic])
             for topic, stretches in counted.items()
@@ -168,7 +168,7 @@ def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
     return ends
 
 
-def _first(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
+def _guaranteed_topic(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
     """Choose the topic that surely advances, by a hash of all positions.
 
     The topic changes with each batch, and is the same when a batch is planned again.
@@ -186,7 +186,7 @@ def _shares(wants: Mapping[str, float], limit: float, first: str, entry: float) 
     return shares
 
 
-def _round(
+def _spend_rest(
     shares: dict[str, float],
     costs: Mapping[str, Sequence[float]],
     counted: Mapping[str, Sequence[TopicRange]],
@@ -211,30 +211,30 @@ def _round(
         )
         for topic in topics
     }
-    left = limit - sum(spent.values())
+    rest = limit - sum(spent.values())
     for at in range(len(topics)):
         topic = topics[(turn + at) % len(topics)]
-        more = _next_cost(counted[topic], costs[topic], spent[topic])
-        if more is not None and more <= left:
-            shares[topic] = spent[topic] + more
-            left -= more
+        next_cost = _next_cost(counted[topic], costs[topic], spent[topic])
+        if next_cost is not None and next_cost <= rest:
+            shares[topic] = spent[topic] + next_cost
+            rest -= next_cost
 
 
 def _next_cost(
     stretches: Sequence[TopicRange], costs: Sequence[float], spent: float
 ) -> float | None:
     """Return the cost of the next entry behind those that are paid; None behind the last."""
-    for stretch, cost in zip(stretches, costs, strict=True):
-        if spent < stretch.entries * cost - 1e-6:
+    for entry_range, cost in zip(stretches, costs, strict=True):
+        if spent < entry_range.entries * cost - 1e-6:
             return cost
-        spent -= stretch.entries * cost
+        spent -= entry_range.entries * cost
     return None
 
 
-def _cost(weight: str, stretch: TopicRange, per_entry: float) -> float:
+def _cost(weight: str, entry_range: TopicRange, per_entry: float) -> float:
     if weight == "entries":
         return 1.0
-    return max(1.0, per_entry) if weight == "rows" else max(1.0, stretch.size)
+    return max(1.0, per_entry) if weight == "rows" else max(1.0, entry_range.size)
 
 
 def _taken(
@@ -242,13 +242,13 @@ def _taken(
 ) -> list[TopicRange]:
     """Return the first entries of some ranges that a share pays for."""
     taken = []
-    for stretch, cost in zip(stretches, costs, strict=True):
-        count = min(stretch.entries, int(share / cost + 1e-9))
+    for entry_range, cost in zip(stretches, costs, strict=True):
+        count = min(entry_range.entries, int(share / cost + 1e-9))
         if count <= 0:
             break
-        taken.append(stretch._replace(last=stretch.first + count - 1))
+        taken.append(entry_range._replace(last=entry_range.first + count - 1))
         share -= count * cost
-        if count < stretch.entries:
+        if count < entry_range.entries:
             break
     return taken
 
@@ -264,11 +264,11 @@ def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
 def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:
     """Share `limit` as equally as possible, with no share larger than is wanted."""
     shares: dict[str, float] = {}
-    left = float(limit)
+    rest = float(limit)
     waiting = sorted(wants.items(), key=lambda each: (each[1], each[0]))
     for at, (topic, want) in enumerate(waiting):
-        shares[topic] = min(want, left / (len(waiting) - at))
-        left -= shares[topic]
+        shares[topic] = min(want, rest / (len(waiting) - at))
+        rest -= shares[topic]
     return shares
 
 
@@ -320,29 +320,29 @@ def split(
     total = sum(each.entries for each in stretches)
     cuts: list[Position] = []
     taken = 0
-    for at, stretch in enumerate(stretches):
+    for at, entry_range in enumerate(stretches):
         if by_ledger:
             if at and taken * parts >= total * (len(cuts) + 1):
                 cuts.append(Position(stretches[at - 1].ledger, stretches[at - 1].last))
         else:
-            cuts += _cuts_in(stretch, taken, total, parts, len(cuts))
-        taken += stretch.entries
+            cuts += _cuts_within(entry_range, taken, total, parts, len(cuts))
+        taken += entry_range.entries
     edges = [span.start, *(cut for cut in cuts if cut.order < span.end.order), span.end]
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 
-def _cuts_in(
-    stretch: TopicRange, taken: int, total: int, parts: int, made: int
+def _cuts_within(
+    entry_range: TopicRange, taken: int, total: int, parts: int, made: int
 ) -> Iterator[Position]:
     """Yield the cuts within a range, each at the end of a part."""
     for number in range(made + 1, parts):
         goal = -(-total * number // parts)  # entries in the first `number` parts
         if goal <= taken:
             continue
-        if goal > taken + stretch.entries:
+        if goal > taken + entry_range.entries:
             return
-        last = stretch.first + goal - taken - 1
-        yield Position(stretch.ledger, last)
+        last = entry_range.first + goal - taken - 1
+        yield Position(entry_range.ledger, last)
 
 
 def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[str, int]:

@@ -21,7 +21,7 @@ from .connection_options import ConnectionOptions
 
 T = TypeVar("T")
 
-_END_S: Final = 5.0
+_STOP_TIMEOUT_S: Final = 5.0
 
 
 class Runtime:
@@ -85,15 +85,15 @@ class Runtime:
         if self._loop.is_running():
             closing = asyncio.run_coroutine_threadsafe(close(), self._loop)
             try:
-                closing.result(_END_S)
+                closing.result(_STOP_TIMEOUT_S)
             except (TimeoutError, CancelledError):
                 pass  # the brokers notice the closed connections
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_END_S)
+        self._thread.join(_STOP_TIMEOUT_S)
 
 
 _runtimes: dict[int, Runtime] = {}
-_making = threading.Lock()
+_creation_lock = threading.Lock()
 
 
 def runtime() -> Runtime:
@@ -101,7 +101,7 @@ def runtime() -> Runtime:
     pid = os.getpid()
     found = _runtimes.get(pid)
     if found is None:
-        with _making:
+        with _creation_lock:
             found = _runtimes.get(pid)
             if found is None:
                 _runtimes.clear()  # the parent's runtime, whose threads do not exist here
@@ -111,8 +111,8 @@ def runtime() -> Runtime:
 
 
 def _in_child() -> None:
-    global _making
-    _making = threading.Lock()
+    global _creation_lock
+    _creation_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

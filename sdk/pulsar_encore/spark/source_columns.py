@@ -146,10 +146,10 @@ def projected(asked: StructType, offered: StructType) -> StructType:
                 f"schema: the source has no column {field.name!r}{nearest(field.name, known)}; it "
                 f"has {', '.join(known)}"
             )
-        theirs = known[field.name].dataType
-        if _bare(field.dataType) != _bare(theirs):
+        offered_type = known[field.name].dataType
+        if _bare(field.dataType) != _bare(offered_type):
             raise ConfigurationError(
-                f"schema: {field.name} is {theirs.simpleString()}, not "
+                f"schema: {field.name} is {offered_type.simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it so and cast it, or choose another "
                 "valueFormat"
             )

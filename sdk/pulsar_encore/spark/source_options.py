@@ -24,7 +24,7 @@ from .option_table import SOURCE, Scope, Values
 EARLIEST_WORD, LATEST_WORD, SUBSCRIPTION_WORD = "earliest", "latest", "subscription"
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = range(10**9, 10**10)  # of the years 2001 to 2286
-_OF_TABLE: Final = (
+_TABLE_PREFIX: Final = (
     "option."  # prefix of a table's options; Spark passes them with it, or also without
 )
 
@@ -152,7 +152,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     Raises:
         ConfigurationError: if an option is unknown or wrong, or two do not go together.
     """
-    values = SOURCE.parse(_of_tables(given).values())
+    values = SOURCE.parse(_without_table_prefix(given).values())
     if streaming is not None:
         _check_kind(values, streaming=streaming)
     connection = connection_of(values)
@@ -175,13 +175,13 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     )
 
 
-def _of_tables(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _without_table_prefix(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return names as written and texts, by lower-cased name without the prefix of a table."""
     found = {name.lower(): (name, text) for name, text in given.items()}
     for lowered, (name, text) in list(found.items()):
-        if lowered.startswith(_OF_TABLE):
+        if lowered.startswith(_TABLE_PREFIX):
             del found[lowered]
-            found.setdefault(lowered[len(_OF_TABLE) :], (name[len(_OF_TABLE) :], text))
+            found.setdefault(lowered[len(_TABLE_PREFIX) :], (name[len(_TABLE_PREFIX) :], text))
     return found
 
 
@@ -230,21 +230,21 @@ def _topics(values: Values) -> Topics:
             "one of topic, topics, topicsPattern and assign says what is read; "
             + (f"{' and '.join(given)} were given" if given else "none was given")
         )
-    [one] = given
-    if one == "topicsPattern":
-        return Topics(pattern=values[one])
-    if one == "assign":
+    [option_name] = given
+    if option_name == "topicsPattern":
+        return Topics(pattern=values[option_name])
+    if option_name == "assign":
         chosen: dict[str, tuple[int, ...]] = {}
-        for topic, each in values[one].items():
-            full = _full(topic, one)
+        for topic, each in values[option_name].items():
+            full = _full(topic, option_name)
             if full in chosen:
                 raise ConfigurationError(f"assign names {full} twice")
             chosen[full] = _numbers(each)
         if not chosen:
             raise ConfigurationError('assign must be like {"topic": [0, 2]}, got {}')
         return Topics(names=tuple(chosen), chosen=tuple(chosen.items()))
-    listed: Iterable[str] = [values[one]] if one == "topic" else values[one]
-    return Topics(names=tuple(dict.fromkeys(_full(each, one) for each in listed)))
+    listed: Iterable[str] = [values[option_name]] if option_name == "topic" else values[option_name]
+    return Topics(names=tuple(dict.fromkeys(_full(each, option_name) for each in listed)))
 
 
 def _full(topic: str, option: str) -> str:
