@@ -26,13 +26,7 @@ _MAX_NAME: Final = 100
 
 
 class TopicLedgers(NamedTuple):
-    """The stored ledgers of a topic.
-
-    Attributes:
-        ledgers: In order.
-        last: The last stored entry.
-        subscriptions: Names of the durable subscriptions.
-    """
+    """The stored ledgers of a topic in order, its last entry, and its durable subscriptions."""
 
     ledgers: tuple[LedgerSize, ...]
     last: Position
@@ -59,7 +53,6 @@ class Admin:
         self._closed: dict[int, int] = {}  # entries of closed ledgers, by ledger id
 
     async def ledgers(self, topic: str) -> TopicLedgers:
-        """Return the ledgers of a topic or partition, by its full name."""
         answer = await self._web.get(
             f"/admin/v2/{path_of(topic)}/internalStats", {}, f"admin.url: ledgers of {topic}"
         )

@@ -143,7 +143,6 @@ def _token(params: str) -> AuthenticationToken:
 
 
 def _authentication(plugin: str | None, params: str | None) -> Any:
-    """Return the authentication for the name of a Java class and its parameters."""
     if plugin is None:
         if params is not None:
             raise ConfigurationError(

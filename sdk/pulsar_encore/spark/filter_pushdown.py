@@ -55,7 +55,6 @@ class Bounds:
     high: int | None = None
 
     def within(self, low: int | None, high: int | None) -> Bounds:
-        """Return the intersection."""
         lows = [each for each in (self.low, low) if each is not None]
         highs = [each for each in (self.high, high) if each is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))

@@ -316,7 +316,6 @@ def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] |
 def _with_observation(
     metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float
 ) -> QueryMetrics:
-    """Add the observation of a batch."""
     sums: dict[str, Any] = {
         each: row[each] if row[each] is None else (getattr(metrics, each) or 0) + row[each]
         for each in _SUMMED_FIELDS
@@ -331,7 +330,6 @@ def _with_observation(
 
 
 def _ms_of(timestamp: str) -> float:
-    """Convert Spark's ISO time to ms since the epoch."""
     moment = datetime.fromisoformat(timestamp)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
 

@@ -73,9 +73,7 @@ def later(one: Position, other: Position) -> Position:
 def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
     """Return offsets for Spark: a dict with the same JSON text for the same positions.
 
-    Args:
-        offsets: The positions.
-        slicing: How the batch that ends here is split into tasks (see `slicing_text`), or "".
+    `slicing` is the split of the batch that ends here (see `slicing_text`), or "".
     """
     positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
     split_fields = {"s": slicing} if slicing else {}
@@ -125,14 +123,9 @@ def _read_position(text: Any, topic: str) -> Position:
 
 
 def user_position(value: Any, where: str) -> Position:
-    """Parse a position from an option; `EARLIEST` and `LATEST` for the ends.
+    """Parse a position from the JSON of an option; `EARLIEST` and `LATEST` for the ends.
 
-    Args:
-        value: The parsed JSON.
-        where: The option and the topic, for errors.
-
-    Raises:
-        ConfigurationError: if it has none of the allowed forms.
+    `where` names the option and the topic in errors (ConfigurationError).
     """
     if value in ("earliest", -2):
         return EARLIEST
@@ -201,7 +194,7 @@ def before(first: Position) -> Position:
     """Return the position from which a read begins with the message `first`.
 
     For a whole entry or its first message, that is the whole entry before. If that entry does not
-    exist, the read begins with the next one that does.
+    exist, the read begins with the next existing entry.
     """
     if first in (EARLIEST, LATEST):
         return first

@@ -17,12 +17,9 @@ from .offsets import LAST_ENTRY, Position
 
 
 class LedgerSize(NamedTuple):
-    """A ledger of a topic.
+    """A ledger of a topic: its id, its entries so far, its bytes.
 
     Attributes:
-        id: Ledger id.
-        entries: Number of entries so far.
-        size: Bytes.
         closed: No entry will be added.
     """
 
@@ -33,11 +30,9 @@ class LedgerSize(NamedTuple):
 
 
 class TopicRange(NamedTuple):
-    """Consecutive entries of one ledger.
+    """Consecutive entries of one ledger, `first` to `last` inclusive.
 
     Attributes:
-        ledger: Ledger id.
-        first, last: Entry ids, both included.
         size: Mean bytes of an entry; 0 if unknown.
     """
 
@@ -53,10 +48,9 @@ class TopicRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntrySpan:
-    """The part of a topic that is read, from behind `start` to `end`.
+    """The part of a topic that is read, from behind `start` up to and including `end`.
 
     Attributes:
-        start, end: The positions.
         ledgers: The known ledgers of the topic, in order.
         per_entry: Mean messages per entry.
     """
@@ -275,8 +269,8 @@ def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:
 class Slicing(NamedTuple):
     """How a batch is split into tasks.
 
-    A repeated batch must be split as it was the first time, because rows are numbered by their
-    index in their task. The slicing is therefore part of the offset.
+    A repeated batch must be split in the same way, because rows are numbered by their index in
+    their task. The slicing is therefore part of the offset.
 
     Attributes:
         parts: Minimum number of tasks, if there are as many entries.
@@ -334,7 +328,6 @@ def split(
 def _cuts_within(
     entry_range: TopicRange, taken: int, total: int, parts: int, made: int
 ) -> Iterator[Position]:
-    """Yield the cuts within a range, each at the end of a part."""
     for number in range(made + 1, parts):
         goal = -(-total * number // parts)  # entries in the first `number` parts
         if goal <= taken:

@@ -49,15 +49,12 @@ class Runtime:
             return client
 
     def call(self, work: Coroutine[Any, Any, T], doing: str, timeout_s: float | None = None) -> T:
-        """Run `work` on the loop and wait for its end.
+        """Run `work` on the loop and wait up to `timeout_s` (s) for its end.
 
-        Args:
-            work: The coroutine.
-            doing: The activity, for the text of a time-out.
-            timeout_s: Longest wait, in s; then `work` is cancelled.
+        `doing` names the activity in the text of a time-out.
 
         Raises:
-            TransportTimeout: if it did not end in time.
+            TransportTimeout: if it did not end in time; it is cancelled.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -97,7 +94,6 @@ _creation_lock = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """Return the runtime of this process."""
     pid = os.getpid()
     found = _runtimes.get(pid)
     if found is None:

@@ -1,4 +1,4 @@
-"""The columns of the source: their names and types, and the choice of those that a read yields.
+"""The columns of the source: their names and types, and the choice of the columns of a read.
 
 The names and types of the standard columns are those of the JVM connector (pulsar-spark), so that
 jobs can move. Pulsar's times are in ms, Spark's timestamps in us.
@@ -34,13 +34,7 @@ LAST_US: Final = 253_402_300_799_999_999
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A metadata column.
-
-    Attributes:
-        key: Name without the prefix, such as "publishTime".
-        type: Type in Spark.
-        nullable: Whether a message may lack it.
-    """
+    """A metadata column; `key` is its name without the prefix, such as "publishTime"."""
 
     key: str
     type: DataType
@@ -104,12 +98,9 @@ def chosen(include: str | Sequence[str], prefix: str, *, letters: bool) -> tuple
     """Return the metadata columns of a read.
 
     Args:
-        include: "standard", "full", "none", or keys, with or without the prefix.
+        include: "standard", "full", "none", or keys, with or without `prefix`.
         prefix: Prefix of column names.
         letters: Add the columns of letters.
-
-    Raises:
-        ConfigurationError: if a column does not exist.
     """
     if isinstance(include, str):
         base = {"standard": STANDARD, "full": FULL, "none": ()}[include]
@@ -134,11 +125,7 @@ def schema_of(values: Sequence[StructField], columns: Sequence[Column], prefix: 
 
 
 def projected(asked: StructType, offered: StructType) -> StructType:
-    """Return a user's schema, which selects and orders some of the offered columns.
-
-    Raises:
-        ConfigurationError: if it has another column or type.
-    """
+    """Return a user's schema, if it only selects and orders offered columns."""
     known = {field.name: field for field in offered}
     for field in asked:
         if field.name not in known:

@@ -76,7 +76,6 @@ class Limits:
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit."""
         return not (self.rows is self.entries is self.size is None)
 
 
@@ -346,10 +345,7 @@ def digest(options: ReadOptions) -> str:
 def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
     """Return where a topic or partition begins or ends: a position, a time in ms, or a word.
 
-    Args:
-        edge: The edge of the read.
-        topic: The full name of the topic or partition.
-        base: The full name of the topic.
+    `base` is the full name of the topic without its partition.
     """
     positions, times = dict(edge.positions), dict(edge.times_ms)
     for name in (topic, base):

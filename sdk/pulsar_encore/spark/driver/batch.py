@@ -47,7 +47,6 @@ class PulsarBatchReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges of the tasks."""
         process_runtime = runtime()
         client = process_runtime.client(self._options.connection)
 

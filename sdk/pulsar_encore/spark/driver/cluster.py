@@ -180,9 +180,7 @@ class Cluster:
     async def first_at(self, topic: str, time_ms: int) -> Position | None:
         """Return the first entry published at `time_ms` or later; None without one.
 
-        Args:
-            topic: Full name.
-            time_ms: Time by the producers' clocks, in ms since the epoch.
+        Times are by the producers' clocks, in ms since the epoch.
         """
         reader = await self._client.create_reader(
             topic,

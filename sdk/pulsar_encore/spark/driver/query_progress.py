@@ -32,10 +32,7 @@ Positions = dict[str, Position]
 class QueryProgress:
     """The driver's side of one query. Used on the runtime's loop only.
 
-    Args:
-        client: The client of this process.
-        options: Options of the read.
-        clock: Monotonic clock, in s; None for the loop's.
+    `clock` is a monotonic clock, in s; None for the loop's.
     """
 
     def __init__(

@@ -19,9 +19,7 @@ from .cluster import Cluster
 async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
     """Return the position behind which the read of a topic begins.
 
-    Raises:
-        ConfigurationError: if no message is as late as the starting time, unless the options allow
-            it.
+    If no message is as late as the starting time, the options decide between its end and an error.
     """
     edge_value = edge_position(options.start, topic, base_name(topic))
     if isinstance(edge_value, Position):

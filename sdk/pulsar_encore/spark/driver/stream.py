@@ -92,7 +92,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset where a new query begins."""
         return offset_json(self._runtime.call(self._progress().initial(), "begin a query"))
 
     def getDefaultReadLimit(self) -> ReadLimit:

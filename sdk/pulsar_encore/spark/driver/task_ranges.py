@@ -12,10 +12,8 @@ from ..source_options import ReadOptions
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
     """Return how a batch is split into tasks.
 
-    Args:
-        options: Options of the read.
-        per_entry: Mean messages per entry of each topic. The largest converts
-            `maxRecordsPerPartition` into entries.
+    The largest of the mean messages per entry (`per_entry`) converts `maxRecordsPerPartition` into
+    entries.
     """
     max_entries = 0
     if options.max_records is not None:

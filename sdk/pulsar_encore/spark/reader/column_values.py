@@ -31,7 +31,6 @@ class ColumnValues:
         self._counts += repeat(1, len(values)) if counts is None else counts
 
     def repeat(self, value: Any, count: int) -> None:
-        """Add the same value for `count` rows."""
         if self._values and self._values[-1] is value:
             self._counts[-1] += count
         else:

@@ -40,10 +40,9 @@ class MessageRows:
 
     Args:
         schema: Columns of the value, as `values` decodes it, and of `columns`.
-        columns: The metadata columns that were chosen; `prefix` begins their names.
+        columns: The chosen metadata columns; `prefix` begins their names.
         values: Decoder of the values.
-        topic: Full name, of the partition if any.
-        partition: Partition number, or -1.
+        topic, partition: Full name, of the partition if any; partition number, or -1.
         most_rows: Maximum rows of one record batch.
     """
 

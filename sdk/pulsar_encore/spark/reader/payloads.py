@@ -11,11 +11,7 @@ from .plain_messages import PlainMessages
 
 
 class Payloads:
-    """Payloads of rows, in order.
-
-    Attributes:
-        size: Bytes of all payloads.
-    """
+    """Payloads of rows, in order; `size` is their total in bytes."""
 
     def __init__(self) -> None:
         self._parts: list[PlainMessages | list[bytes | None]] = []

@@ -33,9 +33,8 @@ class PlainMessages(NamedTuple):
 def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None:
     """Return the positions of the payloads; None if a message is not plain.
 
-    Args:
-        buffer: Whole messages of a batch.
-        starts: Ascending offsets of the messages, each at the size of its metadata.
+    `starts` are the ascending offsets in `buffer` of the messages, each at the size of its
+    metadata.
     """
     data = np.frombuffer(buffer, np.uint8)
     at = np.asarray(starts, np.int64)

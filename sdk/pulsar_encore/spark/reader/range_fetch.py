@@ -158,7 +158,7 @@ class FetchBuffer:
             self._lock.notify()
 
     def on_removed(self, source: int) -> None:
-        """Do nothing: messages that were delivered stay."""
+        """Do nothing: delivered messages stay."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         # A range holds messages that existed when it was planned. A recreated topic does not have
@@ -181,7 +181,7 @@ class FetchBuffer:
         """Do nothing: a new attachment does not send delivered messages again."""
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        """Do nothing: acks that may be lost do not matter here."""
+        """Do nothing: lost acks do not matter here."""
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], only: Container[int] | None = None
@@ -204,13 +204,8 @@ class FetchBuffer:
 class RangeFetch:
     """The messages of a range, in order and each once, as lists of cuts.
 
-    Args:
-        runtime: The runtime of this process.
-        connection: How the cluster is reached.
-        wanted: The range.
-        reading: Options of reading.
-        fail_on_loss: Whether missing messages are an error.
-        reads_values: If false, an entry that cannot be unpacked is no loss.
+    With `fail_on_loss`, missing messages are an error. Without `reads_values`, an entry that cannot
+    be unpacked is no loss.
     """
 
     def __init__(

@@ -16,11 +16,9 @@ Cut = tuple[Delivery, int, int]
 
 
 class RangeFilter:
-    """Selects the messages between `start` and `end`.
+    """Selects the messages from behind `start` up to and including `end`.
 
     Args:
-        start: The last message before the range.
-        end: The last message of the range.
         whole: A delivery holds all messages of its entry.
 
     Attributes:

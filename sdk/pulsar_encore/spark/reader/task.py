@@ -27,7 +27,6 @@ def read_range(
         MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
         DataLossError: if messages are gone and ``failOnDataLoss`` is true.
         StalledError: if messages do not arrive within ``pollTimeoutMs``.
-        TransportError: if the brokers cannot be reached or reject the read.
     """
     shape = options.shape
     columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")

@@ -15,12 +15,10 @@ class RowOriginal:
     """One row.
 
     Args:
-        topic: Full name of the topic it was read from.
-        message_id: Its id on that topic.
+        topic, message_id: Full name of the topic that it was read from, and its id there.
         value: Its payload; None for a tombstone.
         properties: All properties.
-        key: The key as given to the producer, or None.
-        ordering_key: The ordering key, likewise.
+        key, ordering_key: As given to the producer, or None.
         event_ms: Event time in ms since the epoch, or 0.
         schema_version: The version as the broker wrote it, or None.
     """

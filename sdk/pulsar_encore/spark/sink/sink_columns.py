@@ -100,7 +100,6 @@ class ColumnLayout:
     evidence: tuple[str, ...] = ()
 
     def name(self, key: str) -> str | None:
-        """Return the name of the column with the meaning `key`, or None."""
         return self.metadata.get(key)
 
 

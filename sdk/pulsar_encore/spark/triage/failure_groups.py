@@ -35,7 +35,6 @@ HourOf = Literal["last", "first"]
 
 
 def column(key: str) -> Column:
-    """Return a metadata column of the source."""
     return f.col(PREFIX + key)
 
 
@@ -88,7 +87,6 @@ def real_topic() -> Column:
 
 
 def base_topic(topic: Column) -> Column:
-    """Name of a topic without the partition."""
     return f.regexp_replace(topic, _PARTITION, "")
 
 
@@ -137,12 +135,7 @@ def _names_a_message() -> Column:
 
 
 def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:
-    """Return one row per group, with the columns of `HourGroup`.
-
-    Args:
-        letters: Each message once.
-        hour_of: The time that decides on the hour.
-    """
+    """Return one row per group, with the columns of `HourGroup`; `hour_of` decides on the hour."""
     last = f.max(
         f.struct(
             written_ms().alias("written"),

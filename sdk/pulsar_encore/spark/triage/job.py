@@ -484,7 +484,6 @@ def triage_letters(
 
 
 def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
-    """Run all batches that are available now."""
     run: Future[str] = Future()
 
     def take(batch: DataFrame, number: int) -> None:

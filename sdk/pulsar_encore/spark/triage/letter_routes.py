@@ -58,14 +58,10 @@ _MAX_S: Final = 253_402_300_800  # the year 10000, beyond datetime and any broke
 
 
 def check_topic(topic: str, name: str) -> None:
-    """Check that a full topic name can be an option of the source, where commas separate names.
+    """Raise ConfigurationError if a full topic name cannot be an option of the source.
 
-    Args:
-        topic: The full name. Pulsar itself allows any characters.
-        name: The argument, for the error.
-
-    Raises:
-        ConfigurationError: if it has a comma, a control character, or a blank at an end.
+    Pulsar allows any characters, but in the option commas separate names. Control characters and
+    blanks at the ends are rejected too. `name` is the argument, for the error.
     """
     topic_name(topic, name)
     last = topic.rpartition("/")[2]
@@ -142,13 +138,11 @@ class GroupSelection:
 
     @property
     def everything(self) -> bool:
-        """True if every group is selected."""
         return not (self.fingerprints or self.error_classes or self.real_topics) and (
             self.since is None and self.until is None
         )
 
     def takes(self, hour_of: HourOf) -> Column:
-        """Return a column that is true if a letter's group is selected."""
         chosen = f.lit(True)
         if self.fingerprints:
             chosen &= fingerprint().isin(*sorted(self.fingerprints))

@@ -29,7 +29,6 @@ def report_json(report: TriageReport) -> str:
 
 
 def report_text(report: TriageReport) -> str:
-    """Return the report for a terminal or a build's log."""
     lines = [
         _headline(report),
         *(f"there is no topic {printable(each)}" for each in _missing(report)),

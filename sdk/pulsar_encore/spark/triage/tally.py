@@ -44,7 +44,6 @@ class HourGroup:
     dead_topic: str = ""
 
     def add(self, other: HourGroup) -> None:
-        """Add another group to this one."""
         if not self.count or other.first_ms < self.first_ms:
             self.first_ms = other.first_ms
         if not self.count or other.last_ms >= self.last_ms:

@@ -9,7 +9,7 @@ evolutions (FORWARD compatibility), and one field must not hide the others.
 - A null that the writer wrote stays null, even if the reader's schema forbids it.
 - A symbol that the reader's enum lacks is kept as text, if the enum has no default.
 - Numbers are narrowed if they fit, and whole fractions become integers.
-- Records match without regard to their names.
+- Records match by their position in the schema, whatever their names are.
 - Times and decimals keep the unit and scale of the writer's schema.
 
 Any other value fails its own row, for example a missing field without a default that may not be

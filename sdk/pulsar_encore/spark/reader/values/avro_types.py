@@ -110,7 +110,6 @@ class AvroNode:
     rules: tuple[FieldRule, ...] = field(default=(), compare=False)
 
     def narrowed(self, names: Collection[str]) -> AvroNode:
-        """Return the record with only these fields."""
         places = [at for at, name in enumerate(self.names) if name in names]
         return replace(
             self,

@@ -123,7 +123,6 @@ def _parsed(schema: Any, of: str) -> Any:
 
 
 def _bare(schema: Any) -> Any:
-    """Return the schema without its logical types."""
     if isinstance(schema, list):
         return [_bare(each) for each in schema]
     if not isinstance(schema, dict):

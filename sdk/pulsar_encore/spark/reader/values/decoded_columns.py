@@ -101,11 +101,7 @@ class DecodedValues:
 class PairValues:
     """Pairs of a key and a value, in two columns.
 
-    Args:
-        key, value: Decoders of the halves.
-        separated: The key is the message's partition key; else the payload holds both.
-        topic: Full name, for errors.
-        mode: The mode of the `ValuePlan`.
+    With `separated`, the key is the message's partition key; else the payload holds both.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Values in JSON: parsed in blocks by Arrow, or one by one if a block cannot be parsed.
 
 A value must yield the same result whatever its neighbours are. Parsing one by one defines the
-result; Arrow is only used for types that it parses in the same way.
+result. Arrow is only used for types that it parses in the same way; it rejects all other input.
 
 In a block, each value begins with ``{`` and ends with ``}``, and newlines separate the values,
 which JSON strings cannot contain. Each value of a block that parses is therefore at least one

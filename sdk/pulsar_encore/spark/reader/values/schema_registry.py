@@ -51,7 +51,6 @@ class Registered(NamedTuple):
 
 
 def registered(known: Any) -> Registered:
-    """Convert the answer of `Transport.schema_of`."""
     info = known.schema_info()
     if isinstance(info, pb.Schema):
         kind = pb.Schema.Type.Name(info.type)
