@@ -188,7 +188,7 @@ def test_interrupted_it_says_what_was_done(
         (["--topic", DEAD, "--replay", "--all"], "needs a checkpoint"),
         (["--topic", DEAD, "--select-class", "KeyError"], "add --replay"),
         (["--topic", DEAD, "--replay-id", "r"], "add --replay"),
-        (["--topic", DEAD, "--checkpoint", "c"], "without a folder"),
+        (["--topic", DEAD, "--checkpoint", "c"], "needs a folder"),
         (["--topic", DEAD, "--option", "view"], "must be name=value"),
         (["--topic", DEAD, "--option", "pulsar.client.authParams=token:s3cret"], "takes a secret"),
         (["--topic", DEAD, "--replay", "--since", "soon"], "since must be"),

@@ -114,7 +114,7 @@ def key_path(value: str, name: str) -> str:
         raise ConfigurationError(f"{name} must not be blank")
     if "-----" in path or "\n" in path or path.startswith("data:"):
         raise ConfigurationError(
-            f"{name} takes the path of a PEM file; what was given looks like a key, and is not "
+            f"{name} takes the path of a PEM file; the given text looks like a key and is not "
             "shown here: options may be seen by others"
         )
     return path

@@ -178,7 +178,7 @@ def _bounds(condition: Filter) -> tuple[int | None, int | None]:
 def _last_stored(bound: Position, ledgers: Sequence[LedgerSize]) -> Position:
     """Return the last stored entry up to a bound, if known, so that entries can be counted."""
     if not any(each.id > bound.ledger for each in ledgers):
-        return bound  # the list of ledgers may be older than the bound
+        return bound  # the listed ledgers may end before the bound
     for each in reversed(ledgers):
         if each.id <= bound.ledger and each.entries:
             last = each.entries - 1

@@ -310,7 +310,7 @@ def _reading(values: Values) -> Reading:
     failure, value_format = values["pulsar.reader.cryptoFailureAction"], values["valueFormat"]
     if failure is ConsumerCryptoFailureAction.CONSUME and value_format != "raw":
         raise ConfigurationError(
-            "pulsar.reader.cryptoFailureAction=CONSUME hands on bytes that are still encrypted, "
+            "pulsar.reader.cryptoFailureAction=CONSUME passes on bytes that are still encrypted, "
             f"which goes with valueFormat=raw and not with {value_format}"
         )
     prefix = values["subscriptionPrefix"] or values["pulsar.reader.subscriptionRolePrefix"]

@@ -258,8 +258,8 @@ class RangeFetch:
             self.close()
             if self._skipped_undecryptable:
                 log.warning(
-                    "%s: %d entries could not be decrypted and are left out, as "
-                    "pulsar.reader.cryptoFailureAction=DISCARD says",
+                    "%s: %d entries could not be decrypted and are left out because of "
+                    "pulsar.reader.cryptoFailureAction=DISCARD",
                     self._wanted,
                     self._skipped_undecryptable,
                 )
@@ -613,6 +613,6 @@ class RangeFetch:
     def _report_loss(self, text: str, cause: Exception | None = None) -> None:
         if self._fail_on_loss:
             raise DataLossError(
-                f"{text}. Set failOnDataLoss=false to go on without what cannot be read"
+                f"{text}. Set failOnDataLoss=false to continue without these messages"
             ) from cause
         log.warning("%s; the read continues because failOnDataLoss=false", text)

@@ -67,7 +67,7 @@ def batch_writer(
     if overwrite:
         raise ConfigurationError(
             'a topic cannot be overwritten: write with mode("append"), and delete or truncate it '
-            "by Pulsar's admin tools if that is what is wanted"
+            "with Pulsar's admin tools before"
         )
     return _BatchWriter(*_checked(options, schema, streaming=False))
 
@@ -241,6 +241,6 @@ class _Task:
         if self._spool is not None:
             self._spool.close()
         try:
-            self._runtime.call(self._sender.abort(), "give up rows", _ABORT_TIMEOUT_S)
+            self._runtime.call(self._sender.abort(), "discard rows", _ABORT_TIMEOUT_S)
         except EncoreError as error:  # the error of the task itself must be reported
             log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

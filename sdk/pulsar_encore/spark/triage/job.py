@@ -120,8 +120,8 @@ class TriagePlan:
             return
         if self.checkpoint is not None and self.out is None:
             raise ConfigurationError(
-                "a checkpoint without a folder to store in (out): what a run reads is behind it "
-                "then, and letters that are not sent home would be nowhere"
+                "a checkpoint needs a folder to store in (out): the next run does not read these "
+                "letters again, so letters that are not sent home would be lost"
             )
         if self.replay is not None and self.checkpoint is None:
             raise ConfigurationError(
@@ -319,8 +319,8 @@ def _check_secrets(options: Mapping[str, str]) -> None:
         )
     if options.get(_CRYPTO_FAILURE_OPTION, "").strip().upper() == "CONSUME":
         raise ConfigurationError(
-            "letters read with pulsar.reader.cryptoFailureAction=CONSUME cannot be sent home: what "
-            "would decrypt their bytes is not with them"
+            "letters read with pulsar.reader.cryptoFailureAction=CONSUME cannot be sent home: "
+            "their encryption metadata is missing"
         )
 
 

@@ -48,8 +48,8 @@ NO_NAME: Final = "its REAL_TOPIC is not the name of a topic"
 ITSELF: Final = "its REAL_TOPIC is the dead-letter topic itself"
 NO_TEXT: Final = "its key is no text (UTF-8), and its kind or text_keys says that it is"
 NOT_NAMED: Final = (
-    "the dead-letter topic is not named after its REAL_TOPIC and subscription, and whoever "
-    "published the message may have written that: choose the topic by its name to send letters "
+    "the dead-letter topic is not named after its REAL_TOPIC and subscription, and the "
+    "publisher of the message may have written that: choose the topic by its name to send letters "
     "there (real_topics, --real-topic)"
 )
 

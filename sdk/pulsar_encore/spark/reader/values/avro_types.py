@@ -171,7 +171,7 @@ class _SchemaParser:
                 found = self._named[name]
                 if found is None:
                     raise _UnsupportedType(
-                        f"{'.'.join(path)} is a {word} in a {word}, and Spark has no such"
+                        f"{'.'.join(path)} is a {word} in a {word}: Spark has no recursive types"
                     )
                 return found
         raise ValueError(f"there is no type {word!r}")
@@ -212,8 +212,8 @@ class _SchemaParser:
             return AvroNode(_WIDER[kinds])
         if len({shape_of(each) for each in nodes}) < len(nodes):
             raise _UnsupportedType(
-                f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, and which "
-                "cannot be told when it is read"
+                f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, which "
+                "cannot be told apart when they are read"
             )
         return AvroNode("union", parts=tuple(nodes))
 

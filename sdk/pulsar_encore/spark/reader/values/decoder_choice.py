@@ -73,8 +73,8 @@ def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
     for other in others:
         if other in names:
             raise ConfigurationError(
-                f"the values have a field {other!r}, and the column {other!r} of what a message "
-                "tells beside its value is called so too: set metadataPrefix to something else"
+                f"the values have a field {other!r}, and a metadata column has the name {other!r} "
+                "too: set metadataPrefix to another prefix"
             )
 
 
