@@ -338,9 +338,6 @@ class QueryProgress:
 
         The batch may be a repetition after a crash; then nothing has checked yet whether its
         messages still exist.
-
-        Raises:
-            DataLossError: if messages of the batch are gone and ``failOnDataLoss`` is true.
         """
         moved = {
             topic: position

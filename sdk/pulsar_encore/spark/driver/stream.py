@@ -114,9 +114,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 not pass it; the end of the last batch planned in this process takes its place.
             limit: `ReadAllAvailable` for all stored messages. Any other value means the limits in
                 the options.
-
-        Raises:
-            DataLossError: if messages behind `start` are gone and ``failOnDataLoss`` is true.
         """
         start = self._last_planned_end if start is None else start
         if start is None:

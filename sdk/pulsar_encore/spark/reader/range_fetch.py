@@ -432,11 +432,7 @@ class RangeFetch:
         return True
 
     def _check_ledgers(self, place: Place) -> None:
-        """Check that the ledgers between the last message read and `place` still exist.
-
-        Raises:
-            DataLossError: if a ledger is gone and ``failOnDataLoss`` is true.
-        """
+        """Report ledgers between the last message read and `place` that are gone."""
         wanted, last = self._wanted, self._filter.last.place
         known = list(wanted.ledgers)
         if wanted.is_end_stored:
