@@ -23,6 +23,13 @@ class Halt:
         report: The running report, or None before the start. It counts whole batches; groups are
             added at the end.
         asked: True after `ask`.
+
+    Example:
+        ::
+
+            halt = Halt()
+            threading.Timer(3600, halt.ask).start()
+            triage(spark, topics, options, halt=halt)
     """
 
     report: TriageReport | None
