@@ -35,7 +35,7 @@ async def test_a_deleted_topic_is_logged_as_deleted_and_as_recreated(
         await wait_until(lambda: not consumer.is_connected())
         await wait_until(consumer.is_connected)
     messages = lines(caplog, "consumer of subscription 'billing' on ")
-    assert any("does not exist any more. It is waited for" in each for each in messages)
+    assert any("does not exist any more. This client waits for it" in each for each in messages)
     assert any("is created again after" in each for each in messages)
     assert "attached again after" in " ".join(messages)
 

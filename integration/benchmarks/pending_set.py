@@ -34,7 +34,7 @@ import psutil
 from pyroaring import BitMap
 
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 ENTRIES = 10_000_000
 PER_LEDGER = 50_000

@@ -121,7 +121,7 @@ def test_rows_are_encoded_as_json_records(session: SparkSession, broker: BrokerT
     ("mode", "options", "expected"),
     [
         ("append", {"topic": "t", "bogus": "1"}, "there is no option 'bogus'"),
-        ("append", {}, "nothing says where rows go"),
+        ("append", {}, "rows have no destination"),
         ("overwrite", {"topic": "t"}, "a topic cannot be overwritten"),
     ],
 )

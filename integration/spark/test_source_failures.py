@@ -293,7 +293,7 @@ def test_a_topic_recreated_between_plan_and_read_raises_data_loss(
     position = Position(sent[3].ledger_id(), sent[3].entry_id())
     admin.delete_topic(topic)
     publish(pulsar, topic, range(50, 60))
-    with pytest.raises(DataLossError, match="deleted and made again"):
+    with pytest.raises(DataLossError, match="deleted and created again"):
         rows_of(reader, [ReadRange(topic, -1, position, whole.end)])
 
 

@@ -179,7 +179,7 @@ def test_groups_beyond_the_limit_are_counted_together(spark: SparkSession) -> No
 @pytest.mark.parametrize(
     ("plan_options", "expected"),
     [
-        ({"checkpoint": "c"}, "without a folder"),
+        ({"checkpoint": "c"}, "needs a folder"),
         ({"replay": KEYS, "out": "o"}, "needs a checkpoint"),
         ({"dry_run": True}, "dry_run"),
         ({"replay_id": "r"}, "replay_id"),

@@ -12,7 +12,7 @@ from integration.faults.play import Patience, play
 
 from pulsar_encore.testing import run
 from pulsar_encore.transport.interface import Delivery
-from pulsar_encore.transport.native.consumer.native_consumer import NativeConsumer
+from pulsar_encore.transport.native.consumer.topic_events import TopicEvents
 
 SAMPLE = range(1, 41)
 SHORT = Patience(stuck=100.0, closing=100.0)
@@ -31,15 +31,15 @@ def test_a_client_that_loses_a_message_is_found(monkeypatch: pytest.MonkeyPatch)
         for case in map(generate, range(1, 200))
         if case.kind == "Shared" and not (case.letters or case.second or case.seek or case.rewind)
     )
-    deliver = NativeConsumer.deliver
+    deliver = TopicEvents.on_deliveries
     lost: list[Delivery] = []
 
-    def lossy(self: NativeConsumer, deliveries: list[Delivery]) -> None:
+    def lossy(self: TopicEvents, deliveries: list[Delivery]) -> None:
         if not lost and len(deliveries) > 1:
             lost.append(deliveries.pop())
         deliver(self, deliveries)
 
-    monkeypatch.setattr(NativeConsumer, "deliver", lossy)
+    monkeypatch.setattr(TopicEvents, "on_deliveries", lossy)
 
     async def lose() -> list[str]:
         verdict = await play(replace(plain, faults=()), Memory(), "lossy", SHORT)

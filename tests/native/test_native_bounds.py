@@ -319,7 +319,7 @@ def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int)
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
         link, listener = await opened(rig)
-        source = link._sources[0]
+        source = link.topic_consumers[0]
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
         )

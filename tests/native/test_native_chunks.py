@@ -9,8 +9,8 @@ import pytest
 from native_kit import run, subscription
 
 from pulsar_encore.options import ConsumerType
-from pulsar_encore.transport.native.consumer.chunked_messages import Chunked
-from pulsar_encore.transport.native.consumer.entry_reader import Chunk
+from pulsar_encore.transport.native.consumer.chunked_messages import ChunkedMessages
+from pulsar_encore.transport.native.consumer.entry_contents import Chunk
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.chunks import JoinedMessage, Place
 
@@ -32,7 +32,7 @@ class Broker:
         self.joined: list[JoinedMessage] = []
         self.asked = 0
         self._loop = asyncio.get_running_loop()
-        self.chunked = Chunked(
+        self.chunked = ChunkedMessages(
             subscription(consumer_type=kind),
             "t",
             self._loop,

@@ -34,7 +34,7 @@ from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.client_settings import ClientSettings
 from pulsar_encore.transport.native.consumer import native_consumer as link_module
-from pulsar_encore.transport.native.consumer import source
+from pulsar_encore.transport.native.consumer import seek
 from pulsar_encore.transport.native.consumer.permits import Permits
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
@@ -104,7 +104,7 @@ def test_what_cannot_be_decrypted_costs_the_permits_that_the_broker_counted() ->
         state = rig.service.catalogue.topic(TOPIC)
         for _ in range(2):
             (consumer,) = state.subscriptions["s"].consumers
-            assert link._sources[0].permits.open == consumer.permits
+            assert link.snapshot().topics[0].open_permits == consumer.permits
             stored = state.log.at(state.log.base)
             link.ack(AckPlan(0, None, [], [(stored.ledger, stored.entry, 8, 0b1111_0100)]))
             await settle()
@@ -491,7 +491,7 @@ def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
 def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source, "_FENCED", "refused by the fault plan")
+    monkeypatch.setattr(seek, "FENCED", "refused by the fault plan")
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=5))

@@ -14,6 +14,7 @@ from pulsar_encore import ConsumerType, InitialPosition
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.transport.interface import PlainDeliveries
+from pulsar_encore.transport.native.consumer.consumer_states import State
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
@@ -128,7 +129,7 @@ def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
             rig.service.faults = FaultPlan([slow if sought else wrong])
             rig.service.recorder.clear()
             seeking = asyncio.ensure_future(consumer.seek(0))
-            while not consumer._link._sources[0]._seeking:
+            while consumer._link.snapshot().topics[0].state is not State.SEEKING:
                 await asyncio.sleep(0)
             await consumer.acknowledge(messages)
             assert not rig.service.recorder.find("ACK")
@@ -183,7 +184,7 @@ def test_what_is_acked_without_being_a_message_does_not_hold_up_a_seek_for_ever(
 
             async def markers() -> None:
                 while True:
-                    consumer._link._sources[0]._ack([(1, 1)])
+                    rig.store(b"marker", marker_type=1)
                     await asyncio.sleep(0.1)
 
             coming = asyncio.ensure_future(markers())
@@ -427,7 +428,7 @@ def test_a_reader_that_flaps_holds_no_more_than_its_queue() -> None:
             await asyncio.sleep(1)
             place = next(iter(rig.transport._scopes.values()))
             (link,) = place.links
-            assert link._sources[0].permits._held <= 100  # type: ignore[union-attr]
+            assert link.snapshot().topics[0].unconsumed <= 100  # type: ignore[union-attr]
             assert [(await reader.read_next()).data() for _ in range(2000)] == [
                 b"%d" % number for number in range(2000)
             ]

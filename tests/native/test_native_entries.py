@@ -12,7 +12,8 @@ from native_kit import subscription
 
 from pulsar_encore.transport.native.consumer import ack_commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
-from pulsar_encore.transport.native.consumer.entry_reader import Chunk, EntryReader, Marker, Opened
+from pulsar_encore.transport.native.consumer.entry_contents import Chunk, Marker, Opened
+from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
 from pulsar_encore.transport.native.consumer.message_views import PlainMessage, Unreadable
 from pulsar_encore.wire import ack_sets, base_command, compress, frames, message_id, pb
 from pulsar_encore.wire.entries import (

@@ -72,12 +72,11 @@ def test_nothing_is_kept_of_topics_of_a_pattern_that_come_and_go() -> None:
             else:
                 rig.service.catalogue.create(topic)
             await asyncio.sleep(5)
-            assert len(link._there) == 2 + number % 2
+            assert len(link.snapshot().present) == 2 + number % 2
             rig.service.delete(topic)
             await asyncio.sleep(15)
-        assert [source.topic for source in link._there] == [f"{SPACE}/p-keep"]
-        kept = (link._shapes, link._base, link._by_topic, link._missing, link._refusals)
-        assert all(len(each) <= 1 for each in kept)
+        assert link.snapshot().present == (f"{SPACE}/p-keep",)
+        assert link.snapshot().remembered <= 2
         assert link.is_connected()
 
     run(main())
@@ -94,7 +93,7 @@ def test_the_bound_of_partitions_is_of_all_topics_of_a_pattern_together() -> Non
         await asyncio.sleep(5)
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-1", 2)
         await asyncio.sleep(30)
-        assert len(link._there) == 3
+        assert len(link.snapshot().present) == 3
 
     run(main())
 

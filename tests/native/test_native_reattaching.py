@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 from native_kit import TOPIC, Collector, Rig, run, subscription
 from test_native_attachment import Thing
 
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, ServiceUnitNotReady
 from pulsar_encore.transport.native.client_settings import ClientSettings
 
@@ -59,10 +59,6 @@ class Hanging:
         return b"t"
 
 
-async def refused(*given: Any) -> None:
-    raise AuthorizationError("the metadata store is away")
-
-
 def test_a_token_supplier_that_hangs_delays_an_attempt_and_does_not_end_the_retrying() -> None:
     async def main() -> None:
         rig = Rig()
@@ -72,12 +68,12 @@ def test_a_token_supplier_that_hangs_delays_an_attempt_and_does_not_end_the_retr
         )
         link = await rig.transport.subscribe(subscription())
         link.start(Collector())
-        source = link._sources[0]
-        subscribe, source._subscribe = source._subscribe, refused
+        refused = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=1_000)
+        rig.service.faults = FaultPlan([refused])
         supplier.hangs = True
-        source._attach_anew()
+        link.topic_consumers[0].reattach()
         await asyncio.sleep(1)
-        source._subscribe = subscribe
+        rig.service.faults = FaultPlan([])
         await asyncio.sleep(60)
         assert link.is_connected()
 

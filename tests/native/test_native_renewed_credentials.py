@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from brokers_kit import Brokers
 from native_kit import Collector, Rig, run, subscription
 
-from pulsar_encore.exceptions import AuthorizationError, ErrorGettingAuthenticationData
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.exceptions import ErrorGettingAuthenticationData
 from pulsar_encore.transport.native.connection.addresses import parse
 from pulsar_encore.transport.native.connection.pool import ConnectionPool
 from pulsar_encore.transport.native.connection.session import Session
@@ -36,11 +36,6 @@ class Minted:
         return b"jwt-%d" % (self.calls if self.fresh else 0)
 
 
-async def refused(session: Session, consumer_id: int, *given: Any, **named: Any) -> None:
-    session.detach_consumer(consumer_id)
-    raise AuthorizationError("no permission any more")
-
-
 @pytest.mark.parametrize(("fresh", "most"), [(True, 2), (False, 1)])
 def test_a_token_per_call_and_a_refused_topic_do_not_lead_to_a_connection_per_consumer(
     fresh: bool, most: int
@@ -52,9 +47,15 @@ def test_a_token_per_call_and_a_refused_topic_do_not_lead_to_a_connection_per_co
         )
         bad = await rig.transport.subscribe(subscription(topics=(f"{NAMESPACE}/bad",)))
         bad.start(Collector())
-        source = bad._sources[0]
-        source._subscribe = refused
-        source._attach_anew()
+        refused = Fault(
+            kind="refuse",
+            command="SUBSCRIBE",
+            error="AuthorizationError",
+            times=1_000,
+            topic=f"{NAMESPACE}/bad",
+        )
+        rig.service.faults = FaultPlan([refused])
+        bad.topic_consumers[0].reattach()
         links = []
         for number in range(20):
             await asyncio.sleep(90)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from native_kit import TOPIC, Rig, run, settle
-from test_native_line import LARGE, held_rig, numbers, opened, store_large
+from test_native_decompression_queue import LARGE, held_rig, numbers, opened, store_large
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
@@ -57,9 +57,10 @@ async def decompress_all(codecs: Any) -> None:
 
 def check_permits(rig: Rig, link: Any) -> None:
     (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
-    assert link._sources[0].permits.open == consumer.permits
-    assert not link._sources[0]._line.waiting
-    assert not link._sources[0]._line.charged
+    topic = link.snapshot().topics[0]
+    assert topic.open_permits == consumer.permits
+    assert not topic.queued
+    assert not topic.queued_messages
 
 
 def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) -> None:
@@ -77,7 +78,7 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
             await check(rig, codecs, consumer)
             check_permits(rig, consumer._link)
             await consumer.close()
-            assert consumer._link._room.used == 0
+            assert consumer._link.snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -98,9 +99,8 @@ async def rest(codecs: Any, consumer: Any) -> list[int]:
 
 
 def id_of(consumer: Any, number: int) -> MessageId:
-    waiting = consumer._link._sources[0]._line.waiting
-    first = waiting[0]
-    return MessageId(-1, first.ledger, first.entry + number, topic=TOPIC)
+    ledger, entry = consumer._link.snapshot().topics[0].queued[0]
+    return MessageId(-1, ledger, entry + number, topic=TOPIC)
 
 
 def test_a_cumulative_ack_by_id_covers_entries_that_wait() -> None:
@@ -145,16 +145,15 @@ def test_an_ack_of_a_part_of_a_batch_that_waits_is_not_delivered(cumulative: boo
         store_large(rig, 0)
         store_large_batch(rig, 1, 2, 3, 4)
         link, listener = await opened(rig, consumer_type=kind)
-        place = link._sources[0]._line.waiting[1]
-        part = (place.ledger, place.entry, 4, 0b1100)
+        part = (*link.snapshot().topics[0].queued[1], 4, 0b1100)
         link.ack(AckPlan(0, part, [], []) if cumulative else AckPlan(0, None, [], [part]))
         await settle(LATER_S)
         await decompress_all(codecs)
         assert numbers(listener) == ([3, 4] if cumulative else [0, 3, 4])
         check_permits(rig, link)
         link.consumed(0, len(numbers(listener)))
-        assert link._room.used == 0
-        assert link._sources[0].permits.held == 0
+        assert link.snapshot().decompressed_bytes == 0
+        assert link.snapshot().topics[0].unconsumed == 0
 
     run(main())
 
@@ -173,12 +172,12 @@ def test_a_chunked_message_whose_chunks_wait_is_covered_by_a_cumulative_ack() ->
                     total_chunk_msg_size=8,
                 )
         link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
-        last = link._sources[0]._line.waiting[2]
-        link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
+        last = link.snapshot().topics[0].queued[2]
+        link.ack(AckPlan(0, (*last, 0, -1), [], []))
         await settle(LATER_S)
         await decompress_all(codecs)
         assert numbers(listener) == [2]
-        assert link._sources[0]._chunked.pending == 0
+        assert link.snapshot().topics[0].incomplete_chunked == 0
         check_permits(rig, link)
 
     run(main())
@@ -189,9 +188,9 @@ def test_the_end_of_the_topic_is_reported_when_all_that_waited_was_acked() -> No
         rig, _ = held_rig()
         store_large(rig, 0, 1)
         link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
-        link._sources[0].on_end_of_topic()
-        last = link._sources[0]._line.waiting[1]
-        link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
+        link.topic_consumers[0].on_end_of_topic()
+        last = link.snapshot().topics[0].queued[1]
+        link.ack(AckPlan(0, (*last, 0, -1), [], []))
         await settle()
         assert "end_of_topic" in listener.names
         assert not listener.deliveries
@@ -210,7 +209,7 @@ def test_asking_for_everything_leaves_one_copy_of_each_entry_in_the_line(
         for _ in range(12):
             consumer.redeliver_unacknowledged_messages()
             await settle()
-            assert len(consumer._link._sources[0]._line.waiting) <= 4
+            assert len(consumer._link.snapshot().topics[0].queued) <= 4
         assert await rest(codecs, consumer) == [0, 1, 2, 3]
 
     with_consumer(kind, 4, check)

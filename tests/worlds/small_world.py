@@ -20,9 +20,9 @@ from frozen import freeze
 
 from pulsar_encore.consumer.consumer import Consumer
 from pulsar_encore.consumer.consumer_factory import assemble
-from pulsar_encore.core.due_time import DueBatch, MessageKey
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, EntryKey
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.message_key import DueBatch, MessageKey
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
 from pulsar_encore.options import ConsumerOptions
@@ -216,7 +216,7 @@ class App:
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
-        self.consumer._turn.clock = lambda: -math.inf  # no call ever has to let a loop run
+        self.consumer._fair_yield.clock = lambda: -math.inf  # no call ever has to let a loop run
         self.source: TopicState = parts.sources.by_number[0]
         nacks, timeouts = self.source.nacks, self.source.timeouts
         assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)

@@ -1,9 +1,8 @@
-"""Acks and redelivery requests of many entries, encoded by hand.
+"""ACK and REDELIVER commands for thousands of entries, encoded by hand.
 
-Owns the bytes of the two commands that name entries by the thousand: what they share is made once
-per ledger, which is a tenth of the cost of an object per id
-(`docs/notes/wire-protocol.md#cost-per-message`). The result is what `wire.encode` would write, but
-for the partition, which is left at its default. Commands are of bounded size.
+The bytes that the ids of a ledger share are made once per ledger. That takes a tenth of the time of
+an object for each id (`docs/notes/wire-protocol.md#cost-per-message`). The result equals the
+encoding by `wire.encode`, except that ids have no partition. Commands have a bounded size.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _EPOCH: Final = b"\x18"
 _LEDGER: Final = b"\x08"
 _ENTRY: Final = b"\x10"
 _ACK_SET: Final = b"\x28"
-_ONE: Final = 0x80  # below are the varints of one byte
-_TWO: Final = 0x4000  # below are the varints of at most two bytes
+_ONE: Final = 0x80  # smaller numbers are varints of one byte
+_TWO: Final = 0x4000  # smaller numbers are varints of at most two bytes
 
 
 def individual_acks(
@@ -37,13 +36,13 @@ def individual_acks(
     partial: Sequence[tuple[int, int, int, int]] = (),
     request_id: int | None = None,
 ) -> bytes:
-    """One ACK of whole entries and of parts of batches.
+    """Encode an ACK of whole entries and of parts of batches.
 
     Args:
-        consumer_id: Whose.
-        entries: (ledger, entry).
-        partial: (ledger, entry, batch size, mask of the indexes still unacked).
-        request_id: The broker answers it.
+        consumer_id: The consumer that acks.
+        entries: (ledger, entry) of each entry.
+        partial: (ledger, entry, batch size, mask of the unacked indexes) of each batch.
+        request_id: Makes the broker answer.
     """
     parts = _ids(_ACK[1], entries)
     for ledger, entry, size, mask in partial:
@@ -54,12 +53,12 @@ def individual_acks(
 def cumulative_ack(
     consumer_id: int, ledger: int, entry: int, request_id: int | None = None
 ) -> bytes:
-    """One cumulative ACK.
+    """Encode a cumulative ACK.
 
     Args:
-        consumer_id: Whose.
-        ledger, entry: Up to and with which entry; -1 is before the first of its ledger.
-        request_id: The broker answers it.
+        consumer_id: The consumer that acks.
+        ledger, entry: The last acked entry; entry -1 is before the first one of its ledger.
+        request_id: Makes the broker answer.
     """
     parts = _ids(_ACK[1], [(ledger, entry)])
     return _frame(_ACK[0], consumer_id, _CUMULATIVE, parts, _request(request_id))
@@ -68,7 +67,7 @@ def cumulative_ack(
 def redeliver(
     consumer_id: int, entries: Sequence[tuple[int, int]], epoch: int | None = None
 ) -> bytes:
-    """One REDELIVER_UNACKNOWLEDGED_MESSAGES; no entries mean all that the consumer holds."""
+    """Encode REDELIVER_UNACKNOWLEDGED_MESSAGES; no entries mean all unacked ones."""
     after = b"" if epoch is None else _EPOCH + varint(epoch)
     return _frame(_REDELIVER[0], consumer_id, b"", _ids(_REDELIVER[1], entries), after)
 
@@ -87,7 +86,7 @@ def _frame(head: bytes, consumer_id: int, kind: bytes, ids: list[bytes], after: 
 
 
 def _ids(tag: int, entries: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The ids of entries, two pieces for each: what it shares with its ledger, and the entry."""
+    """Encode the ids of entries: for each the bytes that its ledger shares, then the entry."""
     parts: list[bytes] = []
     last = -1
     short = long = b""

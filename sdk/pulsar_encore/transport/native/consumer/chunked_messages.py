@@ -1,8 +1,8 @@
-"""Chunked messages of one source: joined, and known by all their entries until they are settled.
+"""Chunked messages of one topic: their chunks until they are complete, then all their entries.
 
-Owns `Chunked`. Above the link a chunked message is its last entry; here an ack or a redelivery of
-that is one of all its entries, because a redelivered part may stall the subscription
-(`docs/notes/wire-protocol.md#chunked-messages`).
+Above the transport a chunked message is its last entry. An ack or a redelivery request of that
+entry becomes one of all its entries here, because a chunk that is redelivered alone may block the
+subscription (`docs/notes/wire-protocol.md#chunked-messages`).
 """
 
 from __future__ import annotations
@@ -27,41 +27,42 @@ from ....wire.chunks import (
     Place,
 )
 from ....wire.entries import text as as_text
-from . import entry_reader as entries
+from . import entry_contents
 
-# A publisher may send any text. Uuids of thousands of messages are remembered after their chunks
-# were let go, so that a longer one is replaced by its digest.
+# A publisher may choose any text. The uuids of thousands of messages are remembered after their
+# chunks were dropped, so that a longer uuid is replaced by its digest.
 _LONGEST_UUID: Final = 256  # characters
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
-_AGAIN_S: Final = 1.0  # before a piece whose message cannot be joined now is asked for again
-# An ordered subscription brings all that is unacked with it: that is asked for less and less often,
-# until nothing had to be for so long.
-_MOST_AGAIN_S: Final = 60.0
+_RETRY_S: Final = 1.0  # before chunks that cannot be joined now are requested again
+# An ordered subscription redelivers everything unacked together with those chunks. The wait doubles
+# each time, up to a minute, until two minutes pass without such a request.
+_LONGEST_RETRY_S: Final = 60.0
 _CALM_S: Final = 120.0
-# Joined messages whose entries are remembered: more than a broker's unacked window can hold.
+# Complete messages that are remembered: more than a broker's unacked window can hold.
 _MOST_JOINED: Final = 100_000
 
 
 def uuid_of(metadata: pb.MessageMetadata) -> str:
-    """The uuid of a chunk's message, or its digest if that is much shorter."""
+    """Return the uuid of a chunk's message, or a digest of it if the uuid is very long."""
     uuid = as_text(metadata.uuid)
     return uuid if len(uuid) <= _LONGEST_UUID else sha256(uuid.encode()).hexdigest()
 
 
-class Chunked:
-    """The chunked messages of one source.
+class ChunkedMessages:
+    """The chunked messages of one topic.
 
     Args:
-        subscription: Its limits.
-        topic: For log lines.
-        loop: Whose timers it uses.
+        subscription: The limits.
+        topic: Full name, for log lines.
+        loop: The event loop of the timers.
         ack: Acks entries at once.
-        redeliver: Asks for entries again; what it cannot ask for now comes by itself.
-        starved: Whether nothing can come now, because the broker has no permits.
-        max_bytes: Bytes held of all incomplete messages together, and so of one message.
-        refuse: Acks the entries of a message that is larger, with the validation error for it.
+        redeliver: Requests entries again. It may ignore the request if no broker holds the
+            consumer, because the next broker sends all unacked entries anyway.
+        starved: Returns True if the broker has no permits, so that no chunk can arrive.
+        max_bytes: Most bytes of all incomplete messages together, and so of one message.
+        refuse: Acks the entries of a larger message, with the validation error for that.
     """
 
     def __init__(
@@ -87,35 +88,36 @@ class Chunked:
             max_bytes=max_bytes,
             ack_oldest=subscription.auto_ack_oldest_chunked_message_on_queue_full,
         )
-        self._remembers = subscription.durable  # nobody acks or asks for what a reader read
-        self._joined: OrderedDict[Place, tuple[Place, ...]] = OrderedDict()  # by the last entry
+        self._remembers = subscription.durable  # a reader neither acks nor requests entries
+        self._joined: OrderedDict[Place, tuple[Place, ...]] = OrderedDict()  # by last entry
         self._shared = subscription.shared
-        self._again_s = _AGAIN_S
-        self._again_at = float("-inf")
+        self._retry_s = _RETRY_S
+        self._retry_at = float("-inf")
         self._expiry: asyncio.TimerHandle | None = None
-        self._again: dict[Place, None] = {}  # let go, to be asked for
+        self._dropped: dict[Place, None] = {}  # chunks to request again
         self._waiting: asyncio.TimerHandle | None = None
 
     @property
     def pending(self) -> int:
-        """Messages of which a part has come."""
+        """The number of incomplete messages."""
         return len(self._assembler)
 
     def holds(self, uuid: str) -> bool:
-        """Whether a part of that message has come."""
+        """Return True if some chunks of that message have arrived."""
         return self._assembler.holds(uuid)
 
     def begun(self) -> dict[str, Place]:
-        """Where each message begins of which a part has come, by uuid."""
+        """Return the first entry of each incomplete message, by uuid."""
         return self._assembler.begun()
 
     def add(
-        self, chunk: entries.Chunk, ledger: int, entry: int, redelivery_count: int
+        self, chunk: entry_contents.Chunk, ledger: int, entry: int, redelivery_count: int
     ) -> JoinedMessage | ChunkFate | None:
-        """A piece came.
+        """Add a chunk that arrived.
 
         Returns:
-            The whole message, when it was the last one; what becomes of it, when it is not kept.
+            The message, if the chunk completes it; the fate of the chunk, if it is not kept; else
+            None.
         """
         metadata = chunk.metadata
         arrival: ChunkArrival = self._assembler.add(
@@ -170,26 +172,28 @@ class Chunked:
         )
 
     def _redeliver_later(self, places: Iterable[Place]) -> None:
-        """Together with what else is let go until then: asked for at two moments, the pieces of a
-        message would come apart each time, and be let go each time."""
-        if self._shared:  # an ordered one brings all that is unacked
-            self._again.update(dict.fromkeys(places))
-        if self._waiting is None:
-            wait = _AGAIN_S if self._shared else self._ordered_wait()
-            self._waiting = self._loop.call_later(wait, self._ask_again)
+        """Request dropped chunks again in a while, all in one request.
 
-    def _ask_again(self) -> None:
-        places = sorted(self._again)
+        With two requests, the chunks of a message would arrive apart and be dropped each time.
+        """
+        if self._shared:  # an ordered subscription redelivers everything, without ids
+            self._dropped.update(dict.fromkeys(places))
+        if self._waiting is None:
+            wait = _RETRY_S if self._shared else self._ordered_wait()
+            self._waiting = self._loop.call_later(wait, self._request_dropped)
+
+    def _request_dropped(self) -> None:
+        places = sorted(self._dropped)
         self._waiting = None
-        self._again.clear()
+        self._dropped.clear()
         self._redeliver(places)
 
     def _ordered_wait(self) -> float:
         now = self._loop.time()
-        calm = now - self._again_at > _CALM_S
-        self._again_s = _AGAIN_S if calm else min(_MOST_AGAIN_S, 2 * self._again_s)
-        self._again_at = now + self._again_s
-        return self._again_s
+        is_calm = now - self._retry_at > _CALM_S
+        self._retry_s = _RETRY_S if is_calm else min(_LONGEST_RETRY_S, 2 * self._retry_s)
+        self._retry_at = now + self._retry_s
+        return self._retry_s
 
     def _watch(self) -> None:
         due = self._assembler.next_expiry()
@@ -205,14 +209,17 @@ class Chunked:
         self._watch()
 
     def postpone(self) -> None:
-        """Nothing could come until now: what is incomplete waits anew."""
+        """Restart the expiry of incomplete messages, because no chunk could arrive until now."""
         self._assembler.postpone(now_ms(self._loop))
 
     def expand(self, places: list[Place]) -> list[Place]:
-        """Entries as they are known above; those of chunked messages with all that belong to them.
+        """Replace the last entry of each chunked message by all its entries.
 
-        They stay known until the broker has confirmed an ack (`forget`), which may have to be sent
-        again; and the same list without any is given back as it is.
+        The entries are remembered until the broker has confirmed their ack (`forget`), because the
+        ack may have to be sent again.
+
+        Returns:
+            The same list if it contains no chunked message.
         """
         joined = self._joined
         if not joined or joined.keys().isdisjoint(places):
@@ -220,20 +227,21 @@ class Chunked:
         return [piece for each in places for piece in joined.get(each, (each,))]
 
     def forget(self, places: Iterable[Place]) -> None:
-        """They are acked, and the broker has said so."""
+        """Forget chunked messages, because the broker has confirmed their acks."""
         for each in places:
             self._joined.pop(each, None)
 
     def forget_up_to(self, place: Place) -> None:
-        """A cumulative ack, which needs no more than its last entry."""
+        """Forget chunked messages that a cumulative ack covers, which names no more entries."""
         joined = self._joined
-        while joined and next(iter(joined)) <= place:  # nearly in order; a straggler is no harm
+        # Messages are joined nearly in order. One that is not at the front stays, without harm.
+        while joined and next(iter(joined)) <= place:
             joined.popitem(last=False)
 
     def clear(self) -> None:
-        """The connection is lost, or the place another: all that is incomplete comes again."""
+        """Drop all incomplete messages. After a loss or a seek, the broker sends them again."""
         self._assembler.clear()
-        self._again.clear()
+        self._dropped.clear()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -1,6 +1,6 @@
-"""What becomes of an encrypted entry: read in clear, refused, acked unread, or handed on as it is.
+"""Decrypts entries, and decides about entries that cannot be decrypted.
 
-Owns `Decryption`, of one subscription (`crypto_key_reader`, `crypto_failure_action`).
+The options are `crypto_key_reader` and `crypto_failure_action`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....wire.entry_encryption import DataKeys, DecryptionError, is_encrypted
 
 
 class Undecrypted(Enum):
-    """What becomes of an entry that cannot be decrypted here."""
+    """The outcome for an entry that cannot be decrypted here."""
 
     REFUSED = "neither delivered nor acked"
     DISCARDED = "acked"
@@ -35,12 +35,12 @@ class Decryption:
     """Decrypts the entries of one subscription.
 
     Args:
-        subscription: Its key reader, and what to do without a key.
+        subscription: The key reader, and the action without a key.
 
     Raises:
-        NotSupportedError: There is a key reader, and `cryptography` is not installed, or only the
-            stock library can read it.
-        ConfigurationError: The key reader is none.
+        NotSupportedError: if there is a key reader and `cryptography` is not installed, or if only
+            the C++ client can use the key reader.
+        ConfigurationError: if the key reader has another type.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -51,7 +51,7 @@ class Decryption:
     def clear(
         self, metadata: pb.MessageMetadata, payload: bytes
     ) -> bytes | tuple[Undecrypted, Exception]:
-        """The payload in clear; or what to do, and why."""
+        """Return the payload in clear, or the action and the reason."""
         if not is_encrypted(metadata):
             return payload
         reader, keys = self._reader, self._keys
@@ -61,17 +61,17 @@ class Decryption:
             return self._action, DecryptionError(why)
         try:
             return keys.decrypt(
-                metadata, payload, lambda name, told: _private_key(reader, name, told)
+                metadata, payload, lambda name, fields: _private_key(reader, name, fields)
             )
         except EncoreError as error:
             return self._action, error
 
 
 def _private_key(reader: CryptoKeyReader, name: str, metadata: Mapping[str, str]) -> bytes | None:
-    """What the application's reader gives; whatever it does costs the entry and nothing else.
+    """Return the key that the application's reader gives; an error affects one entry only.
 
     Raises:
-        CryptoError: It gave no key, and did not say None either.
+        CryptoError: if the reader fails, or returns neither bytes nor None.
     """
     try:
         key: object = reader.private_key(name, dict(metadata))

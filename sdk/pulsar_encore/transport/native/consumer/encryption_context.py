@@ -1,6 +1,6 @@
 """How a message was encrypted, from the metadata of its entry (`encryption.ContextFields`).
 
-Owns `encryption_of`. Of a chunked message it tells of the last chunk, as each has its own keys.
+A chunked message shows the keys of its last chunk; each chunk has keys of its own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Encrypted:
     """How the messages of an entry were encrypted.
 
     Args:
-        metadata: Of the entry.
-        failed: It could not be decrypted here.
+        metadata: The metadata of the entry.
+        failed: The entry could not be decrypted here.
     """
 
     def __init__(self, metadata: pb.MessageMetadata, failed: bool) -> None:
@@ -54,7 +54,7 @@ class Encrypted:
         return CompressionType(self._metadata.compression)
 
     def uncompressed_message_size(self) -> int:
-        # Producers may say it of what is not compressed too.
+        # Producers may set it for uncompressed messages too.
         compressed = self._metadata.compression != pb.NONE
         return self._metadata.uncompressed_size if compressed else 0
 
@@ -68,10 +68,10 @@ class Encrypted:
 
 
 def encryption_of(metadata: pb.MessageMetadata, *, failed: bool = False) -> Encrypted | None:
-    """How an entry was encrypted; None when it was not.
+    """Return how an entry was encrypted, or None if it was not.
 
     Args:
-        metadata: Of the entry.
-        failed: Its payload is what it was when it came.
+        metadata: The metadata of the entry.
+        failed: The payload is still encrypted.
     """
     return Encrypted(metadata, failed) if is_encrypted(metadata) else None

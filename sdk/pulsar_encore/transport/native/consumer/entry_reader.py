@@ -1,16 +1,14 @@
-"""From an entry's bytes to a delivery: checksum, metadata, compression, batch.
+"""Reads an entry: checksum, metadata, encryption, compression, batch.
 
-Owns `EntryReader`. The usual entries (plain, or a batch that is neither compressed nor encrypted)
-are read in place by looking at a few bytes; all others by the codec in `wire`, and both ways give
-the same (`tests/native`). What is broken is told by name with the validation error to ack it with;
-it costs its entry and nothing else.
+Plain entries, and batches that are neither compressed nor encrypted, are read by looking at a few
+bytes. All others are decoded by `wire`. Both ways give the same result (`tests/native`). A broken
+entry raises an error with the validation error for its ack, and affects no other entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
@@ -22,123 +20,40 @@ from ....wire.entries import BatchError, ChecksumError, EntryError
 from ...interface import PlainDeliveries
 from ..connection.fast_path import MessageTemplate
 from .decryption import Decryption, Undecrypted
+from .entry_contents import Chunk, Marker, Opened, Packed, Read, Withheld
+from .entry_layout import message_starts, messages_in
 from .message_views import (
     Batch,
-    BatchMessage,
     BatchMessages,
     Origin,
     PlainMessage,
     Sealed,
     Unreadable,
-    payload_size,
 )
 
 # A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
 _AT_ONCE: Final = 1024 * 1024
-# Bytes decompressed at once of one read, after which the rest of it is left for later. Reads of LZ4
-# batches stay below it up to a ratio of 16.
+# Bytes that may be decompressed at once for one read of the socket; later payloads wait. Reads of
+# LZ4 batches stay below it up to a ratio of 16.
 _AT_ONCE_PER_READ: Final = 4 * 1024 * 1024
 
 _U32: Final = Struct(">I")
-_PRODUCER: Final = 0x0A
-_SEQUENCE: Final = 0x10
 _PUBLISHED: Final = 0x18
-_UNCOMPRESSED_SIZE: Final = 0x48
-_IN_BATCH: Final = 0x58
-_HIGHEST_SEQUENCE: Final = b"\xc0\x01"
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 _TIME: Final = 7  # bytes of a publish time, with its tag
-_PAYLOAD_SIZE: Final = 0x18
-_COMPACTED_OUT: Final = 0x20
 
-_STREAK: Final = (
-    6  # messages that begin alike, one after the other, before many are compared at once
-)
-_MANY: Final = 32
 _NO_METADATA: Final = bytes(4)
-_NO_SIZE: Final = b"\xff\xff\xff\xff"  # of a metadata: no batch is so large
+_NO_SIZE: Final = b"\xff\xff\xff\xff"  # larger than any metadata, so that no entry begins with it
 
 _iscsi = crc32.iscsi
-
-
-class Opened(NamedTuple):
-    """The messages of a batch.
-
-    Attributes:
-        batch_size: Messages in the entry.
-        messages: One for each index, or for those in `indexes`.
-        indexes: None for all.
-    """
-
-    batch_size: int
-    messages: Sequence[BatchMessage]
-    indexes: list[int] | None = None
-
-
-class Marker(NamedTuple):
-    """An entry that is the brokers' own and no message: it is acked, and nobody sees it."""
-
-    kind: int
-
-
-class Chunk(NamedTuple):
-    """A piece of a message.
-
-    Attributes:
-        metadata: Of the piece; uuid, number and total are in it.
-        body: ``md_size metadata payload``.
-        payload: The piece, in clear if it was encrypted, compressed as the whole.
-        sealed: It could not be decrypted, and is as it came.
-    """
-
-    metadata: pb.MessageMetadata
-    body: bytes
-    payload: bytes
-    sealed: bool = False
-
-
-class Withheld(NamedTuple):
-    """An entry that cannot be decrypted here, and is not delivered.
-
-    Attributes:
-        messages: In it.
-        action: What becomes of it.
-        error: Why it cannot be read.
-    """
-
-    messages: int
-    action: Undecrypted
-    error: Exception
-
-
-class Packed(NamedTuple):
-    """An entry, or a complete chunked message, whose payload is to be decompressed later.
-
-    Attributes:
-        metadata: Of the entry, or of the last chunk.
-        payload: Decrypted, compressed.
-        size: Bytes of the payload after decompression, as its metadata says.
-    """
-
-    metadata: pb.MessageMetadata
-    payload: bytes
-    size: int
-
-    @property
-    def messages(self) -> int:
-        """Messages in the entry, as its metadata says."""
-        return max(1, self.metadata.num_messages_in_batch)
-
-
-Read = PlainMessage | Opened | Marker | Chunk | Withheld | Packed
 
 
 class EntryReader:
     """Reads the entries of one topic.
 
     Args:
-        origin: Handed to every message.
-        decryption: What becomes of encrypted entries.
+        origin: Passed to every message.
+        decryption: Decrypts entries.
         max_size: Largest payload after decompression, in bytes.
     """
 
@@ -149,11 +64,16 @@ class EntryReader:
         #: Bytes by which decompression enlarged payloads since this was last set to 0.
         self.grown: int = 0
         self._left = _AT_ONCE_PER_READ
-        # Of the last plain message: the bytes up to its sequence id, where that is, how wide, and
-        # the publish time behind it.
+        # From the last plain message: the bytes up to its sequence id, the offset and width of the
+        # sequence id, the offset of the publish time, and the publish time.
         self._head = _NO_SIZE
         self._number = self._width = self._tail = 0
         self._published = b""
+
+    def take_grown(self) -> int:
+        """Return `grown` and reset it, because decompressed payloads are kept in clear."""
+        grown, self.grown = self.grown, 0
+        return grown
 
     def allow(self) -> None:
         """Start a new read: reset the number of bytes that may be decompressed on the loop."""
@@ -167,15 +87,15 @@ class EntryReader:
         """Read the body ``data[at:end]``.
 
         Raises:
-            EntryError: It is broken; `validation_error` says how.
+            EntryError: if the entry is broken; see its `validation_error`.
         """
         if data.startswith(_CHECKSUM_MAGIC, at) and end - at >= 10:
             body = data[at + 6 : end]
             if _iscsi(body) != _U32.unpack_from(data, at + 2)[0]:
-                raise ChecksumError("the entry's bytes are not those its checksum was made of")
+                raise ChecksumError("the entry's bytes do not match its checksum")
         else:
             body = data[at:end]
-        # As the plain message before: nothing else but a sequence id of the same width.
+        # A plain message like the one before it: only a sequence id of the same width differs.
         if body.startswith(self._head) and body.startswith(self._published, self._tail):
             first = body[self._number]
             if self._width == 2:
@@ -194,12 +114,12 @@ class EntryReader:
             raise EntryError(f"metadata of {stop - 4} bytes, {len(body) - 4} are left")
         try:
             return self._understood(body, stop)
-        except (IndexError, DecodeError) as error:  # numbers that do not end, in looking for them
+        except (IndexError, DecodeError) as error:  # a varint that does not end
             raise EntryError(f"undecodable metadata: {error}") from error
 
     def _understood(self, body: bytes, stop: int) -> Read:
-        """What the metadata ``body[4:stop]`` says the entry is."""
-        count = _messages_in(body, stop)
+        """Read a body by its metadata ``body[4:stop]``."""
+        count = messages_in(body, stop)
         if count == 0:
             self._learn(body, stop)
             return PlainMessage(self._origin, body)
@@ -217,19 +137,22 @@ class EntryReader:
         stop: int,
         run: PlainDeliveries,
     ) -> int:
-        """Read frames that are as the template says, while they hold plain messages as the last
-        one was; the rest is for `open`, which tells why.
+        """Read frames that match the template, as long as their messages are plain.
 
         Args:
-            template, ledger: Of the frames.
+            template, ledger: Shared by all frames.
             data, at: The first frame, with its size.
             most: Largest frame, without its size.
-            stop: No frame is taken that begins here or behind.
-            run: Gets the messages.
+            stop: Frames that begin at or behind this offset are not read.
+            run: Collects the messages.
 
         Returns:
-            Where the first frame begins that was not taken.
+            The offset of the first frame that was not read; `open` reads it.
         """
+        # Comparing bytes takes a tenth of the time of decoding the command
+        # (`docs/notes/wire-protocol.md#cost-per-message`). Any unexpected byte and any wrong
+        # checksum end the loop. Then `open` reads the frame and is the only place that reports
+        # errors.
         origin, head, published = self._origin, self._head, self._published
         tail, number, width = self._tail, self._number, self._width
         prefix, suffix, wide = template.prefix, template.suffix, template.width
@@ -277,18 +200,18 @@ class EntryReader:
         return at
 
     def _learn(self, body: bytes, stop: int) -> None:
-        """Of a plain message: what the next ones may have in common with it."""
+        """Remember the bytes of a plain message that the next ones may share."""
         number = 7 + body[5]  # behind the producer's name, and the tag of the sequence id
         tail = stop - _TIME
         width = tail - number
         published = body[tail:stop]
-        # A time of now takes six bytes; what ends otherwise is not learned.
+        # A current publish time is a varint of six bytes. Other layouts are not remembered.
         if 1 <= width <= 3 and published[0] == _PUBLISHED and published[-2] >= 0x80:
             self._head, self._published = body[:number], published
             self._number, self._width, self._tail = number, width, tail
 
     def _any(self, body: bytes, stop: int) -> Read:
-        """The general way."""
+        """Read a body by decoding its metadata."""
         metadata = pb.MessageMetadata()
         try:
             metadata.ParseFromString(body[4:stop])
@@ -316,25 +239,25 @@ class EntryReader:
     def of_chunks(
         self, last: Chunk, payload: bytes, sealed: bool
     ) -> PlainMessage | Opened | Packed:
-        """The message of all its pieces.
+        """Read a complete chunked message.
 
         Args:
-            last: The last piece, which tells of the whole.
-            payload: All of them.
-            sealed: One could not be decrypted; then it is handed on as it came.
+            last: The last chunk; its metadata is that of the message.
+            payload: The joined payloads of all chunks.
+            sealed: A chunk could not be decrypted. Then the message is delivered encrypted.
 
         Raises:
-            EntryError: It is not what its metadata says.
+            EntryError: if the payload contradicts the metadata.
         """
         if sealed:
             return Sealed(self._origin, last.body, last.metadata, payload)
         return self.of_payload(last.metadata, last.body, payload)
 
     def unpack(self, packed: Packed) -> PlainMessage | Opened:
-        """Decompress what was left for later. Called in any thread: changes nothing here.
+        """Decompress a payload that was left for later. May be called in any thread.
 
         Raises:
-            EntryError: It is not what its metadata says.
+            EntryError: if the payload contradicts the metadata.
         """
         metadata = packed.metadata
         try:
@@ -347,14 +270,14 @@ class EntryReader:
     def of_payload(
         self, metadata: pb.MessageMetadata, body: bytes, payload: bytes
     ) -> PlainMessage | Opened | Packed:
-        """The messages in a whole payload in clear, still compressed.
+        """Read the messages of a decrypted payload, which may be compressed.
 
         Args:
-            metadata, body: Of the entry, or of the last piece.
-            payload: All of it.
+            metadata, body: The entry's, or the last chunk's.
+            payload: The whole payload.
 
         Raises:
-            EntryError: It is not what its metadata says.
+            EntryError: if the payload contradicts the metadata.
         """
         codec = metadata.compression
         if codec != pb.NONE:
@@ -367,61 +290,25 @@ class EntryReader:
         try:
             clear = decompress(codec, payload, metadata.uncompressed_size, self._max_size)
         except CodecError as error:
-            # Readable elsewhere, or after an install: the application decides what becomes of it.
+            # Another installation may be able to read it, so that the application decides.
             return Unreadable(self._origin, body, metadata, error)
         self.grown += max(0, len(clear) - len(payload))
         return self._of_clear(metadata, bytes(clear))
 
     def _of_clear(self, metadata: pb.MessageMetadata, clear: bytes) -> PlainMessage | Opened:
-        """The messages in a decompressed payload. The entry's bytes are not kept beside it."""
+        """Read the messages of a decompressed payload. The entry's bytes are not kept."""
         if not metadata.HasField("num_messages_in_batch"):
             return PlainMessage(self._origin, b"", metadata, clear)
         batch = Batch(self._origin, b"", clear, metadata)
         return self._batch(batch, metadata.num_messages_in_batch, 0)
 
     def _batch(self, batch: Batch, count: int, at: int) -> Opened:
-        """Where each message of a batch starts.
+        """Read a batch.
 
         Raises:
-            BatchError: There are fewer or more bytes than `count` messages take.
+            BatchError: if `count` messages take fewer or more bytes.
         """
-        buffer = batch.buffer
-        end = len(buffer)
-        if count < 1 or count > min(end - at, MOST_IN_BATCH):
-            raise BatchError(f"a batch of {count} messages in {end - at} bytes")
-        starts: list[int] = []
-        add = starts.append
-        removed = False
-        # Messages of the same size begin alike: what is equal needs no second look.
-        head, stride, streak = b"", 0, 0
-        while len(starts) < count:
-            if stride and buffer.startswith(head, at):
-                streak += 1
-                if streak < _STREAK or len(starts) + _MANY > count:
-                    add(at)
-                    at += stride
-                else:
-                    behind = at + stride * _alike(buffer, at, head, stride, count - len(starts))
-                    starts.extend(range(at, behind, stride))
-                    at = behind
-                continue
-            if end - at < 4:
-                raise BatchError(f"the batch ends before message {len(starts)} of {count}")
-            (size,) = _U32.unpack_from(buffer, at)
-            start = at + 4
-            stop = start + size
-            if stop > end:
-                raise BatchError(f"metadata of message {len(starts)} reaches beyond the batch")
-            length, width, out = _single(buffer, start, stop)
-            if length > end - stop:
-                raise BatchError(f"payload of message {len(starts)} reaches beyond the batch")
-            removed = removed or out
-            if width and not out:
-                head, stride, streak = buffer[at : start + width], stop + length - at, 0
-            add(at)
-            at = stop + length
-        if at != end:
-            raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
+        starts, removed = message_starts(batch.buffer, at, count)
         if removed:
             return _without_removed(batch, count, starts)
         return Opened(count, BatchMessages(batch, starts))
@@ -430,14 +317,14 @@ class EntryReader:
 def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
     """Check that a batch can have as many messages as its metadata says.
 
-    Brokers count down that many permits, whether or not the batch can be read.
+    Brokers take that many permits, whether or not the batch can be read.
 
     Args:
-        metadata: Of the entry.
-        size: Bytes of its payload, as it came.
+        metadata: The entry's.
+        size: Bytes of its payload, as stored.
 
     Raises:
-        BatchError: Each message takes more than a byte, compressed or not, so it cannot.
+        BatchError: if there are more messages than bytes. Each message takes more than one byte.
     """
     if metadata.HasField("num_messages_in_batch"):
         count = metadata.num_messages_in_batch
@@ -446,107 +333,8 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
 
 
-def _messages_in(body: bytes, end: int) -> int:
-    """How many messages the metadata ``body[4:end]`` announces, if nothing is special in it.
-
-    Returns:
-        0 for a plain message, 1 or more for a batch, -1 when it has to be decoded.
-    """
-    if body[4] != _PRODUCER:
-        return -1
-    at = 6 + body[5]
-    if body[5] >= 0x80 or at + 2 >= end or body[at] != _SEQUENCE:
-        return -1
-    at += 1
-    while body[at] >= 0x80 and at < end:
-        at += 1
-    at += 1
-    if at >= end or body[at] != _PUBLISHED:
-        return -1
-    at += 1
-    while body[at] >= 0x80 and at < end:
-        at += 1
-    at += 1
-    if at == end:
-        return 0
-    if at < end and body[at] == _UNCOMPRESSED_SIZE:  # Java writes it, also where nothing is
-        at += 1
-        while at < end and body[at] >= 0x80:
-            at += 1
-        at += 1
-        if at == end:
-            return 0
-    if at >= end or body[at] != _IN_BATCH:
-        return -1
-    count = shift = 0
-    while True:
-        at += 1
-        if at >= end or shift > 28:
-            return -1
-        count |= (body[at] & 0x7F) << shift
-        shift += 7
-        if body[at] < 0x80:
-            break
-    at += 1
-    if at < end and body.startswith(_HIGHEST_SEQUENCE, at):
-        at += 2
-        while at < end and body[at] >= 0x80:
-            at += 1
-        at += 1
-    return count if at == end and count > 0 else -1
-
-
-def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
-    """How many messages begin like the one at `at`, `stride` bytes apart; `most` at the most.
-
-    Compared column by column, so that what is equal costs next to nothing each, in stretches that
-    grow with what was found: a change costs no more than what came before it.
-    """
-    found = 1
-    stretch = 32
-    while found < most:
-        begin = at + found * stride
-        wanted = min(stretch, most - found)
-        end = begin + wanted * stride
-        alike = wanted
-        for offset in range(len(head)):
-            column = buffer[begin + offset : end : stride]
-            alike = min(alike, len(column) - len(column.lstrip(head[offset : offset + 1])))
-        found += alike
-        if alike < wanted:
-            break
-        stretch *= 4
-    return found
-
-
-def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
-    """A single metadata: (payload size, bytes at its start that decide that, compacted out).
-
-    The second is 0 where the start does not decide it.
-    """
-    if at < end and buffer[at] == _PAYLOAD_SIZE:
-        after = at + 1
-        while after < end and buffer[after] >= 0x80:
-            after += 1
-        after += 1
-        if after - at <= 4 and after <= end:
-            flagged = after < end and buffer[after] == _COMPACTED_OUT
-            if not flagged:
-                # With the byte behind it, which is not the flag's, where there is one.
-                width = after - at + (after < end)
-                return payload_size(buffer, at, end), width, False
-    metadata = pb.SingleMessageMetadata()
-    try:
-        metadata.ParseFromString(buffer[at:end])
-    except DecodeError as error:
-        raise BatchError(f"undecodable metadata in a batch: {error}") from error
-    if not metadata.HasField("payload_size") or metadata.payload_size < 0:
-        raise BatchError("a message of a batch without its payload size")
-    return metadata.payload_size, 0, metadata.compacted_out
-
-
 def _without_removed(batch: Batch, count: int, starts: list[int]) -> Opened:
-    """The messages that compaction left; each removed one still has its place."""
+    """Return the messages that compaction left; removed messages keep their index."""
     messages = BatchMessages(batch, starts)
     indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]
     return Opened(count, [messages[at] for at in indexes], indexes)

@@ -1,7 +1,6 @@
-"""Messages as they came: views of an entry's bytes, decoded on access (`RawMessage`).
+"""Messages: views of an entry's bytes, decoded on access (`RawMessage`).
 
-Owns what a message of an entry, and one of a batch in an entry, can tell. A message that nobody
-looks at costs one small object; the bytes are shared by all messages of the entry.
+A message that is never read costs one small object. All messages of an entry share its bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ....wire.entries import properties, text
 from .encryption_context import Encrypted, encryption_of
 
 _U32: Final = Struct(">I")
-_PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, the first where nothing is special
+_PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, usually the first one
 # The first byte of the tag of `null_value`. It is field 25 of MessageMetadata and field 9 of
 # SingleMessageMetadata. An encoder may write the tag of field 9 in more bytes than it needs.
 _NULL_VALUE: Final = 0xC8
@@ -27,7 +26,7 @@ _SINGLE_NULL_VALUE: Final = 0x48
 
 
 class Origin(Protocol):
-    """Where entries come from."""
+    """The source of entries."""
 
     @property
     def topic(self) -> str:
@@ -35,11 +34,11 @@ class Origin(Protocol):
 
 
 class _Body:
-    """``md_size metadata ...`` of an entry, whose metadata is decoded when it is asked for.
+    """``md_size metadata ...`` of an entry; the metadata is decoded on first access.
 
     Args:
         body: The bytes.
-        metadata: Decoded, where that was needed before.
+        metadata: The metadata, if it is decoded already.
     """
 
     __slots__ = ("_metadata", "body")
@@ -59,18 +58,18 @@ class _Body:
 
 
 class _View:
-    """What a message tells from its own metadata, and from that of its entry."""
+    """The properties of a message, from its own metadata and from that of its entry."""
 
     __slots__ = ()
 
     @property
     def metadata(self) -> pb.MessageMetadata | pb.SingleMessageMetadata:
-        """Its own."""
+        """The metadata of the message."""
         raise NotImplementedError
 
     @property
     def entry_metadata(self) -> pb.MessageMetadata:
-        """That of its entry."""
+        """The metadata of its entry."""
         raise NotImplementedError
 
     def properties(self) -> dict[str, str]:
@@ -88,7 +87,7 @@ class _View:
             try:
                 return b64decode(key)
             except (Base64Error, ValueError):
-                pass  # said to be base64, and is not: the bytes as they are
+                pass  # marked as base64, but it is not: return the bytes as they are
         return key if isinstance(key, bytes) else key.encode()
 
     def ordering_key(self) -> str:
@@ -105,7 +104,7 @@ class _View:
         return self.metadata.event_time
 
     def schema_version(self) -> str:
-        """As the stock client shows it: the bytes as text, one character each."""
+        """Return the bytes as text, one character each, as the C++ client does."""
         return self.entry_metadata.schema_version.decode("latin-1")
 
     def int_schema_version(self) -> int:
@@ -129,10 +128,11 @@ class PlainMessage(_Body, _View):
     """A message that is its entry.
 
     Args:
-        origin: Where it came from.
-        body: ``md_size metadata payload``; empty where there are `metadata` and `payload`.
-        metadata: Decoded, where that was needed before.
-        payload: In clear, where the entry was compressed, encrypted or cut; else it is in `body`.
+        origin: The source of the entry.
+        body: ``md_size metadata payload``; empty if `metadata` and `payload` are given.
+        metadata: The metadata, if it is decoded already.
+        payload: The payload in clear, if the entry was compressed, encrypted or chunked; else
+            `body` contains it.
     """
 
     __slots__ = ("_origin", "_payload")
@@ -178,7 +178,7 @@ class PlainMessage(_Body, _View):
 
 
 class Sealed(PlainMessage):
-    """An entry, or a chunked message, that is handed on as it came: it could not be decrypted."""
+    """An entry or a chunked message that could not be decrypted and is delivered encrypted."""
 
     __slots__ = ()
 
@@ -187,10 +187,10 @@ class Sealed(PlainMessage):
 
 
 class Unreadable(PlainMessage):
-    """An entry that cannot be read here, whose payload says so by name whenever it is asked for.
+    """An entry that cannot be read here; each access to the payload raises the reason.
 
     Args:
-        error: Why.
+        error: The reason.
     """
 
     __slots__ = ("error",)
@@ -209,13 +209,13 @@ class Unreadable(PlainMessage):
 
 
 class Batch(_Body):
-    """What the messages of one entry share.
+    """The data that all messages of a batch share.
 
     Args:
-        origin: Where it came from.
-        body: ``md_size metadata ...`` of the entry; empty where there is `metadata`.
-        buffer: The messages, one after the other, and perhaps something before them.
-        metadata: Decoded, where that was needed before.
+        origin: The source of the entry.
+        body: ``md_size metadata ...`` of the entry; empty if `metadata` is given.
+        buffer: The messages one after the other, perhaps with other bytes before them.
+        metadata: The metadata of the entry, if it is decoded already.
     """
 
     __slots__ = ("buffer", "origin")
@@ -233,11 +233,10 @@ class Batch(_Body):
 
 
 class BatchMessage(_View, tuple[Batch, int]):
-    """A message in a batch: (its entry, where it starts in the batch's buffer, at the size of its
-    metadata).
+    """A batch message: its batch, and the offset of its metadata size in the batch's buffer.
 
-    A tuple, because those of a batch are then made without a call for each, in half the time
-    (`BatchMessages`).
+    It is a tuple, because all tuples of a batch can be made without a call for each, in half the
+    time (`BatchMessages`).
     """
 
     __slots__ = ()
@@ -247,7 +246,7 @@ class BatchMessage(_View, tuple[Batch, int]):
 
     @property
     def metadata(self) -> pb.SingleMessageMetadata:
-        """Its own metadata, which has what differs within a batch."""
+        """The metadata of the message, with the fields that differ within a batch."""
         batch, at = self
         (size,) = _U32.unpack_from(batch.buffer, at)
         return pb.SingleMessageMetadata.FromString(batch.buffer[at + 4 : at + 4 + size])
@@ -282,16 +281,16 @@ class BatchMessage(_View, tuple[Batch, int]):
         return self[0].origin.topic
 
     def decoded(self) -> DecodedMessage:
-        """The same, for who asks for several things."""
+        """Return the same message with decoded metadata, to read several properties of it."""
         return DecodedMessage(self[0], self[1])
 
 
 class BatchMessages(Sequence[BatchMessage]):
-    """Messages of a batch, each made when it is asked for.
+    """The messages of a batch, each made on access.
 
     Args:
-        batch: Their entry.
-        starts: Where each starts in the batch's buffer.
+        batch: Their batch.
+        starts: The offset of each message in the batch's buffer.
     """
 
     __slots__ = ("batch", "starts")
@@ -317,11 +316,11 @@ class BatchMessages(Sequence[BatchMessage]):
 
 
 class DecodedMessage(_View):
-    """A message in a batch whose own metadata is decoded, once.
+    """A batch message with decoded metadata.
 
     Args:
-        batch: Its entry.
-        at: Where it starts in the batch's buffer, at the size of its metadata.
+        batch: Its batch.
+        at: The offset of its metadata size in the batch's buffer.
     """
 
     __slots__ = ("_batch", "_metadata", "_payload_at")
@@ -352,7 +351,7 @@ class DecodedMessage(_View):
 
 
 def payload_size(buffer: bytes, at: int, end: int) -> int:
-    """The payload size that the single metadata ``buffer[at:end]`` names."""
+    """Return the payload size in the batch message's metadata ``buffer[at:end]``."""
     if buffer[at] == _PAYLOAD_SIZE:
         size = buffer[at + 1]
         if size < 0x80:

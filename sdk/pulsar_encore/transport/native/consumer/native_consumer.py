@@ -1,72 +1,72 @@
-"""A subscription of one or many topics: the `TransportConsumer` of the native transport.
+"""A consumer of one or many topics: the `TransportConsumer` of the native transport.
 
-Owns `NativeConsumer`: the numbering of its sources, and what concerns all of them. Partitions and
-topics that appear while it runs are subscribed as they are found. A named topic that is deleted is
-waited for: if it comes back with other partitions, the sources of those that are gone leave, and
-the new ones are subscribed. The topics of a pattern leave when they are deleted.
+`NativeConsumer` numbers its topics and does whatever concerns all of them. Each topic or partition
+has a `TopicConsumer`. `TopicDiscovery` finds topics and partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from ....errors import (
-    ClosedError,
-    EncoreError,
-    NotSupportedError,
-    OperationNotSupported,
-    TopicNotFound,
-)
-from ....errors import LookupError as TopicLookupError
-from ....eventloop.affinity import cancel, end_all, running_loop
+from ....errors import ClosedError, NotSupportedError, OperationNotSupported, TopicNotFound
+from ....eventloop.affinity import end_all, running_loop
 from ....eventloop.close_once import CloseOnce
-from ....eventloop.process import in_background
 from ....options import Subscription
-from ....values.backoff import FailureReports
 from ....values.message_id import MessageId
-from ....values.topic_names import base_name, full_name
+from ....values.topic_names import full_name
 from ...interface import (
     AckPlan,
     Capabilities,
-    Deliveries,
-    Delivery,
     DeliveryListener,
     RetryNotice,
     ShutDownError,
-    SkippedEntry,
 )
-from ..connection.reconnect_backoff import ReconnectBackoff
 from ..connection.retry_log import RetryLog
-from ..lookup.binary_lookup import check_partitions
 from ..lookup.lookup import Lookup
-from ..lookup.pattern_watch import PatternWatch
-from ..lookup.topic_shape import TopicShape
 from .decryption import Decryption
-from .line import Room
-from .source import Source
-from .subscribe_command import Subscribing
+from .memory_budget import MemoryBudget
+from .subscribe_commands import SubscribeCommands
+from .topic_consumer import TopicConsumer, TopicSnapshot
+from .topic_discovery import TopicDiscovery, caught
+from .topic_events import TopicEvents
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
 NATIVE: Final = Capabilities(name="native")
 
-#: Bytes that one consumer's messages may have, on their way and not yet consumed.
+#: Most bytes of a consumer's messages that are on their way or not yet taken.
 MOST_BYTES: Final = 64 * 1024 * 1024
-_AT_ONCE: Final = 50  # sources that subscribe at a time
+_AT_ONCE: Final = 50  # topics that subscribe at a time
+
+
+class ConsumerSnapshot(NamedTuple):
+    """The state of a `NativeConsumer` at one moment, for tests and debugging.
+
+    Attributes:
+        topics: The state of each topic, by its number.
+        present: The names of the topics that exist.
+        remembered: How many names of topics are remembered in all.
+        decompressed_bytes: Bytes of decompressed payloads that the application has not taken.
+    """
+
+    topics: tuple[TopicSnapshot, ...]
+    present: tuple[str, ...]
+    remembered: int
+    decompressed_bytes: int
 
 
 class NativeConsumer:
-    """One subscription (`TransportConsumer`).
+    """The consumer of one subscription (`TransportConsumer`).
 
     Args:
-        lookup: Where topics are.
-        subscription: What was asked for.
-        consumer_name: At the broker.
+        lookup: Finds the brokers that serve topics.
+        subscription: The options.
+        consumer_name: The consumer's name at the broker.
         ids: Consumer ids of the client.
-        gone: Called with it when it has closed.
+        gone: Called with this consumer when it has closed.
     """
 
     capabilities = NATIVE
@@ -85,168 +85,57 @@ class NativeConsumer:
         self._ids = ids
         self._gone = gone
         self.retry_log: RetryLog = RetryLog(_name_of(subscription))
-        self._subscribing = Subscribing(subscription, consumer_name)
+        self._subscribe_commands = SubscribeCommands(subscription, consumer_name)
         self._decryption = Decryption(subscription)
-        self._room = Room(MOST_BYTES)
-        self._sources: list[Source] = []
+        self._budget = MemoryBudget(MOST_BYTES)
+        self._topics: list[TopicConsumer] = []
         self._by_topic: dict[str, int] = {}
-        self._deleted: set[int] = set()  # sources whose topic is no more
-        self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
-        self._shapes: dict[str, TopicShape] = {}  # by the topic as it was named, or found
-        # Of named topics and their partitions: the key in `_shapes`. See `_key_of`.
-        self._base: dict[str, str] = {}
-        self._missing: set[str] = set()  # topics that are looked for
-        self._incomplete: set[str] = set()  # those with partitions that could not be subscribed
-        self._recovering: asyncio.Task[None] | None = None  # that looks for them
-        self._changing = asyncio.Lock()  # which sources there are
-        self._watched = self._watch(subscription)
-        self._round = lookup.make_round()
-        self._listener: DeliveryListener | None = None
-        self._announced = 0  # sources that the sink has heard of
-        self._early: list[tuple[int, bool | None]] = []  # notices from before it had
+        self._deleted: set[int] = set()  # numbers of deleted topics
+        self._discovery = TopicDiscovery(
+            self, lookup, subscription, creates=self._subscribe_commands.creates
+        )
+        self._events = TopicEvents(self.retry_log, self._on_missing, self._on_ended)
         self._flow_stopped = False
         self._closed = False
-        self._failure: tuple[Exception, int] | None = None  # and the source that caused it
-        self._discovering: asyncio.Task[None] | None = None
         self._close_once = CloseOnce(self._close)
 
     async def open(self) -> None:
-        """Subscribe to all topics; none is subscribed when one fails.
+        """Subscribe to all topics, or to none if one fails.
 
         Raises:
-            EncoreError: The first refusal.
+            EncoreError: the first refusal.
         """
         try:
-            await self._open_all(await self._topics(create=self._subscribing.creates))
+            await self._open_all(await self._discovery.first())
         except BaseException:
             await self.close()
             raise
-        self._discovering = in_background(self._lookup.pool.loop, self._discover())
-
-    def _watch(self, subscription: Subscription) -> PatternWatch | None:
-        """What tells of the topics of a pattern, if it is one."""
-        if subscription.pattern is None:
-            return None
-        return PatternWatch(
-            self._lookup,
-            subscription.pattern,
-            subscription.regex_subscription_mode,
-            subscription.pattern_auto_discovery_period,
-        )
-
-    async def _topics(self, *, create: bool) -> list[tuple[str, int]]:
-        """Full names of the topics and partitions there are now, with partition numbers.
-
-        Args:
-            create: Whether the brokers may create topics that are missing.
-        """
-        if self._watched is not None:
-            return await self._parts(map(base_name, await self._watched.first()), create=False)
-        return await self._parts(map(full_name, self._subscription.topics), create=create)
-
-    async def _new_topics(self) -> list[tuple[str, int]]:
-        """Wait for the next look, and return the topics that are new."""
-        if self._watched is not None:
-            names = await self._watched.changed()
-            there = set(map(base_name, names))
-            for topic in [each for each in self._refusals if base_name(each) not in there]:
-                del self._refusals[topic]
-            found = await self._parts(
-                (base_name(name) for name in names if name not in self._by_topic), create=False
-            )
-        else:
-            await self._round.next(self._lookup.pool.settings.discovery_s)
-            try:
-                found = await self._topics(create=False)
-            except EncoreError:
-                self._round.again()
-                raise
-        return [each for each in found if each[0] not in self._by_topic]
-
-    async def _parts(self, topics: Iterable[str], *, create: bool) -> list[tuple[str, int]]:
-        """Return full name and partition number of each topic and partition.
-
-        Raises:
-            TopicNotFound: At the first look at named topics. Later, missing topics are left out.
-            LookupError: There are more partitions than the client accepts.
-        """
-        is_first = not self._sources and self._watched is None
-        found: list[tuple[str, int]] = []
-        total = len(self._by_topic)
-        most = self._lookup.pool.settings.max_partitions
-        for topic in dict.fromkeys(topics):
-            if base_name(topic) != topic:
-                count = 0
-            else:
-                try:
-                    count = await self._lookup.partitions(topic, create=create)
-                except TopicNotFound:
-                    if is_first:
-                        raise
-                    continue  # deleted since it was found, or looked for by `_recover`
-            shape = self._shapes.get(topic)
-            if shape is None or not self._fits(shape, count):
-                if shape is not None and self._sources_of(topic):
-                    self._look_for(topic)  # some of its sources have to leave
-                    continue
-                shape = self._shapes[topic] = TopicShape(
-                    self._lookup,
-                    topic,
-                    creates=self._subscribing.creates,
-                    partitions=count,
-                    # A topic of a pattern is not waited for: see `_leave`.
-                    name=None if self._watched is not None else self.retry_log.name,
-                )
-            check_partitions(count, topic, most)
-            shape.partitions = count
-            parts = shape.topics(count)
-            total += sum(each not in self._by_topic for each, _ in parts)
-            if total > most:
-                raise TopicLookupError(
-                    f"the topics of this consumer have {total} partitions together, and this "
-                    f"client accepts at most {most}: raise the client's max_partitions, or "
-                    "subscribe to fewer topics",
-                    retryable=False,
-                )
-            if self._watched is None:
-                self._base.update((each, topic) for each, _ in parts)
-            found += parts
-        return found
-
-    def _key_of(self, topic: str) -> str:
-        """The key in `_shapes` of a topic or partition that is read."""
-        return self._base[topic] if self._watched is None else base_name(topic)
-
-    def _fits(self, shape: TopicShape, count: int) -> bool:
-        """True if a topic has the partitions that it had, and perhaps more."""
-        return count == shape.partitions or 0 < shape.partitions < count
-
-    def _sources_of(self, topic: str) -> list[Source]:
-        """The sources of a topic by its key in `_shapes`."""
-        return [each for each in self._there if self._key_of(each.topic) == topic]
+        self._discovery.start()
 
     async def _open_all(self, topics: Sequence[tuple[str, int]]) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
         self._check_queue(len(topics))
-        opening = [self._new_source(topic, partition, len(topics)) for topic, partition in topics]
+        opening = [self._new_topic(topic, partition, len(topics)) for topic, partition in topics]
 
-        async def open_one(source: Source) -> None:
+        async def open_one(consumer: TopicConsumer) -> None:
             async with limit:
-                await source.open()
+                await consumer.open()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_caught(open_one(source))) for source in opening]
-        for source, task in zip(opening, tasks, strict=True):
+            tasks = [group.create_task(caught(open_one(consumer))) for consumer in opening]
+        for consumer, task in zip(opening, tasks, strict=True):
             error = task.result()
-            if isinstance(error, TopicNotFound) and self._watched is not None:
-                self._drop(source)  # deleted since it was found
+            if isinstance(error, TopicNotFound) and self._subscription.pattern is not None:
+                self._drop(consumer)  # deleted since it was found
             elif error is not None:
                 raise error
 
     def _check_queue(self, topics: int) -> None:
-        """
+        """Check that the consumer may have so many topics.
+
         Raises:
-            OperationNotSupported: Without a receiver queue there is one topic without partitions.
+            OperationNotSupported: if there is no receiver queue, and not exactly one topic without
+                partitions.
         """
         if not self._subscription.receiver_queue_size and (
             topics != 1 or self._subscription.pattern is not None
@@ -255,214 +144,119 @@ class NativeConsumer:
                 "receiver_queue_size=0 is for one topic without partitions: give it 1 or more"
             )
 
-    def _new_source(
+    def _new_topic(
         self,
         topic: str,
         partition: int,
-        sources: int,
+        topics: int,
         *,
         is_new: bool = False,
         creates: bool = True,
-    ) -> Source:
-        """A source with the next number, which is not attached yet.
+    ) -> TopicConsumer:
+        """Make a topic consumer with the next number, which is not attached yet.
 
         Args:
             topic: Full name.
-            partition: Its number, or -1.
-            sources: How many share the receiver queue.
-            is_new: The topic is newer than the consumer.
-            creates: Whether subscribing may create the topic.
+            partition: Partition number, or -1.
+            topics: How many topics share the receiver queue.
+            is_new: The topic is newer than this consumer.
+            creates: Subscribing may create the topic.
         """
-        source = Source(
-            len(self._sources),
+        consumer = TopicConsumer(
+            len(self._topics),
             topic,
             partition,
             self._lookup,
-            self._subscribing,
+            self._subscribe_commands,
             self._ids,
-            self,
+            self._events,
             self._decryption,
-            self._share(sources),
-            max(1, MOST_BYTES // sources),
-            self._room,
+            self._share(topics),
+            max(1, MOST_BYTES // topics),
+            self._budget,
             is_new=is_new,
             creates=creates,
         )
-        self._sources.append(source)
-        self._by_topic[topic] = source.number
-        return source
+        self._topics.append(consumer)
+        self._by_topic[topic] = consumer.number
+        return consumer
 
-    def _share(self, sources: int) -> int:
-        """The receiver queue of each source."""
+    def _share(self, topics: int) -> int:
+        """Return the receiver queue size of each topic."""
         chosen = self._subscription
         total = chosen.max_total_receiver_queue_size_across_partitions
-        return min(chosen.receiver_queue_size, max(1, total // max(1, sources)))
+        return min(chosen.receiver_queue_size, max(1, total // max(1, topics)))
 
-    async def _discover(self) -> None:
-        """Subscribe to what is new, as it is found."""
-        failed: FailureReports | None = None  # looks in a row
-        while True:
-            try:
-                topics = await self._new_topics()
-            except EncoreError as error:  # the next look may be answered
-                failed = failed or FailureReports()
-                # While the consumer is not connected, that is reported, and enough.
-                if failed.failed(self._lookup.pool.loop.time()) and self.is_connected():
-                    text = "%s: new topics and partitions cannot be looked for; retried: %s"
-                    log.warning(text, self.topic, error)
-                continue
-            failed = None
-            for topic, partition in topics:
-                async with self._changing:
-                    added = await self._add(topic, partition)
-                if not added:
-                    self._look_again()
-
-    async def _add(self, topic: str, partition: int, *, creates: bool = False) -> bool:
-        """Subscribe to one more. Return False if the broker refused; the source is discarded then.
-
-        Args:
-            topic: Full name.
-            partition: Its number, or -1.
-            creates: Whether subscribing may create the topic.
-        """
-        if self._closed or topic in self._by_topic:
-            return True
-        sources = len(self._there) + 1
-        try:
-            self._check_queue(sources)
-            source = self._new_source(topic, partition, sources, is_new=True, creates=creates)
-        except EncoreError as error:
-            log.error("%s cannot be read: %s", topic, error)
-            return False
-        refused = await _caught(source.open())
-        if refused is not None:
-            self._report_refusal(topic, refused)
-            source.abandon()
-            del self._by_topic[topic]
-            self._sources.pop()
-            return False
-        self._refusals.pop(topic, None)
-        if self._listener is not None:
-            self._listener.on_new_source(source.number)
-            self._announce()
-            self._started(source)
-        return True
-
-    def _report_refusal(self, topic: str, error: EncoreError) -> None:
-        """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
-
-        Otherwise nobody would know why the messages of a new partition do not arrive.
-        """
-        if isinstance(error, TopicNotFound):  # deleted since it was found
-            log.info("%s: not subscribed to: %s", topic, error)
-            self._refusals.pop(topic, None)
-            return
-        now_s = self._lookup.pool.loop.time()
-        reports = self._refusals.setdefault(topic, FailureReports())
-        if not reports.failed(now_s):
-            return
-        log.warning("%s: not subscribed to, and retried: %s", topic, error)
-        if self._listener is not None:
-            elapsed_s = reports.elapsed_s(now_s)
-            self._listener.on_retrying(None, RetryNotice(topic, error, reports.attempts, elapsed_s))
-
-    def _look_again(self) -> None:
-        """There is something that was not subscribed to."""
-        if self._watched is not None:
-            self._watched.look_again()
-        else:
-            self._round.again()
-
-    # Topics that are gone, and come back
-
-    def missing(self, source: int) -> None:
-        """The broker does not know a source's topic: it is deleted, or has other partitions now."""
-        if self._closed or source in self._deleted:
-            return
-        self._look_for(self._key_of(self._sources[source].topic))
-
-    def _look_for(self, topic: str) -> None:
-        self._missing.add(topic)
-        if self._recovering is None or self._recovering.done():
-            self._recovering = in_background(self._lookup.pool.loop, self._recover())
-
-    async def _recover(self) -> None:
-        """Look for topics that are gone until they are there, and read the partitions they have."""
-        settings = self._lookup.pool.settings
-        delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, self._lookup.pool.rng)
-        while self._missing:  # see `failed` for the other end
-            delay_s = delays.next()
-            for topic in list(self._missing):
-                shape = self._shapes.get(topic)
-                if shape is None:  # the topic of a pattern was removed, and found again since
-                    shape = self._shapes[topic] = TopicShape(
-                        self._lookup, topic, creates=self._subscribing.creates
-                    )
-                try:
-                    await self._recover_topic(shape)
-                except EncoreError as error:
-                    log.info("%s: its partitions cannot be asked for; retried: %s", topic, error)
-                delay_s = shape.next_look_s(delay_s)
-            if self._missing:
-                await self._lookup.pool.rest(delay_s)
-
-    async def _recover_topic(self, shape: TopicShape) -> None:
-        count = await shape.ask()
-        if count is None and self._watched is None:
-            return
-        async with self._changing:
-            parts = [] if count is None else shape.topics(count)
-            names = {topic for topic, _ in parts}
-            sources = self._sources_of(shape.topic)
-            gone = [source for source in sources if source.topic not in names]
-            for source in gone:
-                self._leave(source)
-            if gone:
-                some = ", ".join(source.topic for source in gone[:3])
-                text = "%s: deleted, and not waited for: %d of its topics (%s)"
-                log.warning(text, self.retry_log.name, len(gone), some)
-            is_whole = True
-            for topic, partition in parts:
-                if self._watched is None:
-                    self._base[topic] = shape.topic
-                is_whole &= await self._add(topic, partition, creates=shape.may_create)
-        if is_whole:
-            self._incomplete.discard(shape.topic)
-        else:
-            self._incomplete.add(shape.topic)
-        for source in sources:
-            if source.topic in names and source.missing_s is not None:
-                is_whole = False
-                source.may_create |= shape.may_create or shape.is_due(source.missing_s)
-                source.hurry()
-        if is_whole:
-            self._missing.discard(shape.topic)
-            if self._watched is not None:
-                if count is None:
-                    self._shapes.pop(shape.topic, None)
-                self._watched.tell_again()
-
-    def _leave(self, source: Source) -> None:
-        """The topic of a source is no more, or no partition any more: the others go on."""
-        self._drop(source)
-        if source.number < self._announced:
-            if self._subscription.durable:
-                self.sought(source.number)  # there is nothing to ack, and nothing comes again
-            if self._listener is not None:
-                self._listener.on_removed(source.number)
-
-    def _drop(self, source: Source) -> None:
-        self._deleted.add(source.number)
-        self._by_topic.pop(source.topic, None)
-        source.abandon()
+    # `TopicOwner`, called by the discovery of topics
 
     @property
-    def _there(self) -> list[Source]:
-        """The sources whose topics are there."""
-        return [source for source in self._sources if source.number not in self._deleted]
+    def is_closed(self) -> bool:
+        return self._closed
 
-    # What the seam asks
+    @property
+    def by_topic(self) -> Mapping[str, int]:
+        return self._by_topic
+
+    @property
+    def present(self) -> Sequence[TopicConsumer]:
+        return [each for each in self._topics if each.number not in self._deleted]
+
+    def new_topic(self, topic: str, partition: int, *, creates: bool) -> TopicConsumer:
+        topics = len(self.present) + 1
+        self._check_queue(topics)
+        return self._new_topic(topic, partition, topics, is_new=True, creates=creates)
+
+    def started(self, consumer: TopicConsumer) -> None:
+        if self._events.listener is not None:
+            self._events.listener.on_new_source(consumer.number)
+            self._events.announce(len(self._topics))
+            self._start_topic(consumer)
+
+    def refused(self, consumer: TopicConsumer) -> None:
+        consumer.abandon()
+        del self._by_topic[consumer.topic]
+        self._topics.pop()
+
+    def report(self, notice: RetryNotice) -> None:
+        if self._events.listener is not None:
+            self._events.listener.on_retrying(None, notice)
+
+    def removed(self, consumer: TopicConsumer) -> None:
+        self._drop(consumer)
+        if consumer.number < self._events.known:
+            if self._subscription.durable:
+                # As after a seek, there is nothing to ack, and nothing is redelivered.
+                self._events.on_seek(consumer.number)
+            if self._events.listener is not None:
+                self._events.listener.on_removed(consumer.number)
+
+    def _on_missing(self, source: int) -> None:
+        if not self._closed and source not in self._deleted:
+            self._discovery.missing(self._topics[source])
+
+    def _on_ended(self, source: int, error: Exception) -> None:
+        self._discovery.cancel()
+        text = "%s: the subscription %s has ended for good: %s"
+        log.error(text, self._topics[source].topic, self.subscription_name, error)
+
+    def _drop(self, consumer: TopicConsumer) -> None:
+        self._deleted.add(consumer.number)
+        self._by_topic.pop(consumer.topic, None)
+        consumer.abandon()
+
+    @property
+    def topic_consumers(self) -> Sequence[TopicConsumer]:
+        """The consumers of the topics by number, deleted topics included."""
+        return self._topics
+
+    def snapshot(self) -> ConsumerSnapshot:
+        """Return a copy of the state, for tests and debugging."""
+        topics = tuple(each.snapshot() for each in self._topics)
+        present = tuple(each.topic for each in self.present)
+        remembered = len(self._by_topic) + self._discovery.remembered
+        return ConsumerSnapshot(topics, present, remembered, self._budget.used)
+
+    # `TransportConsumer`, called by the consumer
 
     @property
     def topic(self) -> str:
@@ -479,16 +273,16 @@ class NativeConsumer:
         return self._consumer_name
 
     def is_connected(self) -> bool:
-        if self._closed or self._incomplete:
+        if self._closed or not self._discovery.is_complete:
             return False
-        return all(source.attached for source in self._there)
+        return all(consumer.is_attached for consumer in self.present)
 
     def topic_of(self, source: int) -> tuple[str, int]:
-        found = self._sources[source]
+        found = self._topics[source]
         return found.topic, found.partition
 
     def sources(self) -> range:
-        return range(len(self._sources))
+        return range(len(self._topics))
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if topic:
@@ -497,39 +291,37 @@ class NativeConsumer:
             if found is None and partition >= 0:
                 found = self._by_topic.get(f"{name}-partition-{partition}")
             return found
-        fitting = [source.number for source in self._sources if partition in (-1, source.partition)]
+        fitting = [
+            consumer.number for consumer in self._topics if partition in (-1, consumer.partition)
+        ]
         return fitting[0] if len(fitting) == 1 else None
 
     def start(self, listener: DeliveryListener) -> None:
-        self._listener = listener
-        if self._failure is not None:
-            listener.on_failed(*self._failure)
-            return
-        self._announce()
-        for source in list(self._sources):
-            self._started(source)
+        if self._events.start(listener, len(self._topics)):
+            for consumer in list(self._topics):
+                self._start_topic(consumer)
 
-    def _started(self, source: Source) -> None:
-        source.permits.stopped = self._flow_stopped
-        source.start()
+    def _start_topic(self, consumer: TopicConsumer) -> None:
+        consumer.permits.stopped = self._flow_stopped
+        consumer.start()
 
     def consumed(self, source: int, messages: int) -> None:
-        self._sources[source].consumed(messages)
+        self._topics[source].consumed(messages)
 
     def wanted(self, messages: int) -> None:
-        for source in self._there:  # one: see `_check_queue`
-            source.wanted(messages)
+        for consumer in self.present:  # one: see `_check_queue`
+            consumer.wanted(messages)
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
-        for source in self._sources:
-            source.permits.stopped = True
+        for consumer in self._topics:
+            consumer.permits.stopped = True
 
     def can_ack(self, source: int) -> bool:
-        return self._sources[source].takes_acks
+        return self._topics[source].can_ack
 
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
-        answers = self._sources[plan.source].ack(plan)
+        answers = self._topics[plan.source].ack(plan)
         return answers[0] if len(answers) == 1 else asyncio.gather(*answers)
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
@@ -537,15 +329,15 @@ class NativeConsumer:
             raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
         ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
         if ids:  # a command without ids would ask for everything
-            self._sources[source].redeliver(ids)
+            self._topics[source].redeliver(ids)
 
     def redeliver_all(self, source: int | None = None) -> None:
-        for each in self._sources if source is None else [self._sources[source]]:
+        for each in self._topics if source is None else [self._topics[source]]:
             each.redeliver_all()
 
     async def seek(self, position: MessageId | int) -> None:
         self._check_open()
-        sources = self._there
+        sources = self.present
         if isinstance(position, MessageId) and len(sources) > 1:
             found = self.source_of(position.topic, position.partition())
             anywhere = position in (MessageId.earliest, MessageId.latest)
@@ -554,12 +346,12 @@ class NativeConsumer:
                     "seek by message id needs an id that says which topic or partition it is of"
                 )
             if not anywhere and found is not None:
-                sources = [self._sources[found]]
-        await _all(source.seek(position) for source in sources)
+                sources = [self._topics[found]]
+        await _all(consumer.seek(position) for consumer in sources)
 
     async def last_message_id(self) -> MessageId:
         self._check_open()
-        sources = self._there
+        sources = self.present
         if len(sources) != 1:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
@@ -568,18 +360,18 @@ class NativeConsumer:
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()
-        return await (self._there or self._sources)[0].acked_position()
+        return await (self.present or self._topics)[0].acked_position()
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        for source in self._there:
-            if await source.has_message_available():
+        for consumer in self.present:
+            if await consumer.has_message_available():
                 return True
         return False
 
     async def unsubscribe(self) -> None:
         self._check_open()
-        await _all(source.unsubscribe() for source in self._there)
+        await _all(consumer.unsubscribe() for consumer in self.present)
         await self.close()
 
     async def close(self) -> None:
@@ -592,105 +384,34 @@ class NativeConsumer:
             return
         self._closed = True
         try:
-            self._end_tasks()
-            if self._watched is not None:
-                await self._watched.stop()
-            await _all(source.close() for source in self._sources)
+            await self._discovery.stop()
+            await _all(consumer.close() for consumer in self._topics)
         finally:
             self._gone(self)
 
     def abandon(self) -> None:
-        """Drop everything at once; who waits for messages or receipts is told."""
+        """Drop everything at once; calls that wait for messages or receipts fail."""
         was_closed, self._closed = self._closed, True
         loop = self._lookup.pool.loop
-        self._end_tasks()
-        ending = [source.abandon for source in self._sources]
-        if self._watched is not None:
-            ending.append(self._watched.abandon)
-        end_all(loop, *ending)
+        self._discovery.cancel()
+        end_all(loop, *(consumer.abandon for consumer in self._topics), self._discovery.abandon)
         elsewhere = loop.is_running() and loop is not running_loop()
-        if self._listener is not None and not (was_closed or elsewhere or loop.is_closed()):
-            self._listener.on_failed(
+        listener = self._events.listener
+        if listener is not None and not (was_closed or elsewhere or loop.is_closed()):
+            listener.on_failed(
                 ShutDownError(
                     "the client was shut down, or its event loop ends: close the consumer before, "
                     "and subscribe again"
                 )
             )
 
-    def _end_tasks(self) -> None:
-        for task in (self._discovering, self._recovering):
-            if task is not None:
-                cancel(task)
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the consumer is closed: subscribe again")
 
-    # What the sources tell (`Outlet`)
-
-    def deliver(self, deliveries: Deliveries) -> None:
-        if self._listener is not None:
-            self._listener.on_deliveries(deliveries)
-
-    def connected(self, source: int) -> None:
-        if self._listener is not None:
-            self._listener.on_connected((source,))
-
-    def disconnected(self, source: int) -> None:
-        if self._listener is not None:
-            self._listener.on_disconnected((source,))
-
-    def sought(self, source: int) -> None:
-        if self._listener is not None:
-            self._listener.on_seek((source,))
-
-    def retrying(self, source: int, notice: RetryNotice) -> None:
-        if self._listener is not None and source < self._announced:
-            self._listener.on_retrying(source, notice)
-
-    def failed(self, source: int, error: Exception) -> None:
-        if self._failure is not None:
-            return
-        self._failure = (error, source)
-        self._end_tasks()
-        text = "%s: the subscription %s has ended for good: %s"
-        log.error(text, self._sources[source].topic, self.subscription_name, error)
-        if self._listener is not None:
-            self._listener.on_failed(error, source)
-
-    def unread(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        if self._listener is not None:
-            self._listener.on_skipped(source, entries)
-
-    def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None:
-        if self._listener is not None:
-            self._listener.on_all_requested(unseen, (source,))
-
-    def ended(self, source: int) -> None:
-        self._notice(source, None)
-
-    def active(self, source: int, active: bool) -> None:
-        self._notice(source, active)
-
-    def _notice(self, source: int, active: bool | None) -> None:
-        """Whose turn it is, or the end of the topic (None); what the sink knows of only."""
-        if self._listener is None or source >= self._announced:
-            self._early.append((source, active))
-        elif active is None:
-            self._listener.on_end_of_topic(source)
-        else:
-            self._listener.on_active_changed(source, active)
-
-    def _announce(self) -> None:
-        """The sink knows of all sources now."""
-        self._announced = len(self._sources)
-        early, self._early = self._early, []
-        for source, active in early:
-            self._notice(source, active)
-
 
 def _name_of(subscription: Subscription) -> str:
-    """The consumer or reader as its log lines name it."""
+    """Return the name of the consumer or reader in log lines."""
     if subscription.pattern is not None:
         where = f"the pattern {subscription.pattern}"
     else:
@@ -701,16 +422,8 @@ def _name_of(subscription: Subscription) -> str:
     return f"consumer of subscription {subscription.subscription_name!r} on {where}"
 
 
-async def _caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:
-    try:
-        await call
-    except EncoreError as error:
-        return error
-    return None
-
-
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All to their end, also beside one that fails; then its error."""
+    """Run all calls to their end, then raise the first error."""
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

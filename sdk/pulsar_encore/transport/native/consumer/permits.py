@@ -1,37 +1,40 @@
-"""How many messages a broker may send: bounded in number and in bytes. Pure.
+"""Counts how many messages a broker may send, in number and in bytes. Pure.
 
-Owns `Permits`, of one source on one connection. The broker counts down a permit for each message it
-sends; what it still has, plus what was delivered and not consumed, is kept at the window. The
-window is the receiver queue, or less where messages are so large that the queue of them would be
-more than the bytes allowed, because permits count messages and not bytes
-(`docs/notes/wire-protocol.md#flow-permits`). With a queue of 0 the window is the number of messages
-that `receive` calls wait for.
+The broker takes a permit for each message that it sends. The permits that it still has and the
+messages that were delivered and not consumed are kept at the window together. The window is the
+receiver queue. It is smaller if messages are so large that a full queue would exceed the allowed
+bytes, because a permit says nothing about size (`docs/notes/wire-protocol.md#flow-permits`). With a
+receiver queue of 0 the window is the number of messages that the application waits for.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Until the first message came nobody knows how large they are: so many may be 5 MiB each.
+# Permits before the first message arrives. Its size is unknown until then; it may be 5 MiB.
 _FIRST: Final = 16
-_SMOOTHING: Final = 8  # the average size follows the last so many deliveries
+_SMOOTHING: Final = 8  # deliveries that the average size follows
 
 
 class Permits:
-    """Permits of one source.
+    """The permits of one topic.
 
     Args:
-        queue: Most messages at a time; 0 for those that are `wanted`.
-        most_bytes: Most bytes at a time, by the average size of those that came.
+        queue: Most messages at a time; 0 for as many as the application waits for.
+        most_bytes: Most bytes at a time, estimated from the average size of messages.
+
+    Attributes:
+        stopped: True if no more permits may be given.
+        taken: Messages that the application has taken, in all.
     """
 
     __slots__ = (
         "_average",
         "_held",
+        "_is_first",
         "_most_bytes",
         "_open",
         "_queue",
-        "_waits",
         "_wanted",
         "stopped",
         "taken",
@@ -42,11 +45,11 @@ class Permits:
         self._wanted = 0
         self._most_bytes = most_bytes
         self._average = 0.0  # bytes of a message; 0 while unknown
-        self._open = 0  # what the broker has left; below 0 after a batch larger than that
+        self._open = 0  # below 0 after a batch with more messages than permits
         self._held = 0  # delivered and not consumed
-        self._waits = False
-        self.stopped: bool = False  # ask for nothing more
-        #: Messages that the application has taken, in all.
+        # True if only the first permits were given, which are few.
+        self._is_first = False
+        self.stopped: bool = False
         self.taken: int = 0
 
     @property
@@ -69,21 +72,21 @@ class Permits:
         return max(1, min(self._queue, int(self._most_bytes / self._average)))
 
     def reset(self, *, keeps: bool = False) -> None:
-        """Another connection: the broker has none.
+        """Start with no permits on a new connection.
 
         Args:
-            keeps: What was delivered stays, and does not come again: of a reader.
+            keeps: Delivered messages stay and are not redelivered, as for a reader.
         """
         self._open = 0
         if not keeps:
             self._held = 0
 
     def arrived(self, charged: int, delivered: int, size: int) -> None:
-        """An entry came.
+        """Count an entry that arrived.
 
         Args:
-            charged: What the broker counted down.
-            delivered: Messages of it that will be consumed; the others are at once.
+            charged: Permits that the broker took for it.
+            delivered: Its messages that the application will take. The others count as consumed.
             size: Bytes of the entry, as it is held.
         """
         self._open -= charged
@@ -91,15 +94,15 @@ class Permits:
         self._wanted = max(0, self._wanted - delivered)
         self._learn(charged, size)
 
-    def passed(self) -> None:
-        """A chunk came that is kept for its message, which counts its bytes once it is complete."""
+    def kept_chunk(self) -> None:
+        """Count a chunk that arrived; its bytes count once its message is complete."""
         self._open -= 1
 
     def queued(self, charged: int, size: int) -> None:
-        """An entry came that is delivered later.
+        """Count an entry that arrived and is delivered later.
 
         Args:
-            charged: Messages that the broker counted down.
+            charged: Permits that the broker took for it.
             size: Bytes of the entry, as it is held: compressed.
         """
         self._open -= charged
@@ -107,12 +110,12 @@ class Permits:
         self._learn(charged, size)
 
     def unqueued(self, charged: int) -> None:
-        """Undo `queued` for an entry that leaves the queue; the caller calls `arrived` next."""
+        """Undo `queued` for an entry that leaves the queue. Call `arrived` next."""
         self._open += charged
         self._held -= charged
 
     def consumed(self, messages: int) -> None:
-        """The application has taken so many: there is room for as many more."""
+        """Count messages that the application has taken."""
         self._held = max(0, self._held - messages)
         self.taken += messages
 
@@ -125,17 +128,21 @@ class Permits:
         self._average += (mean - self._average) / _SMOOTHING if self._average else mean
 
     def want(self, messages: int) -> None:
-        """Somebody waits for so many."""
+        """Set the number of messages that the application waits for, for a queue of 0."""
         self._wanted = messages
 
     def due(self) -> int:
-        """Permits to give now; they count as given. 0 until half of the window is free."""
+        """Return the permits to give now, and count them as given.
+
+        They are 0 until half the window is free, so that few FLOW commands are sent.
+        """
         if self.stopped:
             return 0
         window = self.window
         free = window - self._open - self._held
-        if free < (1 if self._waits else max(1, window // 2)):
+        if free < (1 if self._is_first else max(1, window // 2)):
             return 0
-        self._waits = not self._average  # once it is known how much more may come, it is asked for
+        # Once the first message has arrived, the rest of the window is given without delay.
+        self._is_first = not self._average
         self._open += free
         return free

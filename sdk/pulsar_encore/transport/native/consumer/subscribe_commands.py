@@ -1,7 +1,4 @@
-"""What SUBSCRIBE says of a subscription, and ids as the broker takes them.
-
-Owns `Subscribing`: the values of the options, translated once.
-"""
+"""SUBSCRIBE commands, and message ids as brokers expect them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from ....options import ConsumerType, InitialPosition, Subscription
 from ....values.message_id import MessageId, check_batch
 from ....wire import ack_sets, key_values, message_id, pb
 from ..wire_schema import wire_schema
-from .place import Place
+from .read_position import ReadPosition
 
 _TYPES: Final = {
     ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,
@@ -26,19 +23,19 @@ _POSITIONS: Final = {
 _MOST: Final = (1 << 63) - 1
 
 
-class Subscribing:
+class SubscribeCommands:
     """The SUBSCRIBE commands of one subscription.
 
     Args:
-        subscription: What was asked for.
-        consumer_name: Its name at the broker; "" lets the broker choose.
+        subscription: The options.
+        consumer_name: The consumer's name at the broker; "" lets the broker choose one.
 
     Attributes:
-        subscription: What was asked for.
-        name: Of the subscription.
-        durable: Whether the broker keeps it.
-        shared: Shared or Key_Shared.
-        creates: Whether subscribing for the first time may create a topic.
+        subscription: The options.
+        name: The subscription's name.
+        durable: True if the broker keeps the subscription; False for a reader.
+        shared: True for Shared and Key_Shared.
+        creates: True if subscribing for the first time may create a topic.
     """
 
     def __init__(self, subscription: Subscription, consumer_name: str) -> None:
@@ -48,30 +45,31 @@ class Subscribing:
         self._inclusive = subscription.start_message_id_inclusive
         self.subscription: Subscription = subscription
         self._consumer_name = consumer_name
-        # A topic that a pattern found and that is deleted is not to come back by our subscribing.
+        # A topic of a pattern must not be created again by subscribing after it was deleted.
         self.creates: bool = subscription.force_topic_creation and subscription.pattern is None
         self._key_shared = _key_shared(subscription)
         self._schema = wire_schema(subscription.schema)
 
-    def place_in(self, topic: str, partition: int, *, is_new: bool = False) -> Place:
-        """Where a non-durable one begins.
+    def read_position(self, topic: str, partition: int, *, is_new: bool = False) -> ReadPosition:
+        """Return the position at which a reader starts in a topic.
 
         Args:
             topic: Full name; of the partition, if any.
-            partition: Its number, or -1.
-            is_new: It came into being after the consumer: all of it is behind wherever that began.
+            partition: Partition number, or -1.
+            is_new: The topic was created after the reader. All its messages are newer than the
+                start of the reader, so that reading begins at the first one.
         """
         start = self.subscription.start_message_id
-        # At the message that is the last one when it is made a broker begins behind it, so that
-        # has to be asked for; of what is not stored nothing is the last.
+        # "Latest, inclusive" means the last message. A broker starts behind that message, so its id
+        # has to be asked for. A non-persistent topic has no last message.
         stored = not topic.startswith("non-persistent://")
         if is_new:
             start = MessageId.earliest
-        return Place(
+        return ReadPosition(
             start,
             partition,
             inclusive=self._inclusive,
-            at_last=stored and self._inclusive and start == MessageId.latest,
+            starts_at_last=stored and self._inclusive and start == MessageId.latest,
             stored=stored,
         )
 
@@ -86,16 +84,17 @@ class Subscribing:
         creates: bool,
         from_start: bool,
     ) -> pb.CommandSubscribe:
-        """SUBSCRIBE.
+        """Make SUBSCRIBE.
 
         Args:
             topic: Full name.
             consumer_id, request_id: Numbers of this attachment.
-            epoch: Of the consumer; Shared and Key_Shared have none.
-            start: Where a non-durable one begins now.
-            creates: Whether the broker may create the topic.
-            from_start: The topic is newer than the consumer: a durable subscription that the broker
-                has to create begins at the first message, whatever the initial position is.
+            epoch: The consumer epoch; not sent for Shared and Key_Shared.
+            start: The start id of a reader.
+            creates: The broker may create the topic.
+            from_start: The topic is newer than the consumer. If the broker has to create the
+                durable subscription, it starts at the first message, whatever the initial position
+                is.
         """
         chosen = self.subscription
         return pb.CommandSubscribe(
@@ -107,11 +106,11 @@ class Subscribing:
             consumer_name=self._consumer_name,
             priority_level=chosen.priority_level or None,
             durable=None if self.durable else False,
-            start_message_id=None if start is None else self.entry_of(start),
+            start_message_id=None if start is None else self.start_entry(start),
             metadata=key_values(chosen.properties),
             read_compacted=chosen.read_compacted or None,
             schema=self._schema,
-            # On a non-durable subscription the initial position would overrule the start id:
+            # For a reader it would take precedence over the start id:
             # `docs/notes/wire-protocol.md#subscribe`.
             initialPosition=self._position(from_start) if self.durable else None,
             replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
@@ -123,12 +122,12 @@ class Subscribing:
     def probe(
         self, topic: str, consumer_id: int, request_id: int, *, creates: bool
     ) -> pb.CommandSubscribe:
-        """SUBSCRIBE of a consumer that gets nothing, and is there to ask for the last message.
+        """Make SUBSCRIBE for a consumer that only asks for the last message.
 
         Args:
             topic: Full name.
-            consumer_id, request_id: Numbers of its own.
-            creates: Whether the broker may create the topic.
+            consumer_id, request_id: Numbers of that consumer.
+            creates: The broker may create the topic.
         """
         return pb.CommandSubscribe(
             topic=topic,
@@ -147,16 +146,16 @@ class Subscribing:
             InitialPosition.Earliest if from_start else self.subscription.initial_position
         ]
 
-    def entry_of(self, start: MessageId) -> pb.MessageIdData:
-        """The entry of an id; delivery begins at it, and what is too early is left out here."""
+    def start_entry(self, start: MessageId) -> pb.MessageIdData:
+        """Return the entry of a start id; `ReadPosition` drops its earlier messages."""
         first = start.first_chunk if self._inclusive and start.first_chunk else start
         return message_id(first.ledger_id(), first.entry_id(), partition=None)
 
-    def place(self, target: MessageId) -> pb.MessageIdData:
-        """Where a seek to an id leads: to it, or behind it.
+    def seek_target(self, target: MessageId) -> pb.MessageIdData:
+        """Return the id that SEEK has to name: the target, or the message behind it.
 
-        The broker seeks to an entry, inclusive. An ack set in the id starts inside a batch:
-        `docs/notes/wire-protocol.md#seek`.
+        A broker seeks to an entry, inclusive, or into a batch by an ack set
+        (`docs/notes/wire-protocol.md#seek`).
         """
         inclusive = self._inclusive
         check_batch(target)
@@ -171,7 +170,7 @@ class Subscribing:
             return message_id(ledger, entry + 1, partition=None)
         if not first:
             return message_id(ledger, entry, partition=None)
-        # Where the batch's size is not known, a batch is not larger than this.
+        # If the batch size is unknown, assume the next multiple of 64, the bits of a word.
         size = size or max(first + 1, 64 * (first // 64 + 1))
         mask = ack_sets.full(size) >> first << first
         words = ack_sets.to_words(mask, size)

@@ -23,7 +23,7 @@ from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.connection.codec_thread import CodecThread
 from pulsar_encore.transport.native.consumer import entry_reader as entries_module
 from pulsar_encore.transport.native.consumer import native_consumer as link_module
-from pulsar_encore.transport.native.consumer.line import Room
+from pulsar_encore.transport.native.consumer.memory_budget import MemoryBudget
 from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
@@ -119,9 +119,9 @@ def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
         await settle(1)
         assert numbers(listener) == [0, 1]
         assert await take(link, listener, 40) == list(range(40))
-        assert link._room.used <= ROOM
+        assert link.snapshot().decompressed_bytes <= ROOM
         await settle()
-        assert link._room.used == 0
+        assert link.snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -211,19 +211,19 @@ def test_permits_are_what_the_broker_counts_while_entries_wait() -> None:
         store_large(rig, *range(4))
         rig.store(b"   4", b"   5", b"   6", batch=True)
         link, listener = await opened(rig, receiver_queue_size=20)
-        source = link._sources[0]
+        topic = link.topic_consumers[0]
         (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
         for _ in range(4):
-            assert source.permits.open == consumer.permits
-            assert source.permits.open + source.permits.held <= 20
+            assert topic.snapshot().open_permits == consumer.permits
+            assert topic.snapshot().open_permits + topic.snapshot().unconsumed <= 20
             codecs.go()
             link.consumed(0, len(listener.deliveries))
             listener.deliveries.clear()
             await settle()
         await take(link, listener, 3)
         await settle()
-        assert source.permits.held == 0
-        assert source.permits.open == consumer.permits
+        assert topic.snapshot().unconsumed == 0
+        assert topic.snapshot().open_permits == consumer.permits
 
     run(main())
 
@@ -269,7 +269,7 @@ def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, fini
         assert len(under_way) == 1
         link.consumed(0, 3)
         await settle()
-        assert link._room.used == 0
+        assert link.snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -307,8 +307,8 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
             codecs.go()
         await settle()
         assert not listener.deliveries
-        assert link._room.used == 0
-        assert not link._sources[0]._line.waiting
+        assert link.snapshot().decompressed_bytes == 0
+        assert not link.snapshot().topics[0].queued
         rig.dialer.drop()
         _, listener = await opened(rig)
         while codecs.calls:
@@ -347,7 +347,7 @@ def test_a_damaged_payload_is_asked_for_again_once_then_acked_and_costs_nothing_
         assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 0
 
     run(main())
-    assert sum("is asked for again" in each.message for each in caplog.records) == 1
+    assert sum("is requested again" in each.message for each in caplog.records) == 1
     assert sum("is broken and acked" in each.message for each in caplog.records) == 1
 
 
@@ -586,7 +586,7 @@ def test_the_end_of_a_topic_is_reported_after_the_queued_entries() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
         link, listener = await opened(rig)
-        link._sources[0].on_end_of_topic()
+        link.topic_consumers[0].on_end_of_topic()
         assert "end_of_topic" not in listener.names
         codecs.go()
         await settle()
@@ -659,28 +659,27 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
                 link.consumed(0, 1)
             await settle(rng.choice([0, 0.001, 0.2]))
         assert done == list(range(total))
-        source = link._sources[0]
         await settle(1)
-        assert source.permits.held == 0
-        assert link._room.used == 0
+        assert link.snapshot().topics[0].unconsumed == 0
+        assert link.snapshot().decompressed_bytes == 0
 
     run(main())
 
 
 def test_room_is_given_in_the_order_of_the_requests() -> None:
-    room = Room(10)
+    budget = MemoryBudget(10)
     granted: list[str] = []
-    assert room.take(8, partial(granted.append, "a"))
+    assert budget.reserve(8, partial(granted.append, "a"))
     waits = {name: partial(granted.append, name) for name in "bcd"}
-    assert not room.take(9, waits["b"])
-    assert not room.take(1, waits["c"]), "a small one does not overtake for ever"
-    assert not room.take(20, waits["d"])
-    room.give(8)
+    assert not budget.reserve(9, waits["b"])
+    assert not budget.reserve(1, waits["c"]), "a small one does not overtake for ever"
+    assert not budget.reserve(20, waits["d"])
+    budget.release(8)
     assert granted == ["b", "c"]
-    room.leave(waits["d"])
-    room.give(10)
+    budget.cancel(waits["d"])
+    budget.release(10)
     assert granted == ["b", "c"]
-    assert room.used == 0
+    assert budget.used == 0
 
 
 def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
@@ -731,8 +730,8 @@ async def _send(client: encore.Client, topic: str, count: int, **options: Any) -
 
 
 @pytest.mark.parametrize("way", ["receive", "batch", "listener", "pop", "lanes", "reader", "nack"])
-def test_every_way_of_receiving_gets_more_than_the_room_holds(way: str) -> None:
-    """A receive never waits for ever while messages wait for room."""
+def test_every_way_of_receiving_gets_more_than_the_budget_holds(way: str) -> None:
+    """A receive never waits for ever while messages wait for budget."""
 
     async def main() -> None:
         async with encore.Client("pulsar://h:1", transport=MemoryTransport()) as client:

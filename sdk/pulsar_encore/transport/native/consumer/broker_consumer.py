@@ -1,0 +1,143 @@
+"""The consumer that a broker holds for one topic: its connection, its id and its state.
+
+`TopicConsumer` and its parts share one `BrokerConsumer`. The session and the consumer id change
+only here, together with the state, so that a session is present exactly in the states of
+`consumer_states.HELD`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ....errors import ClosedError, NotConnected
+from ..connection.session import Session
+from .consumer_states import HELD, State, StateMachine, Step
+
+_Answer = TypeVar("_Answer")
+
+
+class BrokerConsumer:
+    """One topic's consumer as the broker knows it.
+
+    Args:
+        topic: Full name; of the partition, if any.
+        loop: The event loop of the connections.
+        timeout_s: The operation timeout, in s.
+
+    Attributes:
+        topic, loop, timeout_s: See above.
+        session: The connection to the broker; None while no broker holds the consumer.
+        consumer_id: The consumer id of the current attachment. Each attachment has an id of its
+            own, so that late commands for an old attachment reach no consumer.
+    """
+
+    def __init__(self, topic: str, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        self.topic: str = topic
+        self.session: Session | None = None
+        self.consumer_id: int = -1
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.timeout_s: float = timeout_s
+        self._machine = StateMachine()
+        self._is_attached_or_ended = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self._machine.state
+
+    @property
+    def is_ended(self) -> bool:
+        """True once the application has closed the consumer."""
+        return self._machine.state in (State.CLOSING, State.ENDED)
+
+    def step(self, step: Step) -> State:
+        """Make a step after which the same session is present.
+
+        Returns:
+            The state before the step.
+        """
+        return self._machine.step(step)
+
+    def attach(self, session: Session, consumer_id: int) -> None:
+        """Record that the broker holds the consumer under this id."""
+        self._machine.step(Step.ATTACH)
+        self.session, self.consumer_id = session, consumer_id
+        self._is_attached_or_ended.set()
+
+    def detach(self, step: Step) -> bool:
+        """Make a step after which the broker may not hold the consumer any more.
+
+        Returns:
+            True if the consumer was held before the step and is not held after it.
+        """
+        self._machine.step(step)
+        if self.session is None or self._machine.state in HELD:
+            return False
+        self.session = None
+        if not self.is_ended:
+            self._is_attached_or_ended.clear()
+        return True
+
+    def end(self) -> None:
+        """Record that the application closes the consumer."""
+        self._machine.step(Step.END)
+        self._is_attached_or_ended.set()  # a seek that waits for an attachment ends
+
+    def finish(self) -> Session | None:
+        """Record that the closed consumer leaves its broker.
+
+        Returns:
+            The session that held it, if any.
+        """
+        self._machine.step(Step.FINISH)
+        session, self.session = self.session, None
+        return session
+
+    def ready(self) -> Session:
+        """Return the session.
+
+        Raises:
+            NotConnected: if no broker holds the consumer.
+        """
+        session = self.session
+        if session is None:
+            raise NotConnected(
+                f"{self.topic}: not connected at the moment; it reconnects by itself"
+            )
+        return session
+
+    async def until_attached(self, deadline: float) -> Session:
+        """Wait until the consumer is attached, and return its session.
+
+        Raises:
+            NotConnected: if it was not attached by `deadline`, in loop time.
+            ClosedError: if the consumer was closed.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._is_attached_or_ended.wait()
+        if self.is_ended:
+            raise ClosedError(f"{self.topic}: the consumer was closed")
+        return self.ready()
+
+    async def when_attached(self, ask: Callable[[Session], Awaitable[_Answer]]) -> _Answer:
+        """Send a request once the consumer is attached, and again if the connection is lost.
+
+        Args:
+            ask: Sends the request on a session and returns the broker's answer.
+
+        Raises:
+            NotConnected: if there was no answer within the operation timeout.
+            PulsarException: if the broker refused or did not answer in time.
+        """
+        deadline = self.loop.time() + self.timeout_s
+        while True:
+            session = await self.until_attached(deadline)
+            try:
+                return await ask(session)
+            except NotConnected:
+                if self.loop.time() >= deadline:
+                    raise

@@ -1,0 +1,151 @@
+"""Chunks of one topic as they arrive, and the deliveries of complete messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from ....wire.chunks import ChunkFate, JoinedMessage
+from ....wire.compression import UncompressedSizeError
+from ....wire.entries import EntryError
+from ...interface import Delivery, SkipReason
+from .ack_writer import AckWriter
+from .chunked_messages import ChunkedMessages, uuid_of
+from .decompression_queue import Content, DecompressionQueue, QueuedEntry
+from .entry_contents import Chunk, Packed, Read
+from .entry_reader import EntryReader
+from .message_views import PlainMessage
+from .permits import Permits
+from .read_position import ReadPosition
+from .skipped_entries import SkippedEntries
+
+log: Final = logging.getLogger("pulsar_encore.consumer")
+
+_ONLY: Final = (0,)
+
+
+class ChunkHandler:
+    """Handles the chunks of one topic.
+
+    Args:
+        number: The topic's number in its consumer.
+        topic: Full name, for log lines.
+        permits: Counts messages that the broker may send.
+        position: Where a reader is; None for a durable subscription.
+        reader: Reads complete messages.
+        queue: Entries that wait for decompression.
+        chunked: Joins chunks.
+        acks: Acks entries without messages.
+        skipped: Acks or reports messages that are not delivered.
+        deliver: Adds a delivery to those of the current read.
+        reattach: Leaves the broker and attaches again.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        permits: Permits,
+        position: ReadPosition | None,
+        reader: EntryReader,
+        queue: DecompressionQueue,
+        chunked: ChunkedMessages,
+        acks: AckWriter,
+        skipped: SkippedEntries,
+        deliver: Callable[[Delivery], None],
+        reattach: Callable[[], None],
+    ) -> None:
+        self._number = number
+        self._topic = topic
+        self._permits = permits
+        self._position = position
+        self._reader = reader
+        self._queue = queue
+        self._chunked = chunked
+        self._acks = acks
+        self._skipped = skipped
+        self._deliver = deliver
+        self._reattach = reattach
+
+    def is_missing(self, opened: Read) -> bool:
+        """Return True for a chunk that a reader lacks, although it has read messages behind it.
+
+        Other chunks of its message were lost with a connection.
+        """
+        if not isinstance(opened, Chunk) or self._position is None:
+            return False
+        uuid = uuid_of(opened.metadata)
+        return self._position.is_missing_chunks(uuid) or self._chunked.holds(uuid)
+
+    def add(
+        self, ledger: int, entry: int, redelivery_count: int, ack_set: int, chunk: Chunk
+    ) -> None:
+        """Handle a chunk that arrived."""
+        joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
+        if self._position is not None:
+            self._position.remove_missing_chunks(uuid_of(chunk.metadata))
+        if not isinstance(joined, JoinedMessage):
+            self._permits.kept_chunk()
+            if joined is ChunkFate.REFUSE:
+                error = UncompressedSizeError("a chunk of a message over max_uncompressed_size")
+                self._skipped.report(ledger, entry, SkipReason.BROKEN, error)
+            else:
+                is_torn = joined is ChunkFate.REDELIVER
+                self._skipped.report(
+                    ledger, entry, SkipReason.TORN if is_torn else SkipReason.PIECE
+                )
+            return
+        places, size = joined.places, len(joined.payload)
+        if not ack_set:  # the message was acked while its last chunk waited in the queue
+            self._chunked.forget([(ledger, entry)])
+            self._permits.arrived(1, 0, size)
+            return
+        count = joined.redelivery_count
+        opened: Read | EntryError
+        try:
+            opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
+        except EntryError as error:
+            opened = error
+        queued = QueuedEntry(
+            ledger, entry, count, -1, opened, size, 1, places, uuid_of(chunk.metadata)
+        )
+        if isinstance(opened, Packed):
+            self._permits.queued(1, size)
+            self._queue.insert(queued)
+        else:
+            self.message(queued, places, opened)
+
+    def message(
+        self, queued: QueuedEntry, places: tuple[tuple[int, int], ...], content: Content
+    ) -> None:
+        """Handle a complete message.
+
+        Args:
+            queued: Its last chunk.
+            places: The entries of all chunks.
+            content: The message, or the error of reading it.
+        """
+        ledger, entry, size = queued.ledger, queued.entry, queued.size
+        if isinstance(content, EntryError):
+            self._permits.arrived(1, 0, size)
+            self._skipped.broken_message(ledger, entry, places, content)
+        elif isinstance(content, Exception):
+            log_unreadable(self._topic, ledger, entry, content)
+            self._permits.arrived(1, 0, size)
+            self._reattach()
+        elif isinstance(content, PlainMessage):
+            self._permits.arrived(1, 1, size + self._reader.take_grown())
+            count = queued.redelivery_count
+            self._deliver(
+                Delivery(self._number, ledger, entry, 0, count, _ONLY, (content,), -1, places[0])
+            )
+        else:  # no client writes batches in chunks
+            self._permits.arrived(1, 0, size)
+            self._acks.ack_skipped(list(places))
+            self._skipped.report(ledger, entry, SkipReason.BROKEN)
+
+
+def log_unreadable(topic: str, ledger: int, entry: int, error: Exception) -> None:
+    """Log that an entry could not be decompressed, for a reason other than its bytes."""
+    log.error("%s: entry %d:%d cannot be read now: %r", topic, ledger, entry, error)

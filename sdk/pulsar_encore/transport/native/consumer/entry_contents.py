@@ -1,0 +1,97 @@
+"""The kinds of content that an entry can have, as `EntryReader` returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ....wire import pulsar_pb2 as pb
+from .decryption import Undecrypted
+from .message_views import BatchMessage, PlainMessage
+
+
+class Opened(NamedTuple):
+    """The messages of a batch.
+
+    Attributes:
+        batch_size: Messages in the entry, compacted ones included.
+        messages: The messages at `indexes`.
+        indexes: The batch indexes of `messages`; None for all.
+    """
+
+    batch_size: int
+    messages: Sequence[BatchMessage]
+    indexes: list[int] | None = None
+
+
+class Marker(NamedTuple):
+    """An entry that brokers wrote for themselves. It is acked and not delivered."""
+
+    kind: int
+
+
+class Chunk(NamedTuple):
+    """A chunk of a message.
+
+    Attributes:
+        metadata: The chunk's metadata, with uuid, chunk id and number of chunks.
+        body: ``md_size metadata payload``.
+        payload: The chunk's part of the compressed payload, decrypted.
+        sealed: The chunk could not be decrypted; `payload` is still encrypted.
+    """
+
+    metadata: pb.MessageMetadata
+    body: bytes
+    payload: bytes
+    sealed: bool = False
+
+
+class Withheld(NamedTuple):
+    """An entry that cannot be decrypted here and is not delivered.
+
+    Attributes:
+        messages: Messages in the entry.
+        action: What happens to the entry.
+        error: The reason.
+    """
+
+    messages: int
+    action: Undecrypted
+    error: Exception
+
+
+class Packed(NamedTuple):
+    """An entry, or a complete chunked message, that is decompressed later.
+
+    Attributes:
+        metadata: The metadata of the entry, or of the last chunk.
+        payload: The payload, decrypted and still compressed.
+        size: Bytes of the payload after decompression, as its metadata says.
+    """
+
+    metadata: pb.MessageMetadata
+    payload: bytes
+    size: int
+
+    @property
+    def messages(self) -> int:
+        """Messages in the entry, as its metadata says."""
+        return max(1, self.metadata.num_messages_in_batch)
+
+
+Read = PlainMessage | Opened | Marker | Chunk | Withheld | Packed
+
+
+def messages_charged(opened: Read, ack_set: int) -> int:
+    """Return the permits that the broker took for an entry: its messages without the acked ones."""
+    if isinstance(opened, Opened):
+        count = opened.batch_size
+    elif isinstance(opened, Withheld | Packed):
+        count = opened.messages
+    else:
+        return 1
+    if ack_set == -1:
+        return count
+    if count < ack_set.bit_length():
+        ack_set &= (1 << count) - 1
+    return ack_set.bit_count()

@@ -1,0 +1,180 @@
+"""The byte layout of metadata and batches, read without decoding protobuf where possible."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ....values.message_id import MOST_IN_BATCH
+from ....wire import pulsar_pb2 as pb
+from ....wire.entries import BatchError
+from .message_views import payload_size
+
+_U32: Final = Struct(">I")
+_PRODUCER: Final = 0x0A
+_SEQUENCE: Final = 0x10
+_PUBLISHED: Final = 0x18
+_UNCOMPRESSED_SIZE: Final = 0x48
+_IN_BATCH: Final = 0x58
+_HIGHEST_SEQUENCE: Final = b"\xc0\x01"
+_PAYLOAD_SIZE: Final = 0x18
+_COMPACTED_OUT: Final = 0x20
+_MANY: Final = 32
+# Messages in a row that begin with equal bytes, before many are compared at once.
+_STREAK: Final = 6
+
+
+def messages_in(body: bytes, end: int) -> int:
+    """Return how many messages the metadata ``body[4:end]`` announces.
+
+    Returns:
+        0 for a plain message, 1 or more for a batch, -1 if the metadata has to be decoded.
+    """
+    if body[4] != _PRODUCER:
+        return -1
+    at = 6 + body[5]
+    if body[5] >= 0x80 or at + 2 >= end or body[at] != _SEQUENCE:
+        return -1
+    at += 1
+    while body[at] >= 0x80 and at < end:
+        at += 1
+    at += 1
+    if at >= end or body[at] != _PUBLISHED:
+        return -1
+    at += 1
+    while body[at] >= 0x80 and at < end:
+        at += 1
+    at += 1
+    if at == end:
+        return 0
+    if at < end and body[at] == _UNCOMPRESSED_SIZE:  # Java writes it for uncompressed messages too
+        at += 1
+        while at < end and body[at] >= 0x80:
+            at += 1
+        at += 1
+        if at == end:
+            return 0
+    if at >= end or body[at] != _IN_BATCH:
+        return -1
+    count = shift = 0
+    while True:
+        at += 1
+        if at >= end or shift > 28:
+            return -1
+        count |= (body[at] & 0x7F) << shift
+        shift += 7
+        if body[at] < 0x80:
+            break
+    at += 1
+    if at < end and body.startswith(_HIGHEST_SEQUENCE, at):
+        at += 2
+        while at < end and body[at] >= 0x80:
+            at += 1
+        at += 1
+    return count if at == end and count > 0 else -1
+
+
+def message_starts(buffer: bytes, at: int, count: int) -> tuple[list[int], bool]:
+    """Return where each message of the batch ``buffer[at:]`` starts, and if one was compacted out.
+
+    Raises:
+        BatchError: if `count` messages take fewer or more bytes.
+    """
+    end = len(buffer)
+    if count < 1 or count > min(end - at, MOST_IN_BATCH):
+        raise BatchError(f"a batch of {count} messages in {end - at} bytes")
+    starts: list[int] = []
+    add = starts.append
+    removed = False
+    # Messages of the same size begin with the same bytes, so that comparing replaces decoding.
+    head, stride, streak = b"", 0, 0
+    while len(starts) < count:
+        if stride and buffer.startswith(head, at):
+            streak += 1
+            if streak < _STREAK or len(starts) + _MANY > count:
+                add(at)
+                at += stride
+            else:
+                behind = at + stride * _alike(buffer, at, head, stride, count - len(starts))
+                starts.extend(range(at, behind, stride))
+                at = behind
+            continue
+        if end - at < 4:
+            raise BatchError(f"the batch ends before message {len(starts)} of {count}")
+        (size,) = _U32.unpack_from(buffer, at)
+        start = at + 4
+        stop = start + size
+        if stop > end:
+            raise BatchError(f"metadata of message {len(starts)} reaches beyond the batch")
+        length, width, out = _single(buffer, start, stop)
+        if length > end - stop:
+            raise BatchError(f"payload of message {len(starts)} reaches beyond the batch")
+        removed = removed or out
+        if width and not out:
+            head, stride, streak = buffer[at : start + width], stop + length - at, 0
+        add(at)
+        at = stop + length
+    if at != end:
+        raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
+    return starts, removed
+
+
+def _alike(buffer: bytes, at: int, head: bytes, stride: int, most: int) -> int:
+    """Return how many messages, `stride` bytes apart from `at`, begin with the same bytes.
+
+    Messages are compared column by column, which takes very little time for each. The number of
+    messages compared at once grows with the number found, so that a message that differs costs no
+    more time than the equal messages before it.
+
+    Args:
+        buffer: The batch.
+        at: The first message.
+        head: Its first bytes.
+        stride: Bytes of each message.
+        most: Largest result.
+    """
+    found = 1
+    window = 32
+    while found < most:
+        begin = at + found * stride
+        wanted = min(window, most - found)
+        end = begin + wanted * stride
+        alike = wanted
+        for offset in range(len(head)):
+            column = buffer[begin + offset : end : stride]
+            alike = min(alike, len(column) - len(column.lstrip(head[offset : offset + 1])))
+        found += alike
+        if alike < wanted:
+            break
+        window *= 4
+    return found
+
+
+def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
+    """Read the metadata of a batch message.
+
+    Returns:
+        The payload size; the number of bytes at the start that decide the payload size, 0 if the
+        start does not decide it; True if the message was compacted out.
+    """
+    if at < end and buffer[at] == _PAYLOAD_SIZE:
+        after = at + 1
+        while after < end and buffer[after] >= 0x80:
+            after += 1
+        after += 1
+        if after - at <= 4 and after <= end:
+            flagged = after < end and buffer[after] == _COMPACTED_OUT
+            if not flagged:
+                # Includes the next byte, if there is one, which is not the tag of the flag.
+                width = after - at + (after < end)
+                return payload_size(buffer, at, end), width, False
+    metadata = pb.SingleMessageMetadata()
+    try:
+        metadata.ParseFromString(buffer[at:end])
+    except DecodeError as error:
+        raise BatchError(f"undecodable metadata in a batch: {error}") from error
+    if not metadata.HasField("payload_size") or metadata.payload_size < 0:
+        raise BatchError("a message of a batch without its payload size")
+    return metadata.payload_size, 0, metadata.compacted_out

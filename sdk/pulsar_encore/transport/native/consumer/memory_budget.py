@@ -1,0 +1,59 @@
+"""The memory bound for the decompressed payloads of a consumer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+
+class MemoryBudget:
+    """Bytes of large decompressed payloads that were delivered and not yet taken.
+
+    All topics of a consumer share one budget.
+
+    Args:
+        most: The bound in bytes. A larger payload is admitted when no other is held.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+        # Callbacks of refused `reserve` calls, oldest first, with the size that each needs.
+        self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
+
+    @property
+    def used(self) -> int:
+        """Reserved bytes."""
+        return self._used
+
+    def reserve(self, size: int, granted: Callable[[], None]) -> bool:
+        """Reserve `size` bytes.
+
+        Returns:
+            False if the budget does not allow it now. Then `granted` is called later, once the
+            bytes have been reserved.
+        """
+        if self._waiting or not self._admits(size):
+            self._waiting[granted] = size
+            return False
+        self._used += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Release bytes, and reserve them for the callers that wait, oldest first."""
+        self._used -= size
+        while self._waiting:
+            granted, wanted = next(iter(self._waiting.items()))
+            if not self._admits(wanted):
+                break
+            del self._waiting[granted]
+            self._used += wanted
+            granted()
+
+    def cancel(self, granted: Callable[[], None]) -> None:
+        """Withdraw a request that waits."""
+        if self._waiting.pop(granted, None) is not None:
+            self.release(0)  # the next request may need less
+
+    def _admits(self, size: int) -> bool:
+        return not self._used or self._used + size <= self._most

@@ -1,0 +1,87 @@
+"""Requests of one topic for redelivery: of single entries, of dropped chunks, or of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..connection.session import Session
+from . import ack_commands as commands
+from .broker_consumer import BrokerConsumer
+from .chunked_messages import ChunkedMessages
+from .consumer_states import State
+from .incoming_entries import IncomingEntries
+from .topic_rewind import TopicRewind
+
+EntryKey = tuple[int, int]
+
+
+class RedeliveryRequests:
+    """Requests entries again.
+
+    Args:
+        broker: The consumer that asks.
+        chunked: Knows the entries of chunked messages.
+        incoming: Entries that have arrived.
+        rewind: Rewinds an ordered subscription.
+        shared: True for Shared and Key_Shared. Other subscriptions redeliver everything at once.
+        reattach: Leaves the broker and attaches again.
+        flow: Gives the permits that are due.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerConsumer,
+        chunked: ChunkedMessages,
+        incoming: IncomingEntries,
+        rewind: TopicRewind,
+        *,
+        shared: bool,
+        reattach: Callable[[], None],
+        flow: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._chunked = chunked
+        self._incoming = incoming
+        self._rewind = rewind
+        self._shared = shared
+        self._reattach = reattach
+        self._flow = flow
+
+    def entries(self, entries: list[EntryKey]) -> None:
+        """Request single entries again (Shared and Key_Shared).
+
+        Raises:
+            NotConnected: if no broker holds the consumer; then nothing was requested.
+        """
+        self._write(self._broker.ready(), self._chunked.expand(entries))
+
+    def dropped_chunks(self, entries: list[EntryKey]) -> None:
+        """Request chunks again, because their messages could not be joined.
+
+        An ordered subscription does not redeliver single entries, so it attaches again. During a
+        seek it does not: a seek that succeeds drops all incomplete messages.
+        """
+        session = self._broker.session
+        if session is None:
+            return
+        if self._shared:
+            self._write(session, entries)
+        elif self._broker.state not in (State.SEEKING, State.SEEKING_BROKEN):
+            self._reattach()
+
+    def everything(self) -> None:
+        """Request all unacked messages again.
+
+        If no broker holds the consumer, the next SUBSCRIBE has the same effect.
+        """
+        if not self._shared:
+            self._rewind.request()
+        elif self._broker.session is not None:
+            self._broker.session.write(commands.redeliver(self._broker.consumer_id, []))
+            self._incoming.drop_queued()
+            self._flow()
+
+    def _write(self, session: Session, entries: list[EntryKey]) -> None:
+        consumer_id, most = self._broker.consumer_id, commands.MOST_IDS
+        for at in range(0, len(entries), most):
+            session.write(commands.redeliver(consumer_id, entries[at : at + most]))

@@ -1,0 +1,114 @@
+"""Entries of one topic that are not delivered: broken, not decryptable, or the broker's own.
+
+A durable subscription acks them, so that the broker does not send them again. A reader has no acks
+and reports them to its listener, so that the reader of a range knows where the range ends and which
+entries are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ....wire import pulsar_pb2 as pb
+from ....wire.entries import EntryError
+from ...interface import SkippedEntry, SkipReason
+from .ack_writer import AckWriter
+from .decryption import Undecrypted
+from .entry_contents import Withheld
+from .topic_listener import TopicListener
+
+log: Final = logging.getLogger("pulsar_encore.consumer")
+
+EntryKey = tuple[int, int]
+
+_MOST_REMEMBERED: Final = 1_000  # broken entries
+
+
+class SkippedEntries:
+    """Acks or reports the entries of one topic that are not delivered.
+
+    Args:
+        number: The topic's number in its consumer.
+        topic: Full name, for log lines.
+        acks: Writes acks.
+        listener: Receives the reports.
+        durable: False for a reader.
+    """
+
+    def __init__(
+        self, number: int, topic: str, acks: AckWriter, listener: TopicListener, *, durable: bool
+    ) -> None:
+        self._number = number
+        self._topic = topic
+        self._acks = acks
+        self._listener = listener
+        self._durable = durable
+        self._unreported: list[SkippedEntry] = []
+        self._broken: set[EntryKey] = set()  # entries that arrived broken once
+
+    def marker(self, ledger: int, entry: int) -> None:
+        """Skip an entry that brokers wrote for themselves."""
+        self._acks.ack_skipped([(ledger, entry)])
+        self.report(ledger, entry, SkipReason.MARKER)
+
+    def withheld(self, ledger: int, entry: int, withheld: Withheld) -> None:
+        """Skip an entry that cannot be decrypted, as `crypto_failure_action` says."""
+        text = "%s: entry %d:%d is %s: %s"
+        log.error(text, self._topic, ledger, entry, withheld.action.value, withheld.error)
+        self.report(ledger, entry, SkipReason.SEALED, withheld.error)
+        if withheld.action is Undecrypted.DISCARDED:
+            self._acks.discard((ledger, entry), pb.CommandAck.DecryptionError)
+
+    def broken(self, ledger: int, entry: int, error: EntryError) -> bool:
+        """Skip an entry that cannot be read, unless it arrives for the first time.
+
+        An entry that was damaged between broker and client is whole when it is sent again. An
+        entry that is broken twice is broken in the store: every client would fail on it.
+
+        Returns:
+            True if the entry is skipped; False if the broker has to send it again.
+        """
+        key = (ledger, entry)
+        if key not in self._broken:
+            if len(self._broken) >= _MOST_REMEMBERED:
+                self._broken.clear()
+            self._broken.add(key)
+            log.warning("%s: entry %d:%d is requested again: %s", self._topic, *key, error)
+            return False
+        self._broken.discard(key)
+        text = "%s: entry %d:%d is broken and %s: %s"
+        log.error(text, self._topic, *key, self._outcome, error)
+        self._acks.ack_unreadable([key], error.validation_error)
+        self.report(ledger, entry, SkipReason.BROKEN, error)
+        return True
+
+    def broken_message(
+        self, ledger: int, entry: int, chunks: tuple[EntryKey, ...], error: EntryError
+    ) -> None:
+        """Skip a chunked message that cannot be read although all its chunks arrived."""
+        text = "%s: chunked message %d:%d is broken and %s: %s"
+        log.error(text, self._topic, *chunks[0], self._outcome, error)
+        self._acks.ack_unreadable(chunks, error.validation_error)
+        self.report(ledger, entry, SkipReason.BROKEN, error)
+
+    @property
+    def _outcome(self) -> str:
+        return "acked" if self._durable else "passed over"
+
+    def report(
+        self, ledger: int, entry: int, reason: SkipReason, error: Exception | None = None
+    ) -> None:
+        """Report an entry that is not delivered, if this is a reader."""
+        if not self._durable:
+            self._unreported.append(SkippedEntry(ledger, entry, reason, error))
+
+    def send_reports(self) -> None:
+        """Pass the reports to the listener, after the messages before those entries."""
+        if self._unreported:
+            entries, self._unreported = self._unreported, []
+            self._listener.on_skipped(self._number, entries)
+
+    def drop_reports(self) -> None:
+        """Drop the reports of a lost connection; the broker sends those entries again."""
+        self._unreported.clear()

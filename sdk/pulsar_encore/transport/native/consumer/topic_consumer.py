@@ -1,0 +1,474 @@
+"""One topic or partition of a subscription, on the broker that serves it.
+
+`TopicConsumer` wires the parts and passes changes of state on to them. Every part is the only owner
+of its state:
+
+- `consumer_states`: the table of states. `broker_consumer`: state, session and consumer id.
+- `subscriber`: SUBSCRIBE, for one attachment after another. `seek`, `topic_rewind`,
+  `redelivery_requests`, `position_queries`: the other requests.
+- `incoming_entries`: MESSAGE commands. `decompression_queue`: entries that wait.
+  `chunk_handler`, `chunked_messages`, `skipped_entries`: entries that are not a message.
+  `permits`: FLOW.
+- `ack_writer`: ACK commands. `read_position`: where a reader is.
+
+Order on a connection: SUBSCRIBE, its answer, the acks that no broker has confirmed, and only then
+permits (`docs/notes/wire-protocol.md#order-after-a-reconnect`). Entries that were on their way when
+a connection ended are never delivered; the broker sends them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ....errors import PulsarException
+from ....eventloop.affinity import end_all
+from ....values.message_id import MessageId
+from ....wire import pb
+from ...interface import AckPlan, RetryNotice
+from ..connection.attachment import Attachment
+from ..connection.session import Session
+from ..lookup.lookup import Lookup
+from . import ack_commands as commands
+from .ack_writer import AckWriter
+from .broker_consumer import BrokerConsumer
+from .chunked_messages import ChunkedMessages
+from .consumer_states import State, Step
+from .decryption import Decryption
+from .entry_reader import EntryReader
+from .incoming_entries import IncomingEntries
+from .memory_budget import MemoryBudget
+from .permits import Permits
+from .position_queries import PositionQueries
+from .read_position import ReadPosition
+from .redelivery_requests import RedeliveryRequests
+from .seek import Seek
+from .skipped_entries import SkippedEntries
+from .subscribe_commands import SubscribeCommands
+from .subscriber import Subscriber
+from .topic_listener import TopicListener
+from .topic_rewind import TopicRewind
+
+
+class TopicSnapshot(NamedTuple):
+    """The state of a `TopicConsumer` at one moment, for tests and debugging.
+
+    Attributes:
+        state: The state in `consumer_states`.
+        open_permits: Messages that the broker may still send.
+        unconsumed: Messages that arrived and that the application has not taken.
+        queued: (ledger, entry) of the entries that wait for decompression; (-1, -1) for a notice.
+        queued_messages: Permits that the broker took for them.
+        incomplete_chunked: Chunked messages that lack some chunks.
+    """
+
+    state: State
+    open_permits: int
+    unconsumed: int
+    queued: tuple[tuple[int, int], ...]
+    queued_messages: int
+    incomplete_chunked: int
+
+
+class TopicConsumer:
+    """The consumer of one topic; a `ConsumerHandler` of the session that it is attached to.
+
+    Args:
+        number: The topic's number in its consumer.
+        topic: Full name; of the partition, if any.
+        partition: Partition number or -1.
+        lookup: Finds the broker that serves the topic.
+        subscribe_commands: Makes the SUBSCRIBE commands.
+        ids: Consumer ids of the client.
+        listener: Receives the events of the topic.
+        decryption: Decrypts entries.
+        queue_size: Most messages that may be on their way or unconsumed.
+        most_bytes: The same in bytes.
+        budget: Bounds the memory of decompressed payloads of the whole consumer.
+        is_new: The topic was created while the consumer runs.
+        creates: The first SUBSCRIBE may create the topic.
+
+    Attributes:
+        number, topic, partition: See above.
+        permits: Counts messages that the broker may send.
+        on_entry, on_run, on_entries_end: See `ConsumerHandler`. They are methods of
+            `IncomingEntries`, which saves a call for each entry.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        partition: int,
+        lookup: Lookup,
+        subscribe_commands: SubscribeCommands,
+        ids: Iterator[int],
+        listener: TopicListener,
+        decryption: Decryption,
+        queue_size: int,
+        most_bytes: int,
+        budget: MemoryBudget,
+        *,
+        is_new: bool = False,
+        creates: bool = True,
+    ) -> None:
+        settings, loop = lookup.pool.settings, lookup.pool.loop
+        timeout_s, max_size = settings.operation_timeout_s, settings.max_uncompressed_size
+        durable = subscribe_commands.durable
+        self.number: int = number
+        self.topic: str = topic
+        self.partition: int = partition
+        self.permits: Permits = Permits(queue_size, most_bytes)
+        self._subscribe_commands = subscribe_commands
+        self._listener = listener
+        self._started = False  # the delivery listener asked for messages
+        # The broker keeps no position of a reader. For a durable subscription its cursor suffices.
+        self._position: ReadPosition | None = None
+        if not durable:
+            self._position = subscribe_commands.read_position(topic, partition, is_new=is_new)
+        self._broker = BrokerConsumer(topic, loop, timeout_s)
+        self._queries = PositionQueries(self._broker, partition, self._position)
+        self._attachment = Attachment(
+            lookup,
+            topic,
+            self._attach,
+            self._on_given_up,
+            retrying=self._on_retrying,
+            retry_log=listener.retry_log,
+        )
+        self._chunked = ChunkedMessages(
+            subscribe_commands.subscription,
+            topic,
+            loop,
+            lambda entries: self._acks.ack_skipped(entries),
+            lambda entries: self._redelivery.dropped_chunks(entries),
+            lambda: self.permits.open <= 0,
+            max_size,
+            lambda entries: self._acks.ack_unreadable(
+                entries, pb.CommandAck.UncompressedSizeCorruption
+            ),
+        )
+        self._acks = AckWriter(self._broker, self._chunked, durable=durable)
+        self._incoming = IncomingEntries(
+            number,
+            self._broker,
+            self.permits,
+            self._position,
+            EntryReader(self, decryption, max_size),
+            budget,
+            lookup.pool.codecs,
+            self._chunked,
+            self._acks,
+            SkippedEntries(number, topic, self._acks, listener, durable=durable),
+            listener,
+            self.reattach,
+            self._flow,
+        )
+        self._rewind = TopicRewind(self._broker, self._incoming, self.permits, self._flow)
+        self._redelivery = RedeliveryRequests(
+            self._broker,
+            self._chunked,
+            self._incoming,
+            self._rewind,
+            shared=subscribe_commands.shared,
+            reattach=self.reattach,
+            flow=self._flow,
+        )
+        self._seek = Seek(
+            self._broker,
+            subscribe_commands,
+            self._acks,
+            self._on_seek,
+            self._attachment.begin,
+            self._on_lost_by_seek,
+            self.reattach,
+        )
+        self._subscriber = Subscriber(
+            self._broker,
+            self,
+            subscribe_commands,
+            self._queries,
+            self._position,
+            ids,
+            lambda: self._incoming.epoch,
+            lambda: self._attachment.is_elsewhere,
+            lambda: listener.on_missing(number),
+            is_new=is_new,
+            creates=creates,
+        )
+        self.on_entry = self._incoming.on_entry
+        self.on_run = self._incoming.on_run
+        self.on_entries_end = self._incoming.on_entries_end
+
+    # Attaching
+
+    async def open(self) -> None:
+        """Subscribe for the first time.
+
+        Raises:
+            PulsarException: the broker's refusal.
+        """
+        await self._attachment.first()
+
+    @property
+    def is_attached(self) -> bool:
+        """True while a broker holds this consumer."""
+        return self._broker.session is not None
+
+    @property
+    def can_ack(self) -> bool:
+        """True if acks can be sent now.
+
+        While a seek runs, acks are held back because they would refer to the old position. Two
+        kinds of acks are sent all the same: unconfirmed acks, on a reconnect during the seek, and
+        all acks before the consumer closes.
+        """
+        if self._broker.session is None:
+            return False
+        is_urgent = self._broker.state is State.RESENDING or self.permits.stopped
+        return is_urgent or not self._seek.is_running
+
+    @property
+    def missing_s(self) -> float | None:
+        """Loop time of the first broker's answer that the topic does not exist, since it was
+        attached; None otherwise."""
+        return self._subscriber.missing_s
+
+    def allow_creation(self) -> None:
+        """Let the next attempts to attach create the topic."""
+        self._subscriber.may_create = True
+
+    def hurry(self) -> None:
+        """Make the next attempt to attach now, without waiting for the rest of the backoff."""
+        self._attachment.hurry()
+
+    async def _attach(self, session: Session) -> None:
+        self._broker.step(Step.BEGIN_ATTACH)
+        try:
+            consumer_id, epoch = await self._subscriber.subscribe(session)
+        except BaseException:
+            self._broker.step(Step.ATTACH_FAILED)
+            raise
+        self._broker.attach(session, consumer_id)
+        # The broker has no permits for a new attachment. It does not send the messages again that
+        # a reader holds. It does send all unacked messages of a consumer, which count as they
+        # arrive.
+        self.permits.reset(keeps=self._position is not None)
+        if self._position is None:
+            self._incoming.queue.release_held()
+        self._incoming.arrived_s = self._broker.loop.time()
+        if self._started:
+            # The listener sends unconfirmed acks within this call. The broker must have them
+            # before the first permit, or it would send the acked messages again.
+            self._listener.on_connected(self.number)
+            if epoch != self._incoming.epoch:
+                # The consumer was rewound while SUBSCRIBE was on its way with the old epoch. The
+                # broker would put that epoch into every MESSAGE, and all would be dropped here.
+                session.write(commands.redeliver(consumer_id, [], self._incoming.epoch))
+        self._broker.step(Step.RESUME)
+        self._flow()
+        notices, self._subscriber.early_notices = self._subscriber.early_notices, []
+        for notify in notices:
+            notify()
+
+    def reattach(self) -> None:
+        """Leave the broker and attach again, so that it sends all undelivered entries again.
+
+        While SEEK is unanswered, only note that this has to happen after the answer.
+        """
+        session, consumer_id = self._broker.session, self._broker.consumer_id
+        if session is not None and self._detach(Step.REATTACH):
+            self._subscriber.abandon(session, consumer_id)
+            self._attachment.again()
+
+    def _detach(self, step: Step) -> bool:
+        """Make a step after which the broker may not hold this consumer; then drop its entries.
+
+        Returns:
+            True if the consumer has to attach again.
+        """
+        if not self._broker.detach(step):
+            return False
+        self._incoming.connection_lost()
+        self._rewind.cancel()
+        # During a seek the listener is not informed yet: if the seek succeeds, nothing was lost.
+        if self._started and self._broker.state is State.DETACHED:
+            self._listener.on_disconnected(self.number)
+        return not self._broker.is_ended
+
+    # Called by the session and the attachment
+
+    def on_lost(self, error: Exception) -> None:
+        if self._detach(Step.LOSE):
+            self._attachment.again()
+
+    def on_closed_by_broker(self, address: str | None) -> None:
+        # A broker closes the consumers of a subscription that is sought. Then the answer to SEEK
+        # decides: after a success the consumer attaches at once, after a failure with backoff.
+        if self._detach(Step.CLOSED_BY_BROKER) and self._broker.state is State.DETACHED:
+            self._attachment.again(address)
+
+    def on_end_of_topic(self) -> None:
+        self._incoming.after_queued(
+            lambda: self._notify(lambda: self._listener.on_end_of_topic(self.number))
+        )
+
+    def on_active_change(self, active: bool) -> None:
+        self._notify(lambda: self._listener.on_active_changed(self.number, active))
+
+    def _notify(self, notify: Callable[[], None]) -> None:
+        if self._broker.session is None:
+            self._subscriber.early_notices.append(notify)
+        else:
+            notify()
+
+    def _on_retrying(self, notice: RetryNotice) -> None:
+        self._listener.on_retrying(self.number, notice)
+
+    def _on_given_up(self, error: Exception) -> None:
+        self._listener.on_failed(self.number, error)
+
+    # Permits
+
+    def start(self) -> None:
+        """Give permits from now on, because the delivery listener is ready for messages."""
+        self._started = True
+        self._flow()
+
+    def consumed(self, messages: int) -> None:
+        """Note that the application has taken messages."""
+        self.permits.consumed(messages)
+        if self._incoming.queue.held:
+            self._incoming.queue.taken(self.permits.taken)
+        self._flow()
+
+    def wanted(self, messages: int) -> None:
+        """Note how many messages the application waits for, for a receiver queue of 0."""
+        self.permits.want(messages)
+        self._flow()
+
+    def _flow(self) -> None:
+        """Give the permits that are due."""
+        session = self._broker.session
+        if session is not None and self._started and not self._rewind.is_pending:
+            is_starved = self.permits.open <= 0
+            permits = self.permits.due()
+            if permits:
+                if is_starved:
+                    self._chunked.postpone()
+                session.send(
+                    pb.CommandFlow(consumer_id=self._broker.consumer_id, messagePermits=permits)
+                )
+
+    # Acks and redelivery
+
+    def ack(self, plan: AckPlan) -> list[asyncio.Future[Any]]:
+        """Send the acks of a flush; see `AckWriter.ack`."""
+        answers = self._acks.ack(plan)
+        self._incoming.drop_acked(plan)
+        return answers
+
+    def redeliver(self, entries: list[tuple[int, int]]) -> None:
+        """Request single entries again; see `RedeliveryRequests.entries`."""
+        self._redelivery.entries(entries)
+
+    def redeliver_all(self) -> None:
+        """Request all unacked messages again; see `RedeliveryRequests.everything`."""
+        self._redelivery.everything()
+
+    # Positions
+
+    async def seek(self, target: MessageId | int) -> None:
+        """Seek to a message id, or to a publish time in ms; see `Seek.to`."""
+        await self._seek.to(target)
+
+    def _on_seek(self, target: MessageId | int) -> None:
+        self._incoming.drop_all()
+        if self._position is not None:
+            self._position.seek_to(target)
+        self._listener.on_seek(self.number)
+
+    def _on_lost_by_seek(self) -> None:
+        if self._started:
+            self._listener.on_disconnected(self.number)
+        self._attachment.again()
+
+    async def has_message_available(self) -> bool:
+        """See `PositionQueries.has_message_available`."""
+        return await self._queries.has_message_available()
+
+    async def last_message_id(self) -> MessageId:
+        """See `PositionQueries.last_message_id`."""
+        return await self._queries.last_message_id()
+
+    async def acked_position(self) -> MessageId:
+        """See `PositionQueries.acked_position`."""
+        return await self._queries.acked_position()
+
+    # The end
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription.
+
+        Raises:
+            PulsarException: the broker's refusal.
+        """
+        await self._broker.when_attached(
+            lambda session: session.ask(
+                lambda request_id: pb.CommandUnsubscribe(
+                    consumer_id=self._broker.consumer_id, request_id=request_id
+                ),
+                f"unsubscribe {self._subscribe_commands.name!r} from {self.topic}",
+                self._broker.timeout_s,
+            )
+        )
+        self.abandon()
+
+    async def close(self) -> None:
+        """Close the consumer at the broker. Idempotent; never raises an error of the broker."""
+        self._broker.end()
+        await self._attachment.stop()
+        self._rewind.cancel()
+        self._chunked.clear()
+        self._incoming.clear_queue()
+        self._incoming.queue.release_held()
+        session, consumer_id = self._broker.finish(), self._broker.consumer_id
+        if session is None:
+            return
+        session.detach_consumer(consumer_id)
+        with contextlib.suppress(PulsarException):
+            await session.ask(
+                lambda request_id: pb.CommandCloseConsumer(
+                    consumer_id=consumer_id, request_id=request_id
+                ),
+                f"close the consumer of {self.topic}",
+                self._broker.timeout_s,
+            )
+
+    def abandon(self) -> None:
+        """Leave at once, without a command; the broker notices when the connection ends."""
+        end_all(
+            self._broker.loop,
+            self._broker.end,
+            self._attachment.abandon,
+            self._rewind.cancel,
+            self._chunked.clear,
+            self._incoming.clear_queue,
+            self._incoming.queue.release_held,
+        )
+        session = self._broker.finish()
+        if session is not None:
+            session.detach_consumer(self._broker.consumer_id)
+
+    def snapshot(self) -> TopicSnapshot:
+        """Return a copy of the state, for tests and debugging."""
+        return TopicSnapshot(
+            self._broker.state,
+            self.permits.open,
+            self.permits.held,
+            tuple((each.ledger, each.entry) for each in self._incoming.queue.waiting),
+            self._incoming.queue.charged,
+            self._chunked.pending,
+        )

@@ -1,0 +1,116 @@
+"""Passes the events of all topics of a consumer to its `DeliveryListener`.
+
+Events may come before the sink is there, and before the sink knows a topic. Notices are kept until
+then. Entries cannot come, because no permits are given before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...interface import Deliveries, Delivery, DeliveryListener, RetryNotice, SkippedEntry
+from ..connection.retry_log import RetryLog
+
+
+class TopicEvents:
+    """The `TopicListener` of all topics of one consumer.
+
+    Args:
+        retry_log: Logs losses and failed attempts to attach.
+        missing: Called with a topic that its broker does not know.
+        ended: Called with the first topic that has ended for good, and the error.
+
+    Attributes:
+        retry_log: See above.
+        listener: The sink; None until `start`.
+        known: How many topics the sink knows. Their numbers are below this one.
+    """
+
+    def __init__(
+        self,
+        retry_log: RetryLog,
+        missing: Callable[[int], None],
+        ended: Callable[[int, Exception], None],
+    ) -> None:
+        self.retry_log: RetryLog = retry_log
+        self.listener: DeliveryListener | None = None
+        self.known: int = 0
+        self._missing = missing
+        self._ended = ended
+        # Notices about topics that the sink does not know yet.
+        self._early: list[tuple[int, bool | None]] = []
+        self._failure: tuple[Exception, int] | None = None  # and the topic that caused it
+
+    def start(self, listener: DeliveryListener, topics: int) -> bool:
+        """Pass events to a sink, which knows so many topics.
+
+        Returns:
+            False if the consumer has failed already; the sink learns the error.
+        """
+        self.listener = listener
+        if self._failure is not None:
+            listener.on_failed(*self._failure)
+            return False
+        self.announce(topics)
+        return True
+
+    def announce(self, topics: int) -> None:
+        """Pass on the notices that waited, because the sink knows so many topics now."""
+        self.known = topics
+        early, self._early = self._early, []
+        for source, active in early:
+            self._notice(source, active)
+
+    def on_missing(self, source: int) -> None:
+        self._missing(source)
+
+    def on_deliveries(self, deliveries: Deliveries) -> None:
+        if self.listener is not None:
+            self.listener.on_deliveries(deliveries)
+
+    def on_connected(self, source: int) -> None:
+        if self.listener is not None:
+            self.listener.on_connected((source,))
+
+    def on_disconnected(self, source: int) -> None:
+        if self.listener is not None:
+            self.listener.on_disconnected((source,))
+
+    def on_seek(self, source: int) -> None:
+        if self.listener is not None:
+            self.listener.on_seek((source,))
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        if self.listener is not None and source < self.known:
+            self.listener.on_retrying(source, notice)
+
+    def on_failed(self, source: int, error: Exception) -> None:
+        if self._failure is not None:
+            return
+        self._failure = (error, source)
+        self._ended(source, error)
+        if self.listener is not None:
+            self.listener.on_failed(error, source)
+
+    def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
+        if self.listener is not None:
+            self.listener.on_skipped(source, entries)
+
+    def on_all_requested(self, source: int, unseen: Sequence[Delivery]) -> None:
+        if self.listener is not None:
+            self.listener.on_all_requested(unseen, (source,))
+
+    def on_end_of_topic(self, source: int) -> None:
+        self._notice(source, None)
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        self._notice(source, active)
+
+    def _notice(self, source: int, active: bool | None) -> None:
+        """Pass on an active change, or the end of a topic (None), once the sink knows the topic."""
+        if self.listener is None or source >= self.known:
+            self._early.append((source, active))
+        elif active is None:
+            self.listener.on_end_of_topic(source)
+        else:
+            self.listener.on_active_changed(source, active)

@@ -1,0 +1,81 @@
+"""The rewind of one topic: an ordered subscription requests all unacked messages again.
+
+The command is REDELIVER_UNACKNOWLEDGED_MESSAGES without ids. If it meets a read in progress at the
+broker, the broker skips a block of entries (`docs/notes/wire-protocol.md#rewind-during-a-read`).
+The broker has no read in progress if its permits are used up. Otherwise it is taken to be quiet if
+no entry arrived for 0.1 s. After 0.5 s the command is sent in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from . import ack_commands as commands
+from .broker_consumer import BrokerConsumer
+from .incoming_entries import IncomingEntries
+from .permits import Permits
+
+_QUIET_S: Final = 0.1
+_LONGEST_S: Final = 0.5
+
+
+class TopicRewind:
+    """Requests all unacked messages of one topic again, in order.
+
+    Args:
+        broker: The consumer that asks.
+        incoming: Entries that arrive, and the consumer epoch.
+        permits: The topic's permits.
+        flow: Gives the permits that are due. None are given while a rewind is pending, because
+            they would make the broker read.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerConsumer,
+        incoming: IncomingEntries,
+        permits: Permits,
+        flow: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._incoming = incoming
+        self._permits = permits
+        self._flow = flow
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """True from a request until the command is sent."""
+        return self._timer is not None
+
+    def request(self) -> None:
+        """Rewind, or let the next attachment do so if no broker holds the consumer."""
+        self._incoming.begin_epoch()
+        if self._broker.session is not None and self._timer is None:
+            self._send_when_quiet(self._broker.loop.time() + _LONGEST_S)
+
+    def cancel(self) -> None:
+        """Forget a pending rewind, because SUBSCRIBE has the same effect."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _send_when_quiet(self, deadline: float) -> None:
+        self._timer = None
+        session = self._broker.session
+        if session is None:
+            return
+        now, arrived_s = self._broker.loop.time(), self._incoming.arrived_s
+        is_quiet = now - arrived_s >= _QUIET_S
+        if self._permits.open > 0 and not is_quiet and now < deadline:
+            wait = min(deadline, arrived_s + _QUIET_S) - now
+            self._timer = self._broker.loop.call_later(
+                max(0.001, wait), self._send_when_quiet, deadline
+            )
+            return
+        # The broker puts the epoch into every MESSAGE that it sends from now on. Entries with an
+        # earlier one were on their way; `IncomingEntries` drops them.
+        session.write(commands.redeliver(self._broker.consumer_id, [], self._incoming.epoch))
+        self._flow()
