@@ -51,14 +51,17 @@ class _Callback:
         self._released.set()
 
 
-def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]) -> None:
+def watch(
+    owner: object, native: Any, when: Callable[[Callable[[], None]], None], keep: object = None
+) -> None:
     """Close `native` when its owner is collected or at exit, unless `end` has closed it before.
 
     Args:
         when: Takes an action, and calls it as soon as the native client may be closed.
+        keep: An object to keep until the native client was closed.
     """
     _open[id(native)] = keep_in_child(native)
-    finalize(owner, when, partial(end_open, native)).atexit = False
+    finalize(owner, when, partial(end_open, native, keep)).atexit = False
 
 
 def keep_in_child(native: Any) -> Any:
@@ -79,8 +82,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def end_open(native: Any) -> None:
-    """Close a native client unless `end` was called for it."""
+def end_open(native: Any, keep: object = None) -> None:
+    """Close a native client unless `end` was called for it. `keep` stays alive meanwhile."""
     if id(native) in _open:
         end(native)
 

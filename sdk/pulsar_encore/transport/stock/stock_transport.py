@@ -63,7 +63,9 @@ class StockTransport:
     def __init__(self, options: ClientOptions) -> None:
         use_dual_exceptions()
         self._options = options
-        self._native = _native_client(options)
+        # The C++ client drops its reference to a provider without holding the GIL. If that were the
+        # last reference, the interpreter would abort (3.13.0).
+        self._native, where = _native_client(options)
         self._calls = CppCalls()
         # an authentication of this package with a supplier
         waiting = getattr(options.authentication, "waiting", None)
@@ -76,7 +78,7 @@ class StockTransport:
         self._adding = threading.Lock()  # several threads may add
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        watch(self, self._native, self._creations.then)
+        watch(self, self._native, self._creations.then, keep=where)
 
     @property
     def native(self) -> Any:
@@ -216,11 +218,13 @@ async def _schema_info(native: Any, topic: str, version: int) -> Any:
     )
 
 
-def _native_client(options: ClientOptions) -> Any:
+def _native_client(options: ClientOptions) -> tuple[Any, Any]:
+    """Return the C++ client, and the service URL or provider that it uses."""
     try:
+        where = service_url(options.service_url)
         with engine_log.offered(logger(options.logger)) as log:
             client = pulsar.Client(
-                service_url(options.service_url),
+                where,
                 authentication=authentication(options.authentication),
                 operation_timeout_seconds=options.operation_timeout_seconds,
                 io_threads=options.io_threads,
@@ -242,4 +246,4 @@ def _native_client(options: ClientOptions) -> Any:
         raise  # from an authentication of this package, with advice
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"the client cannot be created: {error}") from error
-    return client._client
+    return client._client, where
