@@ -17,8 +17,8 @@ from pulsar_encore.core.acks import Acks
 from pulsar_encore.core.cumulative import CumulativeAck, Position
 from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, DuplicateWindow
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.entry_table import EntryTable
-from pulsar_encore.core.ordered_leases import OrderedLeases
+from pulsar_encore.core.entry_records import EntryTable
+from pulsar_encore.core.held_back import OrderedLeases
 from pulsar_encore.core.packing import PackedBatches
 from pulsar_encore.core.rewind import Rewind, _Owed
 from pulsar_encore.core.topic_state import TopicState

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
-from ..core.verdicts import Verdicts, WindowOverflow
+from ..core.nack_verdicts import Verdicts, WindowOverflow
 from ..errors import NotSupportedError
 from ..eventloop.alarm import Alarm
 from ..eventloop.disposal import Disposal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.entry import QUEUED
+from ..core.message_states import QUEUED
 from .event_publisher import EventPublisher
 from .events import Failed, Retrying
 from .topic_states import TopicStates

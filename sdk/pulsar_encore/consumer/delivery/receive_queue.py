@@ -19,7 +19,8 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from ...core.attempts import Attempts
-from ...core.entry import HELD, QUEUED, Entry
+from ...core.entry import Entry
+from ...core.message_states import HELD, QUEUED
 from ...errors import ReceiveTimeout
 from ...eventloop.fair_yield import FairYield
 from ...message import Message, RawMessage, size_of

@@ -12,8 +12,8 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
+from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
-from ...core.verdicts import Verdicts
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
 from ...letters.reconsume_counts import parked_attempts

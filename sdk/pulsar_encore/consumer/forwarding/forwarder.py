@@ -20,6 +20,7 @@ from ...core.attempts import Failures
 from ...core.topic_state import TopicState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
+from ...letters.attempt_limit import used_up
 from ...letters.evidence import Evidence, evidence_of
 from ...letters.letter_form import PLAIN, LetterForm, form_of
 from ...letters.letter_writer import (
@@ -30,7 +31,7 @@ from ...letters.letter_writer import (
     retry_letter,
 )
 from ...letters.properties import checked_properties
-from ...letters.reconsume_counts import reconsume_attempt, used_up
+from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...values.outgoing_message import OutgoingMessage

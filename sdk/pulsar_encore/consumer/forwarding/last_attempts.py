@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
-from ...core.entry import HELD, QUEUED, Entry
+from ...core.entry import Entry
+from ...core.message_states import HELD, QUEUED
+from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
-from ...core.verdicts import Verdicts
 from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder

@@ -19,7 +19,8 @@ from ...message import Message
 from ...options import ConsumerOptions
 from ...options.dead_letter_policy import DeadLetterPolicy
 from ...transport.interface import Transport, TransportProducer
-from ...values.topic_names import dead_topic_of, dead_topic_of_one, full_name
+from ...values.letter_topic_names import dead_topic_of, dead_topic_of_one
+from ...values.topic_names import full_name
 from ..event_publisher import ProducerEventPublisher
 from .copy_options import Destination, ensure_subscription, producer_options
 from .letter_producer import LetterProducer

@@ -1,7 +1,8 @@
 """Nacks: whose message it is, what becomes of it, and that being done.
 
-Owns `NackHandler`. The verdict is `core.verdicts`', decided before anything changes; here it is
-acted on, in one step: the message waits (`Redelivery`), or a letter is written of it (`Forwarder`).
+Owns `NackHandler`. The verdict is `core.nack_verdicts`', decided before anything changes; here it
+is acted on, in one step: the message waits (`Redelivery`), or a letter is written of it
+(`Forwarder`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ...core.entry import HELD, NACKED
+from ...core.message_states import HELD, NACKED
+from ...core.nack_verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...core.topic_state import TopicState
-from ...core.verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...eventloop.alarm import wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
 from ...message import Held, Message

@@ -23,7 +23,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
-from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
+from ...core.entry import Entry
+from ...core.message_states import AWAY, HELD, LEAVING, QUEUED
 from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from ...core.entry import HELD
+from ...core.message_states import HELD
 from ...core.topic_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
 from ...message import Held, Message

@@ -17,8 +17,8 @@ from ...core.bucket_width import precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
 from ...core.message_key import MessageKey
+from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
-from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
 from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
