@@ -81,7 +81,7 @@ async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
 async def test_what_comes_late_costs_no_copy_of_what_is_here() -> None:
     keyed = Keyed()
     keyed.arrive(*range(1_000, 31_000))
-    while keyed.lanes.unseen() and len(keyed.lanes) < 30_000:
+    while keyed.lanes.has_more() and len(keyed.lanes) < 30_000:
         keyed.take()
     keyed.arrive(*range(500))
     tracemalloc.start()

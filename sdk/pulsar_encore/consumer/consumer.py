@@ -88,14 +88,14 @@ class ConsumerParts:
     acks: AckSender
     redelivery: Redelivery
     settlement: Settlement
-    router: NackHandler
+    nack_handler: NackHandler
     forwarder: Forwarder | None
     arrivals: ArrivalFilter | None
     window: UnackedWindowMonitor
     event_publisher: EventPublisher
     delivery_handler: DeliveryHandler
     leases: LeaseTable
-    inheritance: RestoredLeases | None
+    restored_leases: RestoredLeases | None
     popping: PopQueue
     state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
@@ -124,14 +124,14 @@ class Consumer:
         self._calls = calls = SettlementCalls(
             self.affinity, parts.fair_yield, parts.status, parts.settlement, receipts
         )
-        self._acted, self._acted_last = calls.acted, calls.acted_last  # for each message
+        self._done, self._done_last = calls.done, calls.done_last  # for each message
         self._sources = parts.sources
         # Whose messages are acked without more ado; nobody's where acks wait for receipts.
-        self._acked_at_once: TopicStates | None = parts.sources if receipts is None else None
+        self._fast_ack_owner: TopicStates | None = parts.sources if receipts is None else None
         self._queue = parts.queue
         self._acks = parts.acks
         self._settlement = parts.settlement
-        self._router = parts.router
+        self._nack_handler = parts.nack_handler
         self._leases = parts.leases
         self._choices = TopicChoices(parts.link, parts.options.topics)
         self._listener: Listener | None = None
@@ -139,7 +139,7 @@ class Consumer:
         self._no_receiving = options.ordered_leases or options.message_listener is not None
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._cut_off = False  # nothing can be sent any more, and need not be waited for
+        self._cannot_send = False  # nothing can be sent any more, and need not be waited for
         parts.link.start(parts.delivery_handler)
         if parts.options.message_listener is not None:
             self._listener = Listener(
@@ -267,8 +267,8 @@ class Consumer:
             if not self._options.ordered_leases:
                 raise ConfigurationError("max_per_key needs subscribe(..., ordered_leases=True)")
         only = self._choices.of(topic)
-        grants = await popping.pop(most, length, longest_ms, only, max_per_key)
-        return [Lease(grant, self._leases, self._fair_yield, self._loop) for grant in grants]
+        records = await popping.pop(most, length, longest_ms, only, max_per_key)
+        return [Lease(record, self._leases, self._fair_yield, self._loop) for record in records]
 
     async def lease(self, handle: str) -> Lease:
         """The lease that a handle names, to settle it from elsewhere in the program.
@@ -283,10 +283,14 @@ class Consumer:
                 that it may be of another cluster. Try again.
         """
         self._check_open()
-        named, leases, inheritance = handles.read(handle), self._leases, self._parts.inheritance
-        if inheritance is not None and leases.granted_elsewhere(named):
-            found = await inheritance.find(named, handle)
-            return Lease(found, inheritance, self._fair_yield, self._loop)
+        named, leases, restored_leases = (
+            handles.read(handle),
+            self._leases,
+            self._parts.restored_leases,
+        )
+        if restored_leases is not None and leases.is_foreign(named):
+            found = await restored_leases.find(named, handle)
+            return Lease(found, restored_leases, self._fair_yield, self._loop)
         return Lease(leases.find(handle), leases, self._fair_yield, self._loop)
 
     def _check_receiver(self) -> None:
@@ -333,24 +337,24 @@ class Consumer:
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             whole = tuple(message) if isinstance(message, list) else message
-            return self._calls.elsewhere(self.acknowledge, whole)
+            return self._calls.call_on_loop(self.acknowledge, whole)
         if type(message) is Message and self._status.refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
             if (
                 entry is not None
                 and entry.live
-                and (state := entry.source).owner is self._acked_at_once
+                and (state := entry.source).owner is self._fast_ack_owner
             ):
                 unsent = state.ack(entry, message._index)
                 if unsent:
                     self._acks.added(state, unsent)
                 fair_yield: FairYield = self._fair_yield
-                done: Coroutine[Any, Any, None] = self._acted
+                done: Coroutine[Any, Any, None] = self._done
                 if fair_yield.checked:
                     fair_yield.checked = False
                 elif fair_yield.clock() >= fair_yield.ends:
-                    done = self._acted_last
+                    done = self._done_last
                 return done
         if isinstance(message, (list, tuple)) and len(message) > LONG:
             return self._calls.ack_list(message)
@@ -371,7 +375,7 @@ class Consumer:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
-            return self._calls.elsewhere(self.acknowledge_cumulative, message)
+            return self._calls.call_on_loop(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
     def _acknowledge_cumulative(self, message: Settleable) -> set[TopicState]:
@@ -412,7 +416,7 @@ class Consumer:
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
-            return self._calls.elsewhere(
+            return self._calls.call_on_loop(
                 partial(self.negative_acknowledge, error=error), message, delay
             )
         return self._calls.act(self._negative_acknowledge, message, delay, error)
@@ -424,7 +428,7 @@ class Consumer:
         error: BaseException | str | None,
     ) -> None:
         check_error(error)
-        self._router.nack(message, delay, error)
+        self._nack_handler.nack(message, delay, error)
         self._parts.window.watch()
 
     async def reconsume_later(
@@ -557,7 +561,7 @@ class Consumer:
 
     async def _unsubscribe(self) -> None:
         await self._link.unsubscribe()
-        self._cut_off = True
+        self._cannot_send = True
         try:
             self._leases.forget()
             if self._parts.state_writer is not None:
@@ -635,7 +639,7 @@ class Consumer:
                 return
             self.affinity.check()
         if self._closing is None:
-            self._calls.take_handed()
+            self._calls.take_mailbox()
             self._leases.close(_closed())
             if self._listener is None:
                 self._status.refusal = _closed()
@@ -692,9 +696,9 @@ class Consumer:
         """Send what is acked: while disconnected, acks wait for the reconnect, within a limit. A
         link that has ended for good never reconnects, so nothing waits for that."""
         deadline = self._loop.time() + _CLOSE_S
-        if not self._cut_off:
+        if not self._cannot_send:
             await self._acks.flush_in_turns()
-        while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
+        while not ((self._acks.flush() and not self._sources.lost_acks) or self._cannot_send):
             if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
                 logger.warning(
@@ -708,12 +712,12 @@ class Consumer:
                 )
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)
-        if not self._cut_off:
+        if not self._cannot_send:
             await self._acks.confirmed(deadline - self._loop.time())
 
     def abandon(self) -> None:
         """Every call fails from now on, nothing is sent; for the client, which was shut down."""
-        self._cut_off = True
+        self._cannot_send = True
         shut_down = ClosedError("the client was shut down")
         ending = [
             lambda: self._end_receiving(shut_down),

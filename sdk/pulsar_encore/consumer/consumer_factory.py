@@ -149,15 +149,15 @@ def assemble(
     loop = asyncio.get_running_loop()
     rng = Random()
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
-    begins: list[_HandedOver] = []
+    begin_hooks: list[_HandedOver] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
     if state_writer is not None and state_writer.before:
-        begins.append(state_writer.begin)
+        begin_hooks.append(state_writer.begin)
         one_write = state_writer.one_write
     elif state_writer is not None:
-        begins.append(state_writer.begin_unwritten)
+        begin_hooks.append(state_writer.begin_unwritten)
     if options.unacked_messages_timeout_ms is not None:
-        begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
+        begin_hooks.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted
     disposal = Disposal(loop)
     queue = ReceiveQueue(
@@ -165,7 +165,7 @@ def assemble(
         link.consumed,
         fair_yield,
         status.failed,
-        _all_of(begins),
+        _all_of(begin_hooks),
         wanted,
         one_write,
         disposal.add,
@@ -191,28 +191,28 @@ def assemble(
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last
         arrivals = ArrivalFilter(options, verdicts, forwarder, queue, redelivery, loop, last)
-    router = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
+    nack_handler = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None
-    writer = inheritance = None
+    writer = restored_leases = None
     if state_writer is not None:
         state_writer.rearm = redelivery.waits
         state_writer.revive_delay_of = verdicts.revive_delay_of
         state_writer.ack = settlement.ack
         writer = LeaseWriter(state_writer, loop)
-        inheritance = RestoredLeases(
+        restored_leases = RestoredLeases(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
         )
-    leases = LeaseTable(settlement, router, receipts, loop, options.max_leases, writer)
+    leases = LeaseTable(settlement, nack_handler, receipts, loop, options.max_leases, writer)
     key_queues, admission = None, arrivals
     if options.ordered_leases:
         # A message that had its attempts is buried when its turn comes, not when it arrives.
-        bury = spent = None
+        dead_letter_if_spent = spent = None
         if arrivals is not None:
-            bury, spent = arrivals.bury, arrivals.spent
-        key_queues = KeyQueues(queue, loop, options.max_leases, bury, spent)
+            dead_letter_if_spent, spent = arrivals.dead_letter_if_spent, arrivals.spent
+        key_queues = KeyQueues(queue, loop, options.max_leases, dead_letter_if_spent, spent)
         admission = None
         settlement.decided = key_queues.decided
-        redelivery.offered = key_queues.hurry
+        redelivery.all_due = key_queues.check_all
     status.on_failure(leases.close)
     if options.pattern is not None:
         named: tuple[str, ...] = (options.pattern,)
@@ -248,26 +248,26 @@ def assemble(
         acks=acks,
         redelivery=redelivery,
         settlement=settlement,
-        router=router,
+        nack_handler=nack_handler,
         forwarder=forwarder,
         arrivals=arrivals,
         window=window,
         event_publisher=event_publisher,
         delivery_handler=delivery_handler,
         leases=leases,
-        inheritance=inheritance,
+        restored_leases=restored_leases,
         popping=PopQueue(queue, leases, fair_yield, loop, key_queues),
         state_writer=state_writer,
         spilling=spilling,
     )
 
 
-def _all_of(begins: list[_HandedOver]) -> _HandedOver | None:
-    if len(begins) < 2:
-        return begins[0] if begins else None
+def _all_of(begin_hooks: list[_HandedOver]) -> _HandedOver | None:
+    if len(begin_hooks) < 2:
+        return begin_hooks[0] if begin_hooks else None
 
     def begin(entry: Entry, indexes: Sequence[int]) -> None:
-        for each in begins:
+        for each in begin_hooks:
             each(entry, indexes)
 
     return begin

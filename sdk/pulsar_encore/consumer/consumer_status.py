@@ -18,17 +18,17 @@ class ConsumerStatus:
         dead: Its link has ended for good: nothing can be sent to the broker any more.
     """
 
-    __slots__ = ("_told", "closing", "dead", "refusal")
+    __slots__ = ("_callbacks", "closing", "dead", "refusal")
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.closing: bool = False
         self.dead: bool = False
-        self._told: list[Callable[[Exception], None]] = []
+        self._callbacks: list[Callable[[Exception], None]] = []
 
-    def on_failure(self, tell: Callable[[Exception], None]) -> None:
+    def on_failure(self, callback: Callable[[Exception], None]) -> None:
         """`tell` is called with the error when the link is dead for good."""
-        self._told.append(tell)
+        self._callbacks.append(callback)
 
     def failed(self, error: Exception) -> None:
         """The link is dead for good, or closed."""
@@ -37,8 +37,8 @@ class ConsumerStatus:
         if self.closing:
             return
         self.refusal = error
-        for tell in self._told:
-            tell(error)
+        for callback in self._callbacks:
+            callback(error)
 
     def check(self) -> None:
         """

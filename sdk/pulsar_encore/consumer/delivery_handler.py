@@ -91,12 +91,12 @@ class DeliveryHandler:
         for each in deliveries:
             singly: Iterable[Delivery] = (each,) if isinstance(each, Delivery) else ()
             if isinstance(each, PlainDeliveries):
-                queued = self._run(each)
+                queued = self._queue_plain(each)
                 arrived += queued
                 if queued < len(each.places):  # something is special: one by one
                     singly = each.singly(queued)
             for delivery in singly:
-                arrived += self._one(delivery, now)
+                arrived += self._queue_entry(delivery, now)
                 if self._foreign is not None:
                     self._end(self._foreign)
                     return
@@ -119,7 +119,7 @@ class DeliveryHandler:
         self._queue.drop(states)
         self.on_failed(error)
 
-    def _run(self, run: PlainDeliveries) -> int:
+    def _queue_plain(self, run: PlainDeliveries) -> int:
         """Queue the first of some plain messages that need no look at each; return how many."""
         state = self._sources.by_number[run.source]
         entries: list[Entry] = []
@@ -133,7 +133,7 @@ class DeliveryHandler:
             self._queue.push_run(entries, run.messages[:count])
         return count
 
-    def _one(self, delivery: Delivery, now: int) -> int:
+    def _queue_entry(self, delivery: Delivery, now: int) -> int:
         """Queue the wanted messages of an entry; return how many."""
         state = self._sources.by_number[delivery.source]
         if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
@@ -180,13 +180,13 @@ class DeliveryHandler:
         return admission is Admission.ADMIT
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("connected", only)
+        states = self._sources.record_change("connected", only)
         self._acks.connected(states)
         self._redelivery.connected(states)
         self._event_publisher.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("disconnected", only)
+        states = self._sources.record_change("disconnected", only)
         self._acks.disconnected(states)
         for state in states:
             state.disconnected()
@@ -194,7 +194,7 @@ class DeliveryHandler:
         self._event_publisher.disconnected(only)
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("doubtful", only)
+        states = self._sources.record_change("doubtful", only)
         self._acks.doubtful(states)
         for state in states:  # a copy may be the reconnect's, which the broker does not count
             state.window.all_requested = False
@@ -214,7 +214,7 @@ class DeliveryHandler:
                 state.ignore_copy(key, 1)
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("sought", only)
+        states = self._sources.record_change("sought", only)
         for state in states:
             state.reset()
         self._acks.receipts.sought(states)

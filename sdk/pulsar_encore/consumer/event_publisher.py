@@ -52,23 +52,23 @@ class EventDispatcher:
     ) -> None:
         self._listener = listener
         self.loop: asyncio.AbstractEventLoop = loop
-        self._kept: list[ConsumerEvent] | None = None if started else []
+        self._pending: list[ConsumerEvent] | None = None if started else []
 
     @property
-    def heard(self) -> bool:
+    def has_listener(self) -> bool:
         """Whether anyone receives the events."""
         return self._listener is not None
 
     def start(self) -> None:
         """Send the events that were kept, and from now on each one."""
-        kept, self._kept = self._kept, None
-        for event in kept or ():
+        pending, self._pending = self._pending, None
+        for event in pending or ():
             self.send(event)
 
     def send(self, event: ConsumerEvent) -> None:
         """Let the listener have an event in a later turn of the loop."""
-        if self._kept is not None:
-            self._kept.append(event)
+        if self._pending is not None:
+            self._pending.append(event)
         elif self._listener is not None:
             self.loop.call_soon(self._call, event)
 
@@ -126,7 +126,7 @@ class ProducerEventPublisher:
         self._failed.discard(topic)
         self.events.send(TopicRemoved(topic, self._component))
 
-    def made_anew(self) -> None:
+    def replaced(self) -> None:
         """The letter producer that failed was replaced: all its topics are attached."""
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
@@ -196,7 +196,7 @@ class EventPublisher:
         if self._named_are_lost:
             self._named_are_lost = False
             self._events.send(Connected(self._named, self._component))
-        elif back and self._events.heard:
+        elif back and self._events.has_listener:
             self._events.send(Connected(self._topics(back), self._component))
 
     def disconnected(self, only: Container[int] | None) -> None:
@@ -208,9 +208,9 @@ class EventPublisher:
     def doubtful(self, only: Container[int] | None) -> None:
         """That to one of them is lost."""
         self._lost.update(self._sources(only))
-        topics = self._topics(only) if self._events.heard else ()
-        self._named_are_lost = self._events.heard and not topics
-        if self._events.heard:
+        topics = self._topics(only) if self._events.has_listener else ()
+        self._named_are_lost = self._events.has_listener and not topics
+        if self._events.has_listener:
             self._events.send(Disconnected(topics or self._named, self._component))
 
     def retrying(self, source: int | None, notice: RetryNotice) -> None:

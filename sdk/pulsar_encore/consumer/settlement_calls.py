@@ -88,9 +88,9 @@ class SettlementCalls:
         self._status = status
         self._settlement = settlement
         self._receipts = receipts
-        self.acted: Done = Done(loop)
-        self.acted_last: DoneByLast = DoneByLast(fair_yield)
-        self._handed = Mailbox(loop)  # calls of other threads
+        self.done: Done = Done(loop)
+        self.done_last: DoneByLast = DoneByLast(fair_yield)
+        self._mailbox = Mailbox(loop)  # calls of other threads
         self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
         self._settles = 0  # calls of `settle` that run
 
@@ -121,9 +121,9 @@ class SettlementCalls:
         """What a call that has acted returns: for the loop to run, when the turn is over."""
         fair_yield = self._fair_yield
         over = fair_yield.clock() >= fair_yield.ends
-        return self.acted_last if over else self.acted
+        return self.done_last if over else self.done
 
-    def elsewhere(self, call: Callable[..., Call], *args: Any) -> Call:
+    def call_on_loop(self, call: Callable[..., Call], *args: Any) -> Call:
         """The call, made where the consumer's loop does not run.
 
         Raises:
@@ -134,7 +134,7 @@ class SettlementCalls:
         if running_loop() is not None or self._affinity.over:
             self._affinity.check()
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
-        if not self._handed.post(_make, outcome, call, *args):
+        if not self._mailbox.post(_run_call, outcome, call, *args):
             self._affinity.check()
         return HandedToLoop(outcome)
 
@@ -162,13 +162,13 @@ class SettlementCalls:
         if self._receipts is not None:
             await AwaitingReceipt(self._receipts.of(listed.acked))
 
-    def take_handed(self) -> None:
+    def take_mailbox(self) -> None:
         """Make the calls that other threads have handed over."""
-        self._handed.take_all()
+        self._mailbox.take_all()
 
     def settle_now(self) -> None:
         """What was called for and is not done yet, before something that ends or outdates it."""
-        self._handed.take_all()
+        self._mailbox.take_all()
         for listed in self._lists.values():
             with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
                 while listed.is_left:
@@ -181,7 +181,7 @@ class SettlementCalls:
         """
         self._settles += 1
         try:
-            self._handed.take_all()
+            self._mailbox.take_all()
             for listed in list(self._lists.values()):
                 with contextlib.suppress(EncoreError):
                     while listed.is_left:
@@ -191,19 +191,21 @@ class SettlementCalls:
             self._settles -= 1
 
 
-def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any) -> None:
+def _run_call(
+    outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any
+) -> None:
     """Make another thread's call on the loop, and tell it what came of it."""
     try:
-        acted = call(*args)
+        done = call(*args)
     except Exception as error:
         outcome.set_exception(error)
         return
-    if isinstance(acted, Failing):
-        outcome.set_exception(acted.exception())
-    elif isinstance(acted, InProgress):
-        acted.task.add_done_callback(partial(_pass_on, outcome))
-    elif isinstance(acted, AwaitingReceipt):
-        asyncio.gather(*acted.futures).add_done_callback(partial(_pass_on, outcome))
+    if isinstance(done, Failing):
+        outcome.set_exception(done.exception())
+    elif isinstance(done, InProgress):
+        done.task.add_done_callback(partial(_pass_on, outcome))
+    elif isinstance(done, AwaitingReceipt):
+        asyncio.gather(*done.futures).add_done_callback(partial(_pass_on, outcome))
     else:
         outcome.set_result(None)
 

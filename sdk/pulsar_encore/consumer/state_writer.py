@@ -40,9 +40,9 @@ from ..values.topic_names import base_name, full_name
 logger: logging.Logger = logging.getLogger(__name__)
 
 # How often what is in memory is looked at; nothing waits for it.
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 # A write that failed is tried with each look, and the database opened anew after so many.
-_MEND_LOOKS: Final = 5
+_REPAIR_POLLS: Final = 5
 _ARRIVED_MS: Final = 5_000  # after so long an ack is at the broker, or its loss was noticed
 _BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
@@ -74,20 +74,20 @@ class StateWriter:
             before = state.count_attempts == "before"
         #: A hand-over is on disk before the application has the message.
         self.before: bool = before
-        self._stay_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
+        self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._sources: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
-        self._held = _HeldForLong()
+        self._held = _LongHeld()
         self._sweeping = False
         self._swept_at = loop.time()
-        self._failed_looks = 0
+        self._failed_polls = 0
         self._catching_up = False
         #: Called with a source of which something is due at another time than before.
         self.rearm: Callable[[TopicState], None] = _no_hook
         #: Acks a message of this consumer, or one that is on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
         #: Delay in ms of an expired lease, by the attempts that failed before.
-        self.revive_delay_of: Callable[[int], int] = _at_once
+        self.revive_delay_of: Callable[[int], int] = _no_delay
         #: Ends the consumer, as its messages are not those that the directory knows.
         self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
@@ -136,7 +136,7 @@ class StateWriter:
         if self._store is None:
             return
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
         """What is kept of a topic or partition; None where the store takes no more."""
@@ -215,31 +215,31 @@ class StateWriter:
         """Counts of the store; None once the consumer was closed."""
         return None if self._store is None else self._store.statistics()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
         if self._store is None:
             return
         for durable in self._sources.values():
-            durable.look()
+            durable.write_buffered()
         for state in self._states:
             state.consider()
         sweeps = not (self.before or self._sweeping)
-        if sweeps and self._loop.time() - self._swept_at >= self._stay_s:
+        if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()
             self._sweeping = True
-            self._write_held(self._held.since_last(self._states))
+            self._write_held(self._held.held_since_last(self._states))
         if self._store.late and self._store.trouble is None:
             self._store.flush()  # one write for all acks of a second, and none for fast ones
-        self._try_again(self._store)
+        self._retry_writes(self._store)
         pause = self._pause(self._store)
         if pause is not None:
-            self._timer = self._loop.call_later(pause, self._look)
+            self._timer = self._loop.call_later(pause, self._poll)
 
     def _pause(self, store: RocksStore) -> float | None:
         """When there is something to look at, in s; None when there is nothing."""
         if store.trouble is not None or any(each.unwritten for each in self._sources.values()):
-            return _LOOK_S
-        return _LOOK_S if not self.before and any(each.unacked for each in self._states) else None
+            return _POLL_S
+        return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
         """What the application has had for long: a burst now, the rest in the next turn."""
@@ -258,18 +258,18 @@ class StateWriter:
         else:
             self._sweeping = False
 
-    def _try_again(self, store: RocksStore) -> None:
+    def _retry_writes(self, store: RocksStore) -> None:
         if store.trouble is None or store.flush():
-            self._failed_looks = 0
+            self._failed_polls = 0
             return
         if not store.refuses:
-            self._failed_looks = 0
+            self._failed_polls = 0
             if not self._catching_up:
                 self._catching_up = True
                 self._loop.call_soon(self._catch_up)
             return
-        self._failed_looks += 1
-        if self._failed_looks % _MEND_LOOKS == 0:
+        self._failed_polls += 1
+        if self._failed_polls % _REPAIR_POLLS == 0:
             try:
                 store.mend()
             except StoreError as error:
@@ -297,12 +297,12 @@ class StateWriter:
         if options.retry_letter_topic is not None:
             read.add(options.retry_letter_topic)
 
-        def ours(topic: str) -> bool:
+        def is_ours(topic: str) -> bool:
             return topic in self._sources or topic in read or base_name(topic) in read
 
         for state in self._states:
             state.end_durability()  # or what is under way would be written again
-        self._store.forget(options.subscription_name, ours)
+        self._store.forget(options.subscription_name, is_ours)
 
     async def close(self) -> None:
         """Write everything. What cannot be is told, and comes again with lower counts."""
@@ -313,7 +313,7 @@ class StateWriter:
             await self._close_store()
 
     async def _close_store(self) -> None:
-        store = self._ended(acked=True)
+        store = self._detach_store(acked=True)
         if store is not None:
             try:
                 while not (store.alone or store.flush() or store.refuses):  # noqa: ASYNC110
@@ -327,7 +327,7 @@ class StateWriter:
             for _ in self._write_all_held():
                 pass
         finally:
-            store = self._ended(acked=False)
+            store = self._detach_store(acked=False)
             if store is not None:
                 try:
                     store.close()
@@ -342,8 +342,8 @@ class StateWriter:
         """
         if self._store is None or self.before:
             return
-        every = ((state, entry) for state in self._states for entry in state.held())
-        while burst := list(islice(every, _BURST)):
+        entries = ((state, entry) for state in self._states for entry in state.held())
+        while burst := list(islice(entries, _BURST)):
             with self._store.one_batch():
                 for state, entry in burst:
                     held = [at for at, what in enumerate(entry.state) if what == HELD]
@@ -353,13 +353,13 @@ class StateWriter:
             if self._store is None:
                 return
 
-    def _ended(self, *, acked: bool) -> RocksStore | None:
+    def _detach_store(self, *, acked: bool) -> RocksStore | None:
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None
         if acked:
             for durable in self._sources.values():
-                durable.forget_buried(math.inf)
+                durable.forget_dead_lettered(math.inf)
         for state in self._states:
             state.end_durability()
         for durable in self._sources.values():
@@ -385,16 +385,18 @@ class TopicStateWriter:
         source: TopicStore,
         loop: asyncio.AbstractEventLoop,
         changed: Callable[[], None],
-        home: StateWriter,
+        writer: StateWriter,
     ) -> None:
         self._changed = changed
-        self._home = home
+        self._writer = writer
         self._state: TopicState | None = None  # whose it is
         source.sharers.add(self)
         self._source = source
         self._records = source.records
         self._loop = loop
-        self._buried: set[EntryKey] = set()  # letters of some of it; the rest is not acked yet
+        self._dead_lettered: set[EntryKey] = (
+            set()
+        )  # letters of some of it; the rest is not acked yet
         self._arriving: dict[EntryKey, float] = {}  # all of it is: when that has arrived, ms
 
     def __bool__(self) -> bool:
@@ -410,9 +412,9 @@ class TopicStateWriter:
         self._source.wake()
         if same:
             return True
-        self._buried.discard(key)
+        self._dead_lettered.discard(key)
         self._arriving.pop(key, None)
-        self._home.mismatched(self._source)
+        self._writer.mismatched(self._source)
         self._removed()
         return False
 
@@ -489,7 +491,7 @@ class TopicStateWriter:
     ) -> None:
         self._records.waits(
             key,
-            self._on_the_wall(due_ms),
+            self._to_wall_ms(due_ms),
             attempts,
             wall_now_ms(self._loop),
             bits=bits,
@@ -511,7 +513,7 @@ class TopicStateWriter:
             each.moved(key, due_ms, bits)  # or it would come to an end at the time of before
         self._records.leased(
             key,
-            self._on_the_wall(due_ms),
+            self._to_wall_ms(due_ms),
             attempt,
             wall_now_ms(self._loop),
             bits=bits,
@@ -543,7 +545,7 @@ class TopicStateWriter:
         self.moved(key, comes_ms, bits)
         for each in self._sharers():
             each.moved(key, comes_ms, bits)
-        wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
+        wall, until = wall_now_ms(self._loop), self._to_wall_ms(due_ms)
         if leased:
             self._records.moved(key, until, bits)
         else:
@@ -557,33 +559,33 @@ class TopicStateWriter:
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """What waits here, if it does, waits until `due_ms`."""
-        state = self._whose()
+        state = self._topic_state()
         if state is not None:
             state.moved(key, due_ms, bits)
-            self._home.rearm(state)
+            self._writer.rearm(state)
 
     def in_hands(self, key: MessageKey) -> bool:
         """Whether the application has a message, from this consumer."""
-        state = self._whose()
+        state = self._topic_state()
         return state is not None and state.in_hands(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
         """Another consumer has handed over messages of which copies may be queued here."""
-        state = self._whose()
+        state = self._topic_state()
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
 
     def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
         """Attempts, by index, at messages that the application has from this consumer."""
-        state = self._whose()
+        state = self._topic_state()
         return {} if state is None else state.attempts_in_hands(key)
 
-    def _whose(self) -> TopicState | None:
+    def _topic_state(self) -> TopicState | None:
         if self._state is None:
-            self._state = self._home.state_of(self)
+            self._state = self._writer.state_of(self)
         return self._state
 
-    def _on_the_wall(self, due_ms: int) -> int:
+    def _to_wall_ms(self, due_ms: int) -> int:
         # Up, as each of the two clocks was read downwards.
         return max(due_ms - now_ms(self._loop) + wall_now_ms(self._loop) + 1, 0)
 
@@ -596,10 +598,10 @@ class TopicStateWriter:
         # One of a batch that is not here cannot be acked on each transport, and need not be: the
         # broker has that from where it was acked.
         with suppress(MessageNotHeldError):
-            self._home.ack(message_id)
+            self._writer.ack(message_id)
 
     def one_write(self) -> AbstractContextManager[object]:
-        return self._home.one_write()
+        return self._writer.one_write()
 
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         self._records.returned(*key, attempts, wall_now_ms(self._loop))
@@ -613,8 +615,8 @@ class TopicStateWriter:
         self._records.ends_waiting(keys)
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
-        if mask is None and key in self._buried:
-            self._buried.remove(key)
+        if mask is None and key in self._dead_lettered:
+            self._dead_lettered.remove(key)
             self._arriving[key] = now_ms(self._loop) + _ARRIVED_MS
         else:
             self._records.settled(*key, mask)
@@ -625,7 +627,7 @@ class TopicStateWriter:
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
         if not self._records.knows(key):
             return
-        self._buried.add(key)
+        self._dead_lettered.add(key)
         self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
             self.settled(key)
@@ -638,7 +640,7 @@ class TopicStateWriter:
         self._removed()
 
     def clear(self) -> None:
-        self._buried.clear()
+        self._dead_lettered.clear()
         self._arriving.clear()
         self._records.clear()
         self._source.wake()
@@ -649,12 +651,12 @@ class TopicStateWriter:
         if self._source.late:
             self._changed()
 
-    def look(self) -> None:
+    def write_buffered(self) -> None:
         """Write what was in memory for long."""
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
         if self._arriving:
-            self.forget_buried(now_ms(self._loop), _BURST)
+            self.forget_dead_lettered(now_ms(self._loop), _BURST)
 
     def _revive_ms(self, key: MessageKey) -> int:
         """Backoff that follows the end of a lease on disk; 0 for a message that is not leased."""
@@ -662,11 +664,11 @@ class TopicStateWriter:
         attempts = 0 if record is None else record.attempts_of(key[2])
         if record is None or not (attempts and record.held >> max(key[2], 0) & 1):
             return 0
-        return self._home.revive_delay_of(attempts - 1)
+        return self._writer.revive_delay_of(attempts - 1)
 
-    def forget_buried(self, now: float, most: int | None = None) -> None:
+    def forget_dead_lettered(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
-        state = self._whose()
+        state = self._topic_state()
         acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
             if at > now:
@@ -689,13 +691,15 @@ class TopicStateWriter:
         self._source.close()
 
 
-class _HeldForLong:
+class _LongHeld:
     """What the application had at two looks, one after the other."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, EntryKey], int] = {}
 
-    def since_last(self, states: Iterable[TopicState]) -> Iterator[tuple[TopicState, Entry, int]]:
+    def held_since_last(
+        self, states: Iterable[TopicState]
+    ) -> Iterator[tuple[TopicState, Entry, int]]:
         """Entries, and masks of what of them was held at the last look too, 0 for nothing.
 
         Looks as it is asked, so that there may be pauses; one at a time.
@@ -718,7 +722,7 @@ async def _closed(store: RocksStore) -> None:
         logger.error("%s", error)
 
 
-def _at_once(failed: int) -> int:
+def _no_delay(failed: int) -> int:
     return 0
 
 

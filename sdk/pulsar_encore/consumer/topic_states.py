@@ -21,13 +21,13 @@ from ..transport.interface import TransportConsumer
 from ..values.topic_names import partition_of
 
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
-SUSPECT_S: Final = 30.0
-OVERTAKEN_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
+RECONNECT_S: Final = 30.0
+REDELIVERY_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
 
-_MOST_NEWS: Final = 32  # of connections: several comings and goings of each part
+_MAX_CHANGES: Final = 32  # of connections: several comings and goings of each part
 
 
-class _OnFirstSight(dict[int, TopicState]):
+class _StatesByNumber(dict[int, TopicState]):
     """A dict, because every delivery looks into it, that makes what is not there."""
 
     def __init__(self, new: Callable[[int], TopicState]) -> None:
@@ -74,10 +74,10 @@ class TopicStates:
         self._new_index = new_index
         self._durable_of = durable_of
         self._dispose = dispose
-        self.by_number: dict[int, TopicState] = _OnFirstSight(self._new)
+        self.by_number: dict[int, TopicState] = _StatesByNumber(self._new)
         # What was last heard of connections: when, what, and of which sources (None: of all).
-        self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
-        self._asked_all_at = -math.inf
+        self._changes: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MAX_CHANGES)
+        self._rewound_at = -math.inf
 
     def expect(self, topic: str) -> None:
         """A topic or partition is known from now on, if it is read here and can be told by name."""
@@ -105,19 +105,19 @@ class TopicStates:
             in_order=options.ordered_leases,
             dispose=self._dispose,
         )
-        if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
+        if self._loop.time() - self._rewound_at < REDELIVERY_S:
             state.acks.rewound()
             state.window.all_requested = shared
-        self._catch_up(state)
+        self._apply_changes(state)
         return state
 
-    def _catch_up(self, state: TopicState) -> None:
+    def _apply_changes(self, state: TopicState) -> None:
         """Its messages may have waited in the transport since before a connection was lost."""
-        heard = [(at, what) for at, what, of in self._news if of is None or state.number in of]
-        match heard[-2:]:
+        changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
+        match changes[-2:]:
             case [*_, (_, "doubtful")]:
                 state.acks.doubtful(now_ms(self._loop))
-            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - SUSPECT_S:
+            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
                 state.acks.doubtful(now_ms(self._loop))
                 state.reconnected()
 
@@ -131,7 +131,7 @@ class TopicStates:
         """Those of some numbers, or all."""
         return [state for state in self if only is None or state.number in only]
 
-    def beside(self, state: TopicState | None) -> list[TopicState]:
+    def rewound_with(self, state: TopicState | None) -> list[TopicState]:
         """What a rewind of one source rewinds, or of all: on Exclusive and Failover a transport may
         not be able to rewind one alone."""
         one = self._link.capabilities.rewind_one_source
@@ -139,14 +139,14 @@ class TopicStates:
 
     # What happened to all, or to some
 
-    def heard(self, what: str, only: Container[int] | None) -> list[TopicState]:
+    def record_change(self, what: str, only: Container[int] | None) -> list[TopicState]:
         """Note what happened to connections; returns the sources concerned."""
-        self._news.append((self._loop.time(), what, only))
+        self._changes.append((self._loop.time(), what, only))
         return self.of(only)
 
-    def asked_all(self) -> None:
+    def rewind_requested(self) -> None:
         """Everything of some sources is asked for, perhaps also of one that is seen only later."""
-        self._asked_all_at = self._loop.time()
+        self._rewound_at = self._loop.time()
 
     # Sums
 

@@ -16,7 +16,7 @@ from ...options import BatchReceivePolicy
 from .receive_queue import ReceiveQueue
 
 #: Messages that are taken without being prepared: 1 ms or so.
-_AT_ONCE: Final = 1_000
+_UNPREPARED_LIMIT: Final = 1_000
 
 
 class BatchReceiver:
@@ -51,7 +51,7 @@ class BatchReceiver:
         ticket = self._queue.ticket()
         while True:
             in_time = self._queue.has(self._most, self._bytes) or await self._fill(deadline, ticket)
-            if min(self._most, len(self._queue)) > _AT_ONCE:
+            if min(self._most, len(self._queue)) > _UNPREPARED_LIMIT:
                 await self._prepare()
                 if in_time and not self._queue.has(self._most, self._bytes):
                     continue  # others have taken some meanwhile

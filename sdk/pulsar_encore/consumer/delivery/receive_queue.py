@@ -26,10 +26,10 @@ from ...message import Message, RawMessage, size_of
 
 # Messages that may be queued while somebody waits for one source, where all sources share the room:
 # more than any other source has room for, and a bound where the broker's unacked limit is off.
-_MOST_PASSED: Final = 20_000
+_MAX_PASSED: Final = 20_000
 # Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
 _GROUP: Final = 100
-_ALONE: Final = (0,)  # the index of a message that is its entry
+_SINGLE_INDEX: Final = (0,)  # the index of a message that is its entry
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
 
@@ -55,24 +55,24 @@ class _Cursor:
         "made",
         "made_for",
         "messages",
-        "room",
+        "permits",
         "weights",
     )
 
     def __init__(
-        self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], room: int
+        self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], permits: int
     ) -> None:
         self.entry = entry
         self.indexes = indexes
         self.messages = messages
         self.at = 0
         self.end = len(messages)
-        self.room = room
+        self.permits = permits
         self.weights: list[int] | None = None
         self.made: list[Message] | None = None
         self.made_for = 0
 
-    def place(self, at: int) -> tuple[Entry, int]:
+    def entry_at(self, at: int) -> tuple[Entry, int]:
         """The entry of a message, and its index in there."""
         return self.entry, self.indexes[at]
 
@@ -98,11 +98,13 @@ class _Run(_Cursor):
 
     __slots__ = ("entries",)
 
-    def __init__(self, entries: Sequence[Entry], messages: Sequence[RawMessage], room: int) -> None:
-        super().__init__(entries[0], _ALONE, messages, room)
+    def __init__(
+        self, entries: Sequence[Entry], messages: Sequence[RawMessage], permits: int
+    ) -> None:
+        super().__init__(entries[0], _SINGLE_INDEX, messages, permits)
         self.entries = entries
 
-    def place(self, at: int) -> tuple[Entry, int]:
+    def entry_at(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], 0
 
     @property
@@ -182,7 +184,9 @@ class ReceiveQueue:
         self._fair_yield = fair_yield
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
-        self._again: deque[_Cursor] = deque()  # of them, those of messages that failed before
+        self._failed_cursors: deque[_Cursor] = (
+            deque()
+        )  # of them, those of messages that failed before
         self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
         # The same cursors by the number of their source, once somebody asked for some sources only.
         self._by_source: dict[int, deque[_Cursor]] | None = None
@@ -192,11 +196,11 @@ class ReceiveQueue:
         self._collecting = 0
         #: Each source has room of its own (see `Capabilities`).
         self.room_by_source: bool = True
-        self._passing = 0  # those who wait for some sources, where they share the room
+        self._topic_waiters = 0  # those who wait for some sources, where they share the room
         self._waiters: list[_Waiter] = []  # by ticket
         self._tickets = count()
         #: Told of each `drop`: who took messages off without handing them over.
-        self.dropped: Callable[[Collection[object] | None], None] = _nobody
+        self.dropped: Callable[[Collection[object] | None], None] = _ignore_drop
         self._error: Exception | None = None
 
     def __len__(self) -> int:
@@ -209,18 +213,18 @@ class ReceiveQueue:
         indexes: Sequence[int],
         messages: Sequence[RawMessage],
         *,
-        room: bool = True,
+        permits: bool = True,
     ) -> None:
         """Queue messages; `room` False when their room was given back before."""
         total = len(messages)
         if total > _GROUP:
             for start in range(0, total, _GROUP):
                 part = slice(start, start + _GROUP)
-                self.push(entry, indexes[part], messages[part], room=room)
+                self.push(entry, indexes[part], messages[part], permits=permits)
             return
-        cursor = _Cursor(entry, indexes, messages, total if room else 0)
+        cursor = _Cursor(entry, indexes, messages, total if permits else 0)
         if entry.redelivered or entry.failed is not None or entry.source.letters:
-            self._again.append(cursor)
+            self._failed_cursors.append(cursor)
         self._append(cursor)
 
     def push_run(self, entries: Sequence[Entry], messages: Sequence[RawMessage]) -> None:
@@ -237,22 +241,22 @@ class ReceiveQueue:
         self._count += cursor.end
         if self._bytes is not None:
             self._bytes += cursor.weigh()
-        if self._collecting or (self._passing and self._count < _MOST_PASSED):
-            self._give_back(cursor, 0)
+        if self._collecting or (self._topic_waiters and self._count < _MAX_PASSED):
+            self._return_permits(cursor, 0)
 
-    def take_again(self, most: int) -> list[Message]:
+    def take_failed(self, most: int) -> list[Message]:
         """Up to so many of those that failed before, or are letters, wherever they are queued."""
         taken: list[Message] = []
         with self._one_write():
-            while self._again and len(taken) < most:
-                cursor = self._again[0]
-                taken += islice(self._walk_again(cursor), most - len(taken))
+            while self._failed_cursors and len(taken) < most:
+                cursor = self._failed_cursors[0]
+                taken += islice(self._walk_failed(cursor), most - len(taken))
                 if len(taken) < most:  # else there may be more of it
-                    self._again.popleft()
-                    self._give_back(cursor, 0)
+                    self._failed_cursors.popleft()
+                    self._return_permits(cursor, 0)
         return taken
 
-    def _walk_again(self, cursor: _Cursor) -> Iterator[Message]:
+    def _walk_failed(self, cursor: _Cursor) -> Iterator[Message]:
         """The messages of a cursor that keeps its place: who walks it later finds them taken."""
         entry = cursor.entry
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
@@ -275,17 +279,17 @@ class ReceiveQueue:
 
     def _begin(self, head: _Cursor) -> None:
         if head.is_over:  # after a cumulative ack of 45,000 that are queued, nearly all of them
-            self._skip_over()
+            self._skip_settled()
         else:
             self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
 
-    def _skip_over(self) -> None:
+    def _skip_settled(self) -> None:
         """Skip leading cursors whose records are all out of use."""
         self._head = _NOTHING
         over: deque[_Cursor] = deque()
         while self._cursors and (head := self._cursors[0]).is_over:
             over.append(head)
-            self._walked(head)
+            self._finish_first(head)
         if self._dispose is not None:
             self._dispose(over, _GROUP)
 
@@ -309,7 +313,7 @@ class ReceiveQueue:
                 else:
                     failed, number = attempts.count(entry, index), entry.hand_over_number(index)
                     yield Message(raw, schema, entry, index, failed, number)
-        self._walked(cursor)
+        self._finish_first(cursor)
 
     def _walk_run(self, cursor: _Run) -> Iterator[Message]:
         """The same of messages that are entries of their own."""
@@ -322,34 +326,34 @@ class ReceiveQueue:
             if state[0] == QUEUED and entry.live:
                 state[0] = HELD
                 if handed_over is not None:
-                    handed_over(entry, _ALONE)
+                    handed_over(entry, _SINGLE_INDEX)
                 if entry.failed is None and entry.hand_overs is None and not failures:
                     yield Message(raw, schema, entry, 0, entry.redelivered)
                 else:
                     failed, number = attempts.count(entry, 0), entry.hand_over_number(0)
                     yield Message(raw, schema, entry, 0, failed, number)
-        self._walked(cursor)
+        self._finish_first(cursor)
 
-    def sift(self, most: int) -> list[Queued]:
+    def dequeue(self, most: int) -> list[Queued]:
         """Take up to so many off that are QUEUED, and leave them so: for who keeps them in another
         order, and hands them over. Not beside `take` and its like."""
-        sifted: list[Queued] = []
-        while self._cursors and len(sifted) < most:
+        dequeued: list[Queued] = []
+        while self._cursors and len(dequeued) < most:
             cursor = self._cursors[0]
-            while cursor.at < cursor.end and len(sifted) < most:
-                entry, index = cursor.place(cursor.at)
+            while cursor.at < cursor.end and len(dequeued) < most:
+                entry, index = cursor.entry_at(cursor.at)
                 if entry.live and entry.state[index] == QUEUED:
-                    sifted.append((entry, index, cursor.messages[cursor.at]))
+                    dequeued.append((entry, index, cursor.messages[cursor.at]))
                 cursor.at += 1
             if cursor.at == cursor.end:
-                self._walked(cursor)
-        return sifted
+                self._finish_first(cursor)
+        return dequeued
 
-    def hand_over(self, sifted: Sequence[Queued]) -> list[Message]:
+    def hand_over(self, dequeued: Sequence[Queued]) -> list[Message]:
         """Hand over what was taken off and is QUEUED still, all of it."""
         handed = []
         with self._one_write():
-            for entry, index, raw in sifted:
+            for entry, index, raw in dequeued:
                 entry.hand_over(index)
                 if self._handed_over is not None:
                     self._handed_over(entry, (index,))
@@ -378,7 +382,7 @@ class ReceiveQueue:
         done: list[_Cursor] = []
         with self._one_write():
             if failed_first:
-                for cursor in list(self._again):
+                for cursor in list(self._failed_cursors):
                     if cursor.entry.source.number in only:
                         self._take_from(cursor, taken, most)
             for cursors in self._in_turn(only):
@@ -395,7 +399,7 @@ class ReceiveQueue:
         before = len(taken)
         left = False
         for at in range(cursor.at, cursor.end):
-            entry, index = cursor.place(at)
+            entry, index = cursor.entry_at(at)
             if len(taken) >= most:
                 left = True
                 break
@@ -407,29 +411,29 @@ class ReceiveQueue:
                 taken.append(
                     Message(cursor.messages[at], self._schema, entry, index, failed, number)
                 )
-        still = cursor.room - (len(taken) - before) if left else 0
-        self._give_back(cursor, max(still, 0))
+        remaining = cursor.permits - (len(taken) - before) if left else 0
+        self._return_permits(cursor, max(remaining, 0))
         return not left
 
-    def sift_of(self, only: Container[int], most: int) -> list[Queued]:
+    def dequeue_of(self, only: Container[int], most: int) -> list[Queued]:
         """`sift`, of some sources."""
-        sifted: list[Queued] = []
+        dequeued: list[Queued] = []
         done: list[_Cursor] = []
         for cursors in self._in_turn(only):
-            while cursors and len(sifted) < most:
+            while cursors and len(dequeued) < most:
                 cursor = cursors[0]
-                while cursor.at < cursor.end and len(sifted) < most:
-                    entry, index = cursor.place(cursor.at)
+                while cursor.at < cursor.end and len(dequeued) < most:
+                    entry, index = cursor.entry_at(cursor.at)
                     if entry.live and entry.state[index] == QUEUED:
-                        sifted.append((entry, index, cursor.messages[cursor.at]))
+                        dequeued.append((entry, index, cursor.messages[cursor.at]))
                     cursor.at += 1
                 if cursor.at == cursor.end:
-                    self._give_back(cursor, 0)
+                    self._return_permits(cursor, 0)
                     done.append(cursors.popleft())
-            if len(sifted) >= most:
+            if len(dequeued) >= most:
                 break
         self._remove(done)
-        return sifted
+        return dequeued
 
     def _indexed(self) -> dict[int, deque[_Cursor]]:
         if self._by_source is None:
@@ -449,29 +453,31 @@ class ReceiveQueue:
         """Remove cursors of which nothing is left, wherever they are."""
         if not done:
             return
-        gone = set(map(id, done))
-        if id(self._cursors[0]) in gone:
+        removed = set(map(id, done))
+        if id(self._cursors[0]) in removed:
             self._head = _NOTHING
-        self._cursors = deque(each for each in self._cursors if id(each) not in gone)
-        if self._again:
-            self._again = deque(each for each in self._again if id(each) not in gone)
+        self._cursors = deque(each for each in self._cursors if id(each) not in removed)
+        if self._failed_cursors:
+            self._failed_cursors = deque(
+                each for each in self._failed_cursors if id(each) not in removed
+            )
         for cursor in done:
             self._count -= cursor.end
             self.taken += cursor.end
             if self._bytes is not None:
                 self._bytes -= cursor.weigh()
 
-    def _walked(self, cursor: _Cursor) -> None:
+    def _finish_first(self, cursor: _Cursor) -> None:
         """All of the first cursor was handed over: its room goes back."""
-        self._pass(cursor)
-        if cursor.room:
-            self._consumed(cursor.entry.source.number, cursor.room)
+        self._remove_first(cursor)
+        if cursor.permits:
+            self._consumed(cursor.entry.source.number, cursor.permits)
 
-    def _pass(self, cursor: _Cursor) -> None:
+    def _remove_first(self, cursor: _Cursor) -> None:
         """Remove the first cursor, of which nothing is left."""
         self._cursors.popleft()
-        if self._again and self._again[0] is cursor:
-            self._again.popleft()
+        if self._failed_cursors and self._failed_cursors[0] is cursor:
+            self._failed_cursors.popleft()
         if self._by_source is not None:
             of_source = self._by_source[cursor.entry.source.number]
             if of_source and of_source[0] is cursor:
@@ -481,11 +487,11 @@ class ReceiveQueue:
         if self._bytes is not None:
             self._bytes -= cursor.weigh()
 
-    def _give_back(self, cursor: _Cursor, still: int) -> None:
+    def _return_permits(self, cursor: _Cursor, remaining: int) -> None:
         """The room of a cursor's messages but for the last `still`."""
-        messages = cursor.room - still
+        messages = cursor.permits - remaining
         if messages > 0:
-            cursor.room = still
+            cursor.permits = remaining
             self._consumed(cursor.entry.source.number, messages)
 
     # Several at once
@@ -537,13 +543,15 @@ class ReceiveQueue:
     def _take_counted(self, most: int) -> list[Message]:
         taken = list(islice(self._head, most))
         while self._cursors and len(taken) < most:
-            self._take_wholes(taken, most)
+            self._take_deliveries(taken, most)
             if self._cursors and len(taken) < most:
                 self._begin(self._cursors[0])
                 taken += islice(self._head, most - len(taken))
         return taken
 
-    def _take_wholes(self, taken: list[Message], most: int, most_bytes: float = math.inf) -> float:
+    def _take_deliveries(
+        self, taken: list[Message], most: int, most_bytes: float = math.inf
+    ) -> float:
         """Hand over deliveries from the front, each in one go, while they fit.
 
         Their room goes back for all of them together, because a call for each delivery costs as
@@ -558,7 +566,7 @@ class ReceiveQueue:
             What is left of `most_bytes`.
         """
         cursors, by_bytes = self._cursors, most_bytes < math.inf
-        room: dict[int, int] = {}
+        permits: dict[int, int] = {}
         over: deque[_Cursor] = deque()
         while cursors:
             cursor = cursors[0]
@@ -566,25 +574,25 @@ class ReceiveQueue:
                 break
             if by_bytes and cursor.weigh() > most_bytes:
                 break
-            whole = self._take_whole(cursor)
-            if whole is None:
+            delivery = self._take_delivery(cursor)
+            if delivery is None:
                 break
-            taken += whole
+            taken += delivery
             if by_bytes:
-                is_all = len(whole) == cursor.end
-                most_bytes -= cursor.weigh() if is_all else sum(map(size_of, whole))
-            self._pass(cursor)
+                is_all = len(delivery) == cursor.end
+                most_bytes -= cursor.weigh() if is_all else sum(map(size_of, delivery))
+            self._remove_first(cursor)
             over.append(cursor)
-            if cursor.room:
+            if cursor.permits:
                 source = cursor.entry.source.number
-                room[source] = room.get(source, 0) + cursor.room
-        for source, messages in room.items():
+                permits[source] = permits.get(source, 0) + cursor.permits
+        for source, messages in permits.items():
             self._consumed(source, messages)
         if self._dispose is not None and len(over) > 1:
             self._dispose(over, over[0].end)
         return most_bytes
 
-    def _take_whole(self, cursor: _Cursor) -> list[Message] | None:
+    def _take_delivery(self, cursor: _Cursor) -> list[Message] | None:
         """Hand over what is QUEUED of a delivery of which nothing was taken, in one go; None, and
         nothing done, where each message needs a look."""
         made = cursor.made
@@ -613,7 +621,7 @@ class ReceiveQueue:
                 return made[:at] + self._hand_over_rest(run, at)
             state[0] = HELD
             if handed_over is not None:
-                handed_over(entry, _ALONE)
+                handed_over(entry, _SINGLE_INDEX)
         return made
 
     def _hand_over_rest(self, run: _Run, at: int) -> list[Message]:
@@ -629,14 +637,14 @@ class ReceiveQueue:
                 entry.hand_over_number(0),
             )
             for entry, raw in zip(run.entries[at:], run.messages[at:], strict=True)
-            if self._hand_over_alone(entry)
+            if self._hand_over_single(entry)
         ]
 
-    def _hand_over_alone(self, entry: Entry) -> bool:
+    def _hand_over_single(self, entry: Entry) -> bool:
         if not entry.hand_over(0):
             return False
         if self._handed_over is not None:
-            self._handed_over(entry, _ALONE)
+            self._handed_over(entry, _SINGLE_INDEX)
         return True
 
     def _hand_over_all(self, cursor: _Cursor) -> bool:
@@ -662,7 +670,7 @@ class ReceiveQueue:
         taken: list[Message] = []
         left: float = most_bytes
         while len(taken) < most:
-            left = self._take_wholes(taken, most, left)
+            left = self._take_deliveries(taken, most, left)
             if len(taken) >= most:
                 break
             left -= self._next_size()
@@ -678,7 +686,7 @@ class ReceiveQueue:
         """Bytes of the message that `take` would return."""
         for cursor in self._cursors:
             for at in range(cursor.at, cursor.end):
-                entry, index = cursor.place(at)
+                entry, index = cursor.entry_at(at)
                 if entry.state[index] == QUEUED and entry.live:
                     return cursor.messages[at].length()
         return 0
@@ -691,7 +699,7 @@ class ReceiveQueue:
         self._collecting += 1
         if self._collecting == 1:
             for cursor in self._cursors:
-                self._give_back(cursor, 0)
+                self._return_permits(cursor, 0)
 
     def collected(self) -> None:
         self._collecting -= 1
@@ -744,18 +752,18 @@ class ReceiveQueue:
             raise self._error.with_traceback(None)  # or it would grow with each time
         if only is None and self._cursors:
             head = self._cursors[0]
-            self._give_back(head, head.end - head.at)
+            self._return_permits(head, head.end - head.at)
         loop = asyncio.get_running_loop()
         waiter = _Waiter(ticket, loop.create_future(), takes, only)
         insort(self._waiters, waiter, key=_TICKET)
         if self._wanted is not None:
             self._wanted(len(self._waiters))
         timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
-        passes = only is not None and not self.room_by_source
-        self._passing += passes
+        is_topic_waiter = only is not None and not self.room_by_source
+        self._topic_waiters += is_topic_waiter
         try:
-            if passes:
-                self._pass_by()
+            if is_topic_waiter:
+                self._return_queued_permits()
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.woken:
@@ -763,7 +771,7 @@ class ReceiveQueue:
                 self.wake(1, waiter.source)
             raise
         finally:
-            self._passing -= passes
+            self._topic_waiters -= is_topic_waiter
             if timer is not None:
                 timer.cancel()
             if waiter.woken:
@@ -771,7 +779,7 @@ class ReceiveQueue:
             else:
                 self._leave(waiter)
 
-    def _pass_by(self) -> None:
+    def _return_queued_permits(self) -> None:
         """Give back the permits of queued messages, for a pop that waits for one topic.
 
         On the stock transport all topics share one queue. Without permits, the broker could not
@@ -781,9 +789,9 @@ class ReceiveQueue:
         passed = 0
         for cursor in self._cursors:
             passed += cursor.end
-            if passed > _MOST_PASSED:
+            if passed > _MAX_PASSED:
                 return
-            self._give_back(cursor, 0)
+            self._return_permits(cursor, 0)
 
     def want(self) -> None:
         """What came was for nobody: where nothing comes unasked, ask for those who wait."""
@@ -805,11 +813,11 @@ class ReceiveQueue:
             source: Number of a source of which a message can be taken that is not queued here.
         """
         left: list[_Waiter] = []
-        looked = 0
+        checked = 0
         for waiter in self._waiters:
             if waiters <= 0:
                 break
-            looked += 1
+            checked += 1
             only = waiter.only
             named = only is None or (source is not None and source in only)
             if only is not None and not (named or self.has_of(only)):
@@ -820,7 +828,7 @@ class ReceiveQueue:
                 waiter.future.set_result(True)
                 self._fair_yield.hold()
                 waiters -= waiter.takes
-        self._waiters[:looked] = left
+        self._waiters[:checked] = left
 
     # Endings
 
@@ -832,7 +840,7 @@ class ReceiveQueue:
         """
         only = None if states is None else set(states)
         kept: deque[_Cursor] = deque()
-        room: dict[int, int] = {}
+        permits: dict[int, int] = {}
         for cursor in self._cursors:
             if only is not None and cursor.entry.source not in only:
                 kept.append(cursor)
@@ -840,9 +848,9 @@ class ReceiveQueue:
             self._count -= cursor.end
             if self._bytes is not None:
                 self._bytes -= cursor.weigh()
-            if cursor.room:
+            if cursor.permits:
                 source = cursor.entry.source.number
-                room[source] = room.get(source, 0) + cursor.room
+                permits[source] = permits.get(source, 0) + cursor.permits
         if self._cursors and not (kept and kept[0] is self._cursors[0]):
             self._head = _NOTHING
         if self._dispose is not None:
@@ -850,10 +858,12 @@ class ReceiveQueue:
             self._dispose(self._cursors, each)
         self._cursors = kept
         self._by_source = None
-        if self._again:
-            still = {id(cursor) for cursor in kept}
-            self._again = deque(cursor for cursor in self._again if id(cursor) in still)
-        for source, messages in room.items():
+        if self._failed_cursors:
+            remaining = {id(cursor) for cursor in kept}
+            self._failed_cursors = deque(
+                cursor for cursor in self._failed_cursors if id(cursor) in remaining
+            )
+        for source, messages in permits.items():
             self._consumed(source, messages)
         self.dropped(states)
 
@@ -872,7 +882,7 @@ class ReceiveQueue:
         self._failed(error)
 
 
-def _nobody(states: Collection[object] | None) -> None:
+def _ignore_drop(states: Collection[object] | None) -> None:
     """Nobody took anything off."""
 
 

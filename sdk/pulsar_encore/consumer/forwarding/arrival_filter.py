@@ -25,8 +25,8 @@ from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 
 # A letter that is early by less waits here with its payload; by more, its redelivery is asked for.
-_MOST_EARLY_MS: Final = 5_000
-_MOST_WAITING: Final = 1_000
+_MAX_EARLY_MS: Final = 5_000
+_MAX_WAITING: Final = 1_000
 
 
 class ArrivalFilter:
@@ -96,13 +96,13 @@ class ArrivalFilter:
             return indexes, messages
         kept_indexes, kept_messages = [], []
         for index, raw in zip(indexes, messages, strict=True):
-            if not self.bury(entry, index, raw):
+            if not self.dead_letter_if_spent(entry, index, raw):
                 self._last.keep(entry, index, raw, state.attempts.count(entry, index))
                 kept_indexes.append(index)
                 kept_messages.append(raw)
         return kept_indexes, kept_messages
 
-    def bury(self, entry: Entry, index: int, raw: RawMessage) -> bool:
+    def dead_letter_if_spent(self, entry: Entry, index: int, raw: RawMessage) -> bool:
         """Whether a message that is queued had its attempts; a dead letter is written of it then.
 
         A message of a batch is handed out if no attempt at it is known, however often its entry was
@@ -149,7 +149,7 @@ class ArrivalFilter:
         for at, wait_ms in enumerate(early_ms):
             if wait_ms <= 0:
                 due.append(at)
-            elif wait_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
+            elif wait_ms > _MAX_EARLY_MS or len(self._waiting) >= _MAX_WAITING:
                 state.ignore_copy(entry.key, entry.size)
                 self._redelivery.wait(entry, indexes[at], wait_ms, narrow=True)
             else:
@@ -167,7 +167,7 @@ class ArrivalFilter:
     def _letter_due(self, number: int, entry: Entry, index: int, raw: RawMessage) -> None:
         del self._waiting[number]
         for at, message in zip(*self._not_dead(entry.source, entry, [index], [raw]), strict=True):
-            self._queue.push(entry, [at], [message], room=False)
+            self._queue.push(entry, [at], [message], permits=False)
         self._queue.wake(1)
 
     def close(self) -> None:

@@ -41,10 +41,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _DRAIN_S: Final = 10.0  # at close, letters under way get this long
 _LOG_EVERY_S: Final = 30.0
-_MOST_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
+_MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
 
 
-class _UnderWay:
+class _Forwarding:
     """A letter that is being sent.
 
     Attributes:
@@ -102,7 +102,7 @@ class Forwarder:
         )
         self._loop = asyncio.get_running_loop()
         self._rng = Random()
-        self._under_way: set[_UnderWay] = set()
+        self._in_flight: set[_Forwarding] = set()
         self._drained: asyncio.Future[None] | None = None
         self._logged = 0.0
 
@@ -140,7 +140,7 @@ class Forwarder:
                 "delay must be seconds, a timedelta, a Backoff, or a list of delays by attempt "
                 f"such as [10, 60, 600] (s), got {type(delay).__name__}"
             )
-        if delay_ms > _MOST_DELAY_MS:
+        if delay_ms > _MAX_DELAY_MS:
             raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)
         if not isinstance(message, Message):
@@ -181,8 +181,8 @@ class Forwarder:
             topic = self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.leave(message, cumulative=cumulative)
-        sending = _UnderWay(message, topic, form=form, cumulative=cumulative, outcome=outcome)
-        self._send(sending, letter)
+        forwarding = _Forwarding(message, topic, form=form, cumulative=cumulative, outcome=outcome)
+        self._send(forwarding, letter)
         return outcome
 
     async def reconsume_each(
@@ -224,7 +224,7 @@ class Forwarder:
             return
         # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
         failed_before = held.failed - self.max_redeliver_count
-        sending = _UnderWay(message, self._topics.dead(message), failed_before=failed_before)
+        forwarding = _Forwarding(message, self._topics.dead(message), failed_before=failed_before)
 
         def write() -> OutgoingMessage:
             known = _failures(held)
@@ -239,9 +239,11 @@ class Forwarder:
                 from_retry_topic=self._from_retry_topic(message),
             )
 
-        self._send_written(sending, write)
+        self._send_written(forwarding, write)
 
-    def park(self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None) -> None:
+    def overflow(
+        self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
+    ) -> None:
         """A nack that would fill the broker's unacked window waits on the retry-letter topic.
 
         Args:
@@ -252,9 +254,9 @@ class Forwarder:
         """
         if not _leave(held):
             return
-        delay_ms = min(delay_ms, _MOST_DELAY_MS)
+        delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
-        sending = _UnderWay(message, self._topics.retry(message), due=due)
+        forwarding = _Forwarding(message, self._topics.retry(message), due=due)
 
         def write() -> OutgoingMessage:
             known = _failures(held)
@@ -269,63 +271,65 @@ class Forwarder:
                 from_retry_topic=self._from_retry_topic(message),
             )
 
-        self._send_written(sending, write)
+        self._send_written(forwarding, write)
 
     def _from_retry_topic(self, message: Message) -> bool:
         return self._topics.reads_letters(message.topic_name())
 
     # Copy, then ack
 
-    def _send_written(self, sending: _UnderWay, write: Callable[[], OutgoingMessage]) -> None:
+    def _send_written(self, forwarding: _Forwarding, write: Callable[[], OutgoingMessage]) -> None:
         """Send a letter that nobody awaits; whatever fails gives its message back."""
         try:
-            sending.form = form_of(sending.message)
+            forwarding.form = form_of(forwarding.message)
             letter = write()
         except Exception as error:
-            self._failed(sending, error)
+            self._failed(forwarding, error)
             return
-        self._send(sending, letter)
+        self._send(forwarding, letter)
 
-    def _send(self, sending: _UnderWay, letter: OutgoingMessage) -> None:
-        self._under_way.add(sending)
-        producer = self._topics.producer(sending.topic, sending.form)
-        producer.post(letter, partial(self._sent, sending))
+    def _send(self, forwarding: _Forwarding, letter: OutgoingMessage) -> None:
+        self._in_flight.add(forwarding)
+        producer = self._topics.producer(forwarding.topic, forwarding.form)
+        producer.post(letter, partial(self._sent, forwarding))
 
-    def _sent(self, sending: _UnderWay, error: Exception | None) -> None:
+    def _sent(self, forwarding: _Forwarding, error: Exception | None) -> None:
         """The producer said how it went."""
-        if sending not in self._under_way:
+        if forwarding not in self._in_flight:
             return  # `close` gave up on it
-        self._under_way.discard(sending)
-        if self._drained is not None and not self._under_way and not self._drained.done():
+        self._in_flight.discard(forwarding)
+        if self._drained is not None and not self._in_flight and not self._drained.done():
             self._drained.set_result(None)
         if error is not None:
-            self._failed(sending, error)
+            self._failed(forwarding, error)
             return
         try:
-            self._settlement.forwarded(sending.message, cumulative=sending.cumulative)
+            self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
             logger.warning("a letter was sent, its original cannot be acked: %s", failure)
-        if sending.outcome is not None and not sending.outcome.done():
-            sending.outcome.set_result(None)
+        if forwarding.outcome is not None and not forwarding.outcome.done():
+            forwarding.outcome.set_result(None)
 
-    def _failed(self, sending: _UnderWay, error: Exception) -> None:
+    def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         """The message comes back."""
         wall_now = self._wall_now()
-        if sending.due is not None:  # the nack it was, and whose attempt was counted
-            self._settlement.not_forwarded(sending.message, max(0, sending.due - wall_now), None)
+        if forwarding.due is not None:  # the nack it was, and whose attempt was counted
+            self._settlement.not_forwarded(
+                forwarding.message, max(0, forwarding.due - wall_now), None
+            )
         else:
-            producer = self._topics.producer(sending.topic, sending.form)
-            delay_ms = producer.retry_delay_ms(sending.failed_before)
-            self._settlement.not_forwarded(sending.message, delay_ms, wall_now)
-        if sending.outcome is None:
-            self._complain(sending.topic, error)
-        elif not sending.outcome.done():
-            sending.outcome.set_exception(error)
+            producer = self._topics.producer(forwarding.topic, forwarding.form)
+            delay_ms = producer.retry_delay_ms(forwarding.failed_before)
+            self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
+        if forwarding.outcome is None:
+            self._log_failure(forwarding.topic, error)
+        elif not forwarding.outcome.done():
+            forwarding.outcome.set_exception(error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
 
-    def _complain(self, topic: str, error: Exception) -> None:
+    def _log_failure(self, topic: str, error: Exception) -> None:
         now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
@@ -333,14 +337,14 @@ class Forwarder:
 
     async def close(self) -> None:
         """Wait for the letters under way, for a while, and close the producers."""
-        if self._under_way:
+        if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)
-        given_up, self._under_way = self._under_way, set()
+        abandoned, self._in_flight = self._in_flight, set()
         try:
-            for sending in given_up:
+            for forwarding in abandoned:
                 self._failed(
-                    sending, ClosedError("closed before the letter was sent; its message stays")
+                    forwarding, ClosedError("closed before the letter was sent; its message stays")
                 )
         finally:
             await self._topics.close()

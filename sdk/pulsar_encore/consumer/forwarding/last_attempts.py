@@ -22,7 +22,7 @@ from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder
 
 # Payloads that are kept, in bytes. The message of a payload that was let go is redelivered instead.
-MOST_BYTES: Final = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 # Beside its payload.
 _OVERHEAD: Final = 500
 
@@ -64,7 +64,7 @@ class LastAttempts:
         # Acked messages are not removed at once. They are dropped when they become the oldest.
         while self._kept:
             (oldest, at), _ = key, _ = next(iter(self._kept.items()))
-            if self._bytes <= MOST_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
+            if self._bytes <= MAX_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
                 break
             self._drop(key)
 

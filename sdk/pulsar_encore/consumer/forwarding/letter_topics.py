@@ -24,7 +24,7 @@ from ..event_publisher import ProducerEventPublisher
 from .copy_options import Destination, ensure_subscription, producer_options
 from .letter_producer import LetterProducer
 
-_MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
+_MAX_IN_FLIGHT = 500  # in the transport; more in one burst contend with its own threads
 _TAIL = string.ascii_letters + string.digits
 
 
@@ -122,7 +122,7 @@ class LetterTopics:
                 byte_keys=self._transport.capabilities.binary_keys,
                 producer_name=name,
                 # What is over the limit waits in the link, in order: it is never refused for that.
-                max_pending_messages=_MOST_UNDER_WAY,
+                max_pending_messages=_MAX_IN_FLIGHT,
                 block_if_queue_full=True,
             ),
             event_publisher,

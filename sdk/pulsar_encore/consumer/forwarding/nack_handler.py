@@ -136,7 +136,7 @@ class NackHandler:
                 forwarder.dead_letter(message, held, evidence, reason)
             case SendToRetryTopic(delay):
                 self._remember(held, evidence)
-                forwarder.park(message, held, delay, evidence)
+                forwarder.overflow(message, held, delay, evidence)
             case Wait(delay):
                 self._remember(held, evidence)
                 self._redelivery.wait(held.entry, held.batch_index, delay)

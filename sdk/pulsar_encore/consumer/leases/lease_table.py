@@ -43,13 +43,15 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _Bucket: TypeAlias = dict[int, LeaseRecord | None]
 
-_LOST: Final = 1_000  # leases that are looked at in one turn of the loop when much was given back
-_STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
-_WRITTEN: Final = 75  # of those that are on disk
-_AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
+_SWEEP_LIMIT: Final = (
+    1_000  # leases that are looked at in one turn of the loop when much was given back
+)
+_EXPIRE_LIMIT: Final = 250  # leases that expire in one turn of the loop: a ms or two
+_DURABLE_EXPIRE_LIMIT: Final = 75  # of those that are on disk
+_RETRY_DELAY_MS: Final = 1_000  # when one that could not be nacked is tried again
 _TICKET: Final = itemgetter(0)
-_SPARE: Final = 64  # buckets that were emptied and are kept, whatever is out
-_BESIDE: Final = "its message was settled beside it, or given back to the broker"
+_MAX_EMPTY: Final = 64  # buckets that were emptied and are kept, whatever is out
+_SETTLED_OTHERWISE: Final = "its message was settled beside it, or given back to the broker"
 
 
 class LeaseTable:
@@ -70,14 +72,14 @@ class LeaseTable:
     def __init__(
         self,
         settlement: Settlement,
-        router: NackHandler,
+        nack_handler: NackHandler,
         receipts: AckReceipts | None,
         loop: asyncio.AbstractEventLoop,
         most: int,
         writer: LeaseWriter | None = None,
     ) -> None:
         self._settlement = settlement
-        self._router = router
+        self._nack_handler = nack_handler
         self._receipts = receipts
         self._loop = loop
         self._affinity = LoopAffinity("lease")
@@ -88,14 +90,14 @@ class LeaseTable:
         self._out: dict[int, LeaseRecord] = {}
         self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied one
         self._edges: list[int] = []  # the same edges, a heap
-        self._emptied = 0  # of them
-        self._ending: Iterator[LeaseRecord] = iter(
+        self._empty_count = 0  # of them
+        self._expiring: Iterator[LeaseRecord] = iter(
             ()
         )  # of the bucket that is due, those not looked at
-        self._rooms: list[tuple[int, asyncio.Future[bool]]] = []  # by ticket of the pop
+        self._waiters: list[tuple[int, asyncio.Future[bool]]] = []  # by ticket of the pop
         self._refusal: Exception | None = None
         #: Called with each lease that is over, but at the end of all.
-        self.ended: Callable[[LeaseRecord], None] = _nobody
+        self.ended: Callable[[LeaseRecord], None] = _ignore_end
         #: Called with a lease that expired; True if its message was given back and did not fail.
         self.given_back_early: Callable[[LeaseRecord], bool] = _never
         self.most: int = most
@@ -111,7 +113,7 @@ class LeaseTable:
         return self.most - len(self._out)
 
     @property
-    def going(self) -> bool:
+    def is_open(self) -> bool:
         """The consumer is open, and so is its event loop."""
         return self._refusal is None and not self._affinity.over
 
@@ -149,11 +151,11 @@ class LeaseTable:
             )
         return record.handle
 
-    def granted_elsewhere(self, named: handles.LeaseHandle) -> bool:
+    def is_foreign(self, named: handles.LeaseHandle) -> bool:
         """Whether a handle is of a lease that no consumer of this process has: it was granted
         before a restart, or by one that was closed, or somewhere else."""
         record_granter = _all.get(named.record_granter)
-        return record_granter is None or not record_granter.going
+        return record_granter is None or not record_granter.is_open
 
     def find(self, text: str) -> LeaseRecord:
         """The lease that a handle names.
@@ -190,7 +192,7 @@ class LeaseTable:
         if record.over is None and self._refusal is not None:
             self._lose(record, str(self._refusal))  # before `close` came to it
         elif record.over is None and not record.holds:
-            self._lose(record, _BESIDE)
+            self._lose(record, _SETTLED_OTHERWISE)
         if record.over is not None:
             raise lost(record)
 
@@ -240,7 +242,7 @@ class LeaseTable:
             LeaseLostError: The lease is over.
         """
         self.check(record)
-        self._router.nack(record.message, delay, error)
+        self._nack_handler.nack(record.message, delay, error)
         self._end(record, "it was nacked")
 
     def sweep(self) -> None:
@@ -248,16 +250,18 @@ class LeaseTable:
 
         `check` finds out by itself about a lease that was not come to yet.
         """
-        self._walk(iter(list(self._out.values())), "its message was given back to the broker")
+        self._lose_some(iter(list(self._out.values())), "its message was given back to the broker")
 
-    def _walk(self, grants: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False) -> None:
+    def _lose_some(
+        self, records: Iterator[LeaseRecord], why: str, *, all_of_them: bool = False
+    ) -> None:
         """Lose leases whose messages are not held any more, or all; some of them now."""
-        for at, record in enumerate(grants, 1):
+        for at, record in enumerate(records, 1):
             if record.over is None and (all_of_them or not record.holds):
                 self._lose(record, why)
-            if at >= _LOST and not self._affinity.over:
-                walk = partial(self._walk, grants, why, all_of_them=all_of_them)
-                self._loop.call_soon(walk)
+            if at >= _SWEEP_LIMIT and not self._affinity.over:
+                lose_more = partial(self._lose_some, records, why, all_of_them=all_of_them)
+                self._loop.call_soon(lose_more)
                 return
 
     async def flush(self) -> None:
@@ -283,9 +287,9 @@ class LeaseTable:
             self._writer.close()
         self._buckets.clear()
         self._edges.clear()
-        self._emptied = 0
-        self._ending = iter(())
-        self._walk(iter(list(self._out.values())), str(why), all_of_them=True)
+        self._empty_count = 0
+        self._expiring = iter(())
+        self._lose_some(iter(list(self._out.values())), str(why), all_of_them=True)
         self._wake()  # to find out
 
     def lose(self, record: LeaseRecord, why: str) -> None:
@@ -312,31 +316,31 @@ class LeaseTable:
 
     def free_for(self, ticket: int) -> int:
         """How many more may go out to a pop; 0 while a pop with a lower ticket waits for room."""
-        if self._rooms and self._rooms[0][0] < ticket:
+        if self._waiters and self._waiters[0][0] < ticket:
             return 0
         return self.free
 
-    async def room(self, deadline: float, ticket: int) -> bool:
+    async def wait_for_free(self, deadline: float, ticket: int) -> bool:
         """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False).
 
         Pops that wait here are served by their tickets: a pop keeps its place until it runs.
         """
-        room: asyncio.Future[bool] = self._loop.create_future()
-        place = (ticket, room)
-        insort(self._rooms, place, key=_TICKET)
-        timer = self._loop.call_at(deadline, _expire, room)
+        future: asyncio.Future[bool] = self._loop.create_future()
+        waiter = (ticket, future)
+        insort(self._waiters, waiter, key=_TICKET)
+        timer = self._loop.call_at(deadline, _expire, future)
         try:
-            return await room
+            return await future
         finally:
             timer.cancel()
-            self._rooms.remove(place)
+            self._waiters.remove(waiter)
             self.wake()  # it may be cancelled, and a pop behind it waits for it only
 
     def _wake(self) -> None:
-        if self._rooms and not self._affinity.over:
-            for _, room in self._rooms:
-                if not room.done():
-                    room.set_result(True)
+        if self._waiters and not self._affinity.over:
+            for _, future in self._waiters:
+                if not future.done():
+                    future.set_result(True)
 
     def wake(self) -> None:
         """A pop goes on without taking all the room: let the pops behind it try."""
@@ -352,7 +356,7 @@ class LeaseTable:
             if edge not in self._buckets:
                 heappush(self._edges, edge)
             else:
-                self._emptied -= 1
+                self._empty_count -= 1
             bucket = self._buckets[edge] = {}
         bucket[record.number] = record
         self._alarm.at(edge)
@@ -361,8 +365,8 @@ class LeaseTable:
         bucket = self._buckets.get(record.armed)
         if bucket is not None and bucket.pop(record.number, None) is not None and not bucket:
             self._buckets[record.armed] = None  # a dict that was large once stays so
-            self._emptied += 1
-            if self._emptied > _SPARE + len(self._edges) // 2:
+            self._empty_count += 1
+            if self._empty_count > _MAX_EMPTY + len(self._edges) // 2:
                 self._sweep_edges()
 
     def _sweep_edges(self) -> None:
@@ -370,17 +374,17 @@ class LeaseTable:
         self._buckets = {edge: bucket for edge, bucket in self._buckets.items() if bucket}
         self._edges = list(self._buckets)
         heapify(self._edges)
-        self._emptied = 0
+        self._empty_count = 0
 
     def _ring(self, now: int) -> int | None:
-        left = _STEP if self._writer is None else _WRITTEN
+        left = _EXPIRE_LIMIT if self._writer is None else _DURABLE_EXPIRE_LIMIT
         expired: dict[TopicState, list[LeaseRecord]] = {}
         next_ms: int | None = 0  # at once, but not in this turn
         while left > 0:
-            for record in islice(self._ending, left):
+            for record in islice(self._expiring, left):
                 left -= 1
                 if record.over is None:
-                    self._look(record, now, expired)
+                    self._check_lease(record, now, expired)
             if left <= 0:
                 break
             if not (self._edges and self._edges[0] <= now):
@@ -388,34 +392,34 @@ class LeaseTable:
                 break
             bucket = self._buckets.pop(heappop(self._edges))
             if bucket is None:
-                self._emptied -= 1
+                self._empty_count -= 1
             else:
-                self._ending = _drained(bucket)  # nobody changes it any more
+                self._expiring = _drained(bucket)  # nobody changes it any more
         if expired:
             with nullcontext() if self._writer is None else self._writer.one_write():
-                for state, grants in expired.items():
-                    self._expire(state, grants)
+                for state, records in expired.items():
+                    self._expire(state, records)
         return next_ms
 
-    def _look(
+    def _check_lease(
         self, record: LeaseRecord, now: int, expired: dict[TopicState, list[LeaseRecord]]
     ) -> None:
         if not record.holds:
-            self._lose(record, _BESIDE)
+            self._lose(record, _SETTLED_OTHERWISE)
         elif record.due_ms > now:
             self._arm(record)
         else:
             expired.setdefault(record.held.entry.source, []).append(record)
 
-    def _expire(self, state: TopicState, grants: list[LeaseRecord]) -> None:
+    def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
         """The messages of these leases failed: they wait for the backoff of their attempt, if the
         consumer has one."""
-        if not self._router.expire(state, [record.held for record in grants]):
-            for record in grants:
+        if not self._nack_handler.expire(state, [record.held for record in records]):
+            for record in records:
                 if record.over is None:  # it may be lost with one before it
                     self._expire_one(record)
             return
-        for record in grants:
+        for record in records:
             self._lose(record, "it expired")
 
     def _expire_one(self, record: LeaseRecord) -> None:
@@ -423,10 +427,10 @@ class LeaseTable:
             self._lose(record, "it expired")
             return
         try:
-            self._router.expired(record.message)
+            self._nack_handler.expired(record.message)
         except Exception:  # of this one only; it is leased still, and tried again
             logger.exception("an expired lease could not be nacked, again in a second")
-            record.due_ms = now_ms(self._loop) + _AGAIN_MS
+            record.due_ms = now_ms(self._loop) + _RETRY_DELAY_MS
             self._arm(record)
         else:
             self._lose(record, "it expired")
@@ -444,7 +448,7 @@ def _drained(bucket: _Bucket) -> Iterator[LeaseRecord]:
             yield record
 
 
-def _nobody(record: LeaseRecord) -> None:
+def _ignore_end(record: LeaseRecord) -> None:
     """Nobody waits for the end of a lease."""
 
 

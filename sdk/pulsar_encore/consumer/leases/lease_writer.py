@@ -19,7 +19,7 @@ from .lease_record import BITS, LeaseRecord
 if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
     from ..state_writer import StateWriter
 
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 _BURST: Final = 100  # leases written in one turn of the loop: 2 ms or so
 
 
@@ -59,7 +59,7 @@ class LeaseWriter:
         if record.handle is not None and not self._closed:
             self._extended[record.number] = record
             if self._timer is None:
-                self._timer = self._loop.call_later(_LOOK_S, self._look)
+                self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def ended(self, record: LeaseRecord) -> None:
         """It is over: what is on disk of it is the matter of what ended it."""
@@ -91,11 +91,11 @@ class LeaseWriter:
         self.close()
         self._extended.clear()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             self._write_burst()
         finally:
-            self._timer = self._loop.call_soon(self._look) if self._extended else None
+            self._timer = self._loop.call_soon(self._poll) if self._extended else None
 
     def _write_burst(self) -> None:
         if self._extended:

@@ -22,7 +22,7 @@ from .topic_choice import TopicChoice
 
 #: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
 #: messages keep full it would come late, and with it always first poison would hold up the rest.
-_AGAIN_FIRST: Final = 5
+_FAILED_FIRST_EVERY: Final = 5
 
 
 class _Line:
@@ -61,7 +61,7 @@ class PopQueue:
         # A topic whose pops wait must not hold up those of another one, so each has its line.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._key_queues = key_queues
-        self._lane_of: dict[int, KeyQueue] = {}  # by number of the lease that is out of it
+        self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease that is out of it
         if key_queues is not None:
             leases.ended = self._ended
             leases.given_back_early = self._given_back_early
@@ -98,20 +98,20 @@ class PopQueue:
                 self._leases.check_open()
                 free = min(most, self._leases.free_for(ticket))
                 if free <= 0:
-                    if not await self._leases.room(deadline, ticket):
+                    if not await self._leases.wait_for_free(deadline, ticket):
                         return []
                     continue
                 if self._key_queues is None:
-                    grants = self._take(line, free, length_ms, only)
+                    records = self._take(line, free, length_ms, only)
                 else:
                     taken = self._key_queues.take(free, only, per_key)
-                    grants = self._granted(taken, length_ms)
+                    records = self._granted(taken, length_ms)
                 self._leases.wake()
-                if grants:
+                if records:
                     if len(self._lines) > 1:
                         self._queue.wake(1)  # a pop in another line may find more
-                    return grants
-                if self._key_queues is not None and self._key_queues.unseen(only):
+                    return records
+                if self._key_queues is not None and self._key_queues.has_more(only):
                     await asyncio.sleep(0)
                     continue
                 if not await self._queue.wait(deadline, ticket, only=only):
@@ -123,45 +123,45 @@ class PopQueue:
         self, line: _Line, most: int, length_ms: int, only: TopicChoice | None
     ) -> list[LeaseRecord]:
         taken = []
-        failed_first = line.pops % _AGAIN_FIRST == _AGAIN_FIRST - 1
+        failed_first = line.pops % _FAILED_FIRST_EVERY == _FAILED_FIRST_EVERY - 1
         if only is not None:
             taken = self._queue.take_of(only, most, failed_first=failed_first)
         else:
             if failed_first:
-                taken = self._queue.take_again(most)
+                taken = self._queue.take_failed(most)
             if len(taken) < most:
                 taken += self._queue.take_many(most - len(taken), 0)
         line.pops += bool(taken)
         return [self._leases.record(message, length_ms) for message in taken]
 
     def _granted(self, taken: list[tuple[KeyQueue, Message]], length_ms: int) -> list[LeaseRecord]:
-        grants = []
+        records = []
         for key_queue, message in taken:
             record = self._leases.record(message, length_ms)
-            self._lane_of[record.number] = key_queue
-            key_queue.grants[_place(record)] = record
-            grants.append(record)
-        return grants
+            self._key_queue_of[record.number] = key_queue
+            key_queue.records[_message_of(record)] = record
+            records.append(record)
+        return records
 
     def _ended(self, record: LeaseRecord) -> None:
         assert self._key_queues is not None
-        key_queue, place = self._lane_of.pop(record.number, None), _place(record)
-        if key_queue is None or key_queue.grants.get(place) is not record:
+        key_queue, key = self._key_queue_of.pop(record.number, None), _message_of(record)
+        if key_queue is None or key_queue.records.get(key) is not record:
             return
-        del key_queue.grants[place]
-        for given in self._key_queues.back(key_queue, *place):
-            behind = key_queue.grants.pop(given, None)
-            if behind is not None:
-                del self._lane_of[behind.number]
-                self._leases.lose(behind, "the lease on a message before it in its key is over")
+        del key_queue.records[key]
+        for returned in self._key_queues.lease_ended(key_queue, *key):
+            follower = key_queue.records.pop(returned, None)
+            if follower is not None:
+                del self._key_queue_of[follower.number]
+                self._leases.lose(follower, "the lease on a message before it in its key is over")
 
     def _given_back_early(self, record: LeaseRecord) -> bool:
         assert self._key_queues is not None
-        key_queue = self._lane_of.get(record.number)
+        key_queue = self._key_queue_of.get(record.number)
         return key_queue is not None and self._key_queues.give_back_early(
-            key_queue, *_place(record)
+            key_queue, *_message_of(record)
         )
 
 
-def _place(record: LeaseRecord) -> tuple[Entry, int]:
+def _message_of(record: LeaseRecord) -> tuple[Entry, int]:
     return record.held.entry, record.held.batch_index

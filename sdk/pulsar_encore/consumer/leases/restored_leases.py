@@ -31,7 +31,7 @@ from ..settlement.settlement import Settlement
 from . import lease_handle as handles
 from .lease_record import BITS, LeaseKeeper, lost
 
-_TRUST_S: Final = 5.0
+_TRUST_TIMEOUT_S: Final = 5.0
 
 
 class RestoredLease:
@@ -135,20 +135,20 @@ class RestoredLeases:
             ) from error
         index = message_id.batch_index() if message_id.batch_size > 1 else -1
         if state.durable is None or not state.shared:
-            raise _over(named)
-        await self._trusted(state, state.durable, entry_key, named)
+            raise _lease_over(named)
+        await self._wait_until_trusted(state, state.durable, entry_key, named)
         key = (*entry_key, index)
         found = RestoredLease(
             text, named.attempt, message_id, state, state.durable, key, named.first_ms
         )
         due_ms = self._until(found)
         if due_ms is None:
-            raise _over(named)
+            raise _lease_over(named)
         found.due_ms = due_ms
         found.length_ms = max(due_ms - now_ms(self._loop), 1)
         return found
 
-    async def _trusted(
+    async def _wait_until_trusted(
         self, state: TopicState, durable: Durable, key: EntryKey, named: handles.LeaseHandle
     ) -> None:
         """Wait for a message that shows whether the state is of this cluster.
@@ -157,7 +157,7 @@ class RestoredLeases:
         which nobody has received. What the last process had not acked comes first, so this wait is
         short.
         """
-        deadline = self._loop.time() + _TRUST_S
+        deadline = self._loop.time() + _TRUST_TIMEOUT_S
         while durable.trusts(key) is None:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -247,8 +247,8 @@ class RestoredLeases:
         bits, due_ms = precision_bits(delay_ms, self._precision), due_in_ms(self._loop, delay_ms)
         lease.durable.waits_anywhere(lease.key, due_ms, bits, _size(lease), leased=False)
         if error is not None:
-            said = evidence_of(error, "nack")
-            lease.source.attempts.remember(lease.key, wall_now_ms(self._loop), said)
+            evidence = evidence_of(error, "nack")
+            lease.source.attempts.remember(lease.key, wall_now_ms(self._loop), evidence)
         lease.over = "it was nacked"
 
 
@@ -256,7 +256,7 @@ def _size(lease: RestoredLease) -> int:
     return max(lease.message_id.batch_size, 1)
 
 
-def _over(named: handles.LeaseHandle) -> LeaseLostError:
+def _lease_over(named: handles.LeaseHandle) -> LeaseLostError:
     return LeaseLostError(
         f"the lease on a message of {named.topic} was granted before a restart, by another "
         "consumer or without a state, and is over, or not known here: it was settled, or the "

@@ -19,7 +19,7 @@ from ...eventloop.alarm import now_ms
 from ...options import ConsumerOptions
 from ...transport.interface import AckPlan, TransportConsumer
 from ..delivery.receive_queue import ReceiveQueue
-from ..topic_states import OVERTAKEN_S, SUSPECT_S, TopicStates
+from ..topic_states import RECONNECT_S, REDELIVERY_S, TopicStates
 from .ack_receipts import AckReceipts
 
 # A flush is due when the messages acked and not sent reach this share of the broker's window.
@@ -62,18 +62,18 @@ class AckSender:
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
-        self._soonest = min(self._most_messages, self._most_entries) if self._group_s else 0
+        self._min_due = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
         self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
-        self._behind = _BEHIND + 2 * options.receiver_queue_size
-        self._came_ms = 0
+        self._queue_depth = _BEHIND + 2 * options.receiver_queue_size
+        self._arrived_ms = 0
         self._taken = 0  # messages taken when duplicates were last forgotten
         self._unsent = 0
         self._refused: set[int] = set()  # sources that only the timer tries again
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._trust_timer: asyncio.TimerHandle | None = None
-        self._overtaken_timer: asyncio.TimerHandle | None = None
+        self._reconnect_timer: asyncio.TimerHandle | None = None
+        self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
         """An ack of `messages` more waits in `state`."""
@@ -81,7 +81,7 @@ class AckSender:
             return
         self._unsent = unsent = self._unsent + messages
         # There are no more entries than messages, which are counted already.
-        due = unsent >= self._soonest and (
+        due = unsent >= self._min_due and (
             unsent >= self._most_messages
             or len(state.acks) >= self._most_entries
             or self._group_s == 0
@@ -93,7 +93,7 @@ class AckSender:
 
     def arrived(self, now: int) -> None:
         """Something was delivered, at `now` in ms."""
-        self._came_ms = now
+        self._arrived_ms = now
 
     def flush(self) -> bool:
         """Send everything now; False when something was refused and waits for another try."""
@@ -140,17 +140,17 @@ class AckSender:
 
     def _retry_refused(self) -> None:
         if self._refused and self._retry is None:
-            self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._try_again)
+            self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._retry_acks)
 
-    def _try_again(self) -> None:
+    def _retry_acks(self) -> None:
         self._retry = None
         self._refused.clear()
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
         """Forget in a while what may come again now."""
-        if self._overtaken_timer is None:
-            self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
+        if self._duplicate_timer is None:
+            self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
     def _flush(self, state: TopicState, most: int) -> bool:
         if not self._link.can_ack(state.number):
@@ -192,22 +192,22 @@ class AckSender:
         self._refused.clear()
         self._flush_ready(_SLICE)
         self.receipts.connected(states)
-        if self._trust_timer is not None:
-            self._trust_timer.cancel()
-        self._trust_timer = self._loop.call_later(SUSPECT_S, self._trust)
+        if self._reconnect_timer is not None:
+            self._reconnect_timer.cancel()
+        self._reconnect_timer = self._loop.call_later(RECONNECT_S, self._end_reconnects)
 
-    def _forget_overtaken(self) -> None:
-        self._overtaken_timer = None
-        calm = not len(self._queue) and now_ms(self._loop) - self._came_ms >= _CALM_MS
-        if not calm and self._queue.taken - self._taken < self._behind:
+    def _expire_duplicates(self) -> None:
+        self._duplicate_timer = None
+        calm = not len(self._queue) and now_ms(self._loop) - self._arrived_ms >= _CALM_MS
+        if not calm and self._queue.taken - self._taken < self._queue_depth:
             self.watch_duplicates()  # what comes again may wait behind what the application is at
             return
         self._taken = self._queue.taken
         left = [state.window.advance() for state in self._sources]
         if any(left):
-            self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
+            self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
-    def _trust(self) -> None:
+    def _end_reconnects(self) -> None:
         for state in self._sources:
             state.window.end_reconnect()
 
@@ -220,7 +220,7 @@ class AckSender:
     def close(self, why: Exception) -> None:
         """Stop the timers; flush before if anything is to be sent. Who waits gets the error."""
         self.receipts.fail(why)
-        for timer in (self._timer, self._retry, self._trust_timer, self._overtaken_timer):
+        for timer in (self._timer, self._retry, self._reconnect_timer, self._duplicate_timer):
             if timer is not None:
                 timer.cancel()
 

@@ -34,11 +34,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 _BURST: Final = 500
 # What the transport refused to ask for is tried again, after twice the time with each refusal.
 _RETRY_MS: Final = 200
-_MOST_RETRY_MS: Final = 5_000
+_MAX_RETRY_MS: Final = 5_000
 # A rewind that brought nothing for so long, though there was room, is asked for again, after twice
 # the time with each try; after so many tries what was owed is gone from the topic.
-_PATIENCE_S: Final = 1.0
-_REWINDS: Final = 6
+_REWIND_TIMEOUT_S: Final = 1.0
+_MAX_REWINDS: Final = 6
 _LAST: Final = (1 << 63) - 1
 
 
@@ -92,10 +92,10 @@ class Redelivery:
         self._acks = acks
         self._queue = queue
         self._rng = rng
-        self._patience: dict[int, _Patience] = {}
+        self._rewind_watches: dict[int, _RewindWatch] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._refused: dict[int, tuple[int, int]] = {}  # by source: until when (ms), pause in ms
-        self.offered: Callable[[], None] = _nobody
+        self.all_due: Callable[[], None] = _ignore_all_due
         self.last: LastAttempts | None = None
         alarm.start(self._ring)
 
@@ -130,7 +130,7 @@ class Redelivery:
             [(ledger, sorted(entries)) for ledger, entries in sorted(whole.items())],
             [(ledger, entry, mask) for (ledger, entry), mask in sorted(parts.items())],
         )
-        self._ask(state, state.timeouts, due)
+        self._request(state, state.timeouts, due)
         self._alarm.at(state.next_due())  # of what could not be asked for
 
     def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
@@ -164,7 +164,7 @@ class Redelivery:
             if len(state.timeouts):
                 self._time_out(state, state.take_timeouts(now, _BURST), now)
             if len(state.nacks):
-                self._ask(state, state.nacks, state.take_nacks(now, _BURST))
+                self._request(state, state.nacks, state.take_nacks(now, _BURST))
             head = state.next_due()
             if head is not None:
                 until, _ = self._refused.get(state.number, (head, 0))
@@ -173,7 +173,7 @@ class Redelivery:
 
     def _time_out(self, state: TopicState, due: DueBatch, now: int) -> None:
         if due.indexes and self.last is not None:
-            due = _without_dead(self.last, state, due)
+            due = _dead_letter_last(self.last, state, due)
         if not due:
             return
         if state.attempts.remembers:  # an attempt that timed out counts where the broker forgets
@@ -183,7 +183,7 @@ class Redelivery:
         name = "ack_timeout_redelivery_backoff"
         backoff = backoff_of(self._options.ack_timeout_redelivery_backoff, name)
         if backoff is None:
-            self._ask(state, state.timeouts, due)
+            self._request(state, state.timeouts, due)
             return
         for ledger, number, index in due:
             entry = state.find((ledger, number))
@@ -193,7 +193,7 @@ class Redelivery:
                 state.nack(entry, at, now + state.lead_ms + delay, precision_bits(delay))
         state.timeouts.done(due)
 
-    def _ask(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
+    def _request(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
         """What is due comes again: by name, or with all that is unacked of its source."""
         if not due:
             return
@@ -225,7 +225,7 @@ class Redelivery:
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
         _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
-        pause = min(2 * pause, _MOST_RETRY_MS)
+        pause = min(2 * pause, _MAX_RETRY_MS)
         self._refused[state.number] = (now + pause, pause)
         logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
 
@@ -238,9 +238,9 @@ class Redelivery:
         nothing given back there is nothing to ask for on Exclusive and Failover: all that is
         unacked is on its way here, and a rewind would only bring it twice.
         """
-        rewound = self._sources.beside(state)
+        rewound = self._sources.rewound_with(state)
         if self._options.ordered_leases:
-            self._offer_all(rewound)
+            self._make_all_due(rewound)
             return
         if not any(each.shared or each.unacked or each.owed for each in rewound):
             return
@@ -252,62 +252,64 @@ class Redelivery:
         # Last: the room that this gives back must not bring more before the rewind.
         self._queue.drop(rewound)
 
-    def _offer_all(self, states: Iterable[TopicState]) -> None:
+    def _make_all_due(self, states: Iterable[TopicState]) -> None:
         """The same where a key keeps its order: what is here stays here. Given back, it would come
         again behind what is on its way."""
         for state in states:
             if len(state.nacks):  # by an id, of what was not here
                 due = state.take_nacks(_LAST - state.lead_ms, len(state.nacks))
-                self._ask(state, state.nacks, due)
+                self._request(state, state.nacks, due)
             state.stay_all()
-        self.offered()
+        self.all_due()
 
     def rewind_again(self, state: TopicState) -> None:
         """Something that was given back is missing: what is here stays here, the rest comes."""
-        for each in self._sources.beside(state):
+        for each in self._sources.rewound_with(state):
             each.rewound_beside()
         self._rewind(state)
 
     def _rewind(self, state: TopicState | None) -> None:
         self._acks.flush()  # what leaves after the rewind would come again with it
         self._acks.watch_duplicates()
-        self._sources.asked_all()
+        self._sources.rewind_requested()
         self._link.redeliver_all(None if state is None else state.number)
         if self._watch is None:
-            self._watch = self._loop.call_later(_PATIENCE_S, self._look)
+            self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
-    def _look(self) -> None:
+    def _check_rewinds(self) -> None:
         """Ask again where a rewind has brought nothing for too long."""
         self._watch = None
-        impatient = False
+        is_watching = False
         for state in self._sources:
             if state.rewind is None or not state.rewind.owed:
-                self._patience.pop(state.number, None)
+                self._rewind_watches.pop(state.number, None)
                 continue
-            impatient = True
-            patience = self._patience.setdefault(state.number, _Patience(self._loop.time()))
+            is_watching = True
+            rewind_watch = self._rewind_watches.setdefault(
+                state.number, _RewindWatch(self._loop.time())
+            )
             taken = self._queue.taken
-            if patience.moved(state.rewind.came, self._loop.time(), taken):
+            if rewind_watch.moved(state.rewind.came, self._loop.time(), taken):
                 continue
-            if len(self._queue) and taken - patience.taken < self._behind():
+            if len(self._queue) and taken - rewind_watch.taken < self._behind():
                 continue  # it may come behind what the application has not taken yet
-            if not patience.over(self._loop.time() - _PATIENCE_S):
+            if not rewind_watch.over(self._loop.time() - _REWIND_TIMEOUT_S):
                 continue
-            if patience.rewinds < _REWINDS:
-                patience.again(self._loop.time(), taken)
+            if rewind_watch.rewinds < _MAX_REWINDS:
+                rewind_watch.record_rewind(self._loop.time(), taken)
                 self.rewind_again(state)
             else:
-                self._patience.pop(state.number)
-                gone = state.rewind.give_up()
+                self._rewind_watches.pop(state.number)
+                missing_count = state.rewind.give_up()
                 logger.info(
                     "%s: %d entries did not come again after %d rewinds: they are gone from the "
                     "topic, or another consumer has them",
                     state.topic,
-                    gone,
-                    _REWINDS,
+                    missing_count,
+                    _MAX_REWINDS,
                 )
-        if impatient and self._watch is None:
-            self._watch = self._loop.call_later(_PATIENCE_S, self._look)
+        if is_watching and self._watch is None:
+            self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
     def _behind(self) -> int:
         """Messages of other sources that may come before what a rewind brings."""
@@ -320,7 +322,7 @@ class Redelivery:
             self._watch.cancel()
 
 
-def _without_dead(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
+def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
     """Dead-letter messages at their last attempt; return the other timeouts."""
     left = []
     for ledger, number, mask in due.indexes:
@@ -334,18 +336,18 @@ def _without_dead(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBa
     return DueBatch(due.entries, left)
 
 
-def _nobody() -> None:
+def _ignore_all_due() -> None:
     """Nothing stays here."""
 
 
-class _Patience:
+class _RewindWatch:
     """How long a source has been silent, and how often it was asked again for that."""
 
-    __slots__ = ("came", "rewinds", "since", "taken")
+    __slots__ = ("came", "rewinds", "since_s", "taken")
 
     def __init__(self, now: float) -> None:
         self.came = -1
-        self.since = now
+        self.since_s = now
         self.taken = 0  # messages that the application had taken by then, of any source
         self.rewinds = 0
 
@@ -353,12 +355,12 @@ class _Patience:
         """Whether more came than at the last look."""
         if came == self.came:
             return False
-        self.came, self.since, self.taken, self.rewinds = came, now, taken, 0
+        self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
         return True
 
     def over(self, now: float) -> bool:
-        return now - self.since >= _PATIENCE_S * ((1 << self.rewinds) - 1)
+        return now - self.since_s >= _REWIND_TIMEOUT_S * ((1 << self.rewinds) - 1)
 
-    def again(self, now: float, taken: int) -> None:
-        self.since, self.taken = now, taken
+    def record_rewind(self, now: float, taken: int) -> None:
+        self.since_s, self.taken = now, taken
         self.rewinds += 1

@@ -90,10 +90,10 @@ class Settlement:
         first = items[start]
         if type(first) is not Message:
             return self.ack(first), start + 1
-        begun_with = self._ownership.held(first).entry
-        if not begun_with.live:
+        first_entry = self._ownership.held(first).entry
+        if not first_entry.live:
             return self.ack(first), start + 1
-        source: TopicState = begun_with.source
+        source: TopicState = first_entry.source
         at, end, added = start, min(start + ROW, len(items)), 0
         while at < end:
             entry, indexes = of_one_entry(items, at, end)
