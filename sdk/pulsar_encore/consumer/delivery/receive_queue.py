@@ -1,9 +1,9 @@
-"""What has arrived and was not yet handed over, and who waits for it.
+"""Messages that have arrived and are not delivered yet, and the callers that wait for them.
 
-Owns `ReceiveQueue`. A waiter is only woken, never given a message: it takes one itself, in one step
-without an await, so a cancelled or timed-out receive cannot swallow anything. Those who wait are
-served in line: who comes later does not overtake a waiter that was woken, and one that found
-nothing keeps its place. Every call is linear in what it moves.
+A waiting caller of `ReceiveQueue` is only woken, never given a message. It takes a message itself,
+in one step without an await, so a cancelled or timed-out receive cannot lose one. Callers are
+served by ticket: a new caller does not overtake a woken one, and a caller that found nothing keeps
+its place. Every call is linear in the messages that it moves.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from ...errors import ReceiveTimeout
 from ...eventloop.fair_yield import FairYield
 from ...message import Message, RawMessage, size_of
 
-# Messages that may be queued while somebody waits for one source, where all sources share the room:
-# more than any other source has room for, and a bound where the broker's unacked limit is off.
+# Limit of queued messages while a pop waits for one topic and all topics share the permits. It
+# exceeds the permits that any other topic has, and bounds the queue where the broker's unacked
+# limit is off.
 _MAX_PASSED: Final = 20_000
-# Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
+# Permits are returned in groups of this many messages of a delivery, and for all messages taken
+# when a caller waits.
 _GROUP: Final = 100
-_SINGLE_INDEX: Final = (0,)  # the index of a message that is its entry
+_SINGLE_INDEX: Final = (0,)  # the batch index of a message that is its own entry
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
 
 
 Queued: TypeAlias = tuple[Entry, int, RawMessage]
-"""A message that is queued: its entry, its index in there, and what it says."""
+"""A queued message: its entry, its batch index and its content."""
 
 
 class _Cursor:
-    """Messages of one delivery, how far they were taken, and what room they still occupy.
+    """The messages of one delivery, the position of the next one, and the permits that they occupy.
 
     Attributes:
-        weights: The bytes up to each message; None until somebody asks for bytes.
-        made: The messages as an application gets them, made in advance by `make`; else None.
-        made_for: `Entry.redelivered` when they were made.
+        weights: Cumulative bytes up to each message; None until bytes are needed.
+        made: The `Message` objects, if `make` has made them in advance; else None.
+        made_for: `Entry.redelivered` at that time.
     """
 
     __slots__ = (
@@ -73,12 +75,12 @@ class _Cursor:
         self.made_for = 0
 
     def entry_at(self, at: int) -> tuple[Entry, int]:
-        """The entry of a message, and its index in there."""
+        """Return the entry and the batch index of a message."""
         return self.entry, self.indexes[at]
 
     @property
     def is_over(self) -> bool:
-        """Whether the record of all of it is out of use."""
+        """True if the entry record of all messages is out of use."""
         return not self.entry.live
 
     def weigh(self) -> int:
@@ -88,13 +90,13 @@ class _Cursor:
         return self.weights[-1]
 
     def make(self, schema: Any) -> None:
-        """Make the messages as an application gets them. They are not handed over yet."""
+        """Make the `Message` objects, without delivering them."""
         self.made_for = self.entry.redelivered
         self.made = Message.of_entry(self.entry, schema, self.indexes, self.messages)
 
 
 class _Run(_Cursor):
-    """Messages of one source that are entries of their own, one after the other."""
+    """Consecutive messages of one topic that are entries of their own."""
 
     __slots__ = ("entries",)
 
@@ -109,8 +111,10 @@ class _Run(_Cursor):
 
     @property
     def is_over(self) -> bool:
-        """Whether all records are out of use because all of the source's were ended together: the
-        first and the last share `TopicState.live_alone`, and so do those between."""
+        """True if all records are out of use because the topic's records were ended together.
+
+        The first and the last entry then share `TopicState.live_alone`, and so do those between.
+        """
         live = self.entries[0].live
         return live is not False and not live and self.entries[-1].live is live
 
@@ -125,8 +129,8 @@ class _Waiter:
     """A caller that waits for messages. Callers are served in the order of their tickets.
 
     Attributes:
-        takes: True if the caller takes a message as soon as it is woken. A caller that names
-            sources (`only`) may find none, so it does not count among those that were woken.
+        takes: True if the caller takes a message as soon as it is woken. A caller that waits for
+            certain topics (`only`) may find none, so it does not count among the woken ones.
     """
 
     __slots__ = ("future", "only", "source", "takes", "ticket", "woken")
@@ -142,26 +146,26 @@ class _Waiter:
         self.future = future
         self.takes = takes and only is None
         self.only = only
-        self.source: int | None = None  # of what it was woken for, if that is known
+        self.source: int | None = None  # the topic it was woken for, if known
         self.woken = False
 
 
 class ReceiveQueue:
-    """Arrived messages in order, and the futures of those who wait.
+    """The arrived messages of a consumer in order, and the callers that wait for them.
 
     Attributes:
-        taken: Messages of the deliveries that are done with.
+        taken: Messages of the deliveries that were removed.
 
     Args:
         schema: Decodes `Message.value`.
-        consumed: Called with (source, messages) when there is room for that many more.
-        fair_yield: When a receive that need not wait lets the loop run.
-        failed: Called with the error when nothing will ever arrive any more.
-        handed_over: Called with (entry, indexes) at each hand-over.
-        one_write: What is handed over inside is written at once, where it is written.
-        wanted: Called with the number of those who wait, where nothing comes unasked.
-        dispose: Called with a container of cursors that is out of use, and how many messages each
-            holds at most, to free them little by little.
+        consumed: Called with (topic number, messages) to return that many permits.
+        fair_yield: Tells when a receive that need not wait lets the loop run.
+        failed: Called with the error when no message can arrive any more.
+        handed_over: Called with (entry, indexes) at each delivery to the application.
+        one_write: Context in which deliveries reach the disk in one write.
+        wanted: Called with the number of waiting callers, if messages arrive only on request.
+        dispose: Called with an unused container of cursors and the largest number of messages in
+            one, to free them gradually.
     """
 
     def __init__(
@@ -184,27 +188,26 @@ class ReceiveQueue:
         self._fair_yield = fair_yield
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
-        self._failed_cursors: deque[_Cursor] = (
-            deque()
-        )  # of them, those of messages that failed before
-        self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
-        # The same cursors by the number of their source, once somebody asked for some sources only.
+        self._failed_cursors: deque[_Cursor] = deque()  # the cursors of messages that failed before
+        # Iterates over the first cursor, the only one that is partly taken.
+        self._head: Iterator[Message] = _NOTHING
+        # The cursors by topic number, once a caller has waited for certain topics.
         self._by_source: dict[int, deque[_Cursor]] | None = None
         self.taken: int = 0
-        self._count = 0  # messages of all cursors, those taken of the first included
-        self._bytes: int | None = None  # the same in bytes, once somebody asked
+        self._count = 0  # messages of all cursors, including the taken ones of the first
+        self._bytes: int | None = None  # the bytes of these messages, once needed
         self._collecting = 0
-        #: Each source has room of its own (see `Capabilities`).
+        #: True if each topic has its own permits (see `Capabilities`).
         self.room_by_source: bool = True
-        self._topic_waiters = 0  # those who wait for some sources, where they share the room
+        self._topic_waiters = 0  # callers that wait for certain topics while topics share permits
         self._waiters: list[_Waiter] = []  # by ticket
         self._tickets = count()
-        #: Told of each `drop`: who took messages off without handing them over.
+        #: Called at each `drop`, for an owner of messages that were dequeued and not delivered.
         self.dropped: Callable[[Collection[object] | None], None] = _ignore_drop
         self._error: Exception | None = None
 
     def __len__(self) -> int:
-        """Messages queued, those settled while queued included."""
+        """Return the number of queued messages, including those settled while queued."""
         return self._count - self._cursors[0].at if self._cursors else 0
 
     def push(
@@ -215,7 +218,14 @@ class ReceiveQueue:
         *,
         permits: bool = True,
     ) -> None:
-        """Queue messages; `room` False when their room was given back before."""
+        """Queue messages of an entry.
+
+        Args:
+            entry: Their entry.
+            indexes: Their batch indexes.
+            messages: Their contents.
+            permits: False if their permits were returned before.
+        """
         total = len(messages)
         if total > _GROUP:
             for start in range(0, total, _GROUP):
@@ -228,7 +238,7 @@ class ReceiveQueue:
         self._append(cursor)
 
     def push_run(self, entries: Sequence[Entry], messages: Sequence[RawMessage]) -> None:
-        """Queue messages of one source that are entries of their own; as `push` for each."""
+        """Queue messages of one topic that are entries of their own."""
         for start in range(0, len(entries), _GROUP):
             part = slice(start, start + _GROUP)
             run = entries[part]
@@ -245,19 +255,21 @@ class ReceiveQueue:
             self._return_permits(cursor, 0)
 
     def take_failed(self, most: int) -> list[Message]:
-        """Up to so many of those that failed before, or are letters, wherever they are queued."""
+        """Take up to `most` messages that failed before or are letters, from the whole queue."""
         taken: list[Message] = []
         with self._one_write():
             while self._failed_cursors and len(taken) < most:
                 cursor = self._failed_cursors[0]
                 taken += islice(self._walk_failed(cursor), most - len(taken))
-                if len(taken) < most:  # else there may be more of it
+                if len(taken) < most:  # else the cursor may have more messages
                     self._failed_cursors.popleft()
                     self._return_permits(cursor, 0)
         return taken
 
     def _walk_failed(self, cursor: _Cursor) -> Iterator[Message]:
-        """The messages of a cursor that keeps its place: who walks it later finds them taken."""
+        """Deliver the messages of a cursor that stays in the queue. A later walk skips taken
+        messages.
+        """
         entry = cursor.entry
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
             if entry.hand_over(index):
@@ -268,7 +280,7 @@ class ReceiveQueue:
                 yield Message(raw, self._schema, entry, index, failed, number)
 
     def take(self) -> Message | None:
-        """The next message, QUEUED -> HELD, or None when nothing is here."""
+        """Take the next message, which becomes HELD; return None if the queue is empty."""
         for message in self._head:
             return message
         while self._cursors:
@@ -278,7 +290,8 @@ class ReceiveQueue:
         return None
 
     def _begin(self, head: _Cursor) -> None:
-        if head.is_over:  # after a cumulative ack of 45,000 that are queued, nearly all of them
+        # After a cumulative ack of 45,000 queued messages, this is true of nearly all cursors.
+        if head.is_over:
             self._skip_settled()
         else:
             self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
@@ -294,9 +307,9 @@ class ReceiveQueue:
             self._dispose(over, _GROUP)
 
     def _walk(self, cursor: _Cursor) -> Iterator[Message]:
-        """The messages of one cursor, each handed over as it is asked for.
+        """Deliver the messages of one cursor, one at each step.
 
-        A generator, because its locals are what makes taking a message cheap.
+        A generator, because its local variables make taking a message cheap.
         """
         entry, schema, handed_over = cursor.entry, self._schema, self._handed_over
         attempts: Attempts = entry.source.attempts
@@ -304,10 +317,10 @@ class ReceiveQueue:
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
             cursor.at += 1
             if entry.state[index] == QUEUED and entry.live:
-                entry.state[index] = HELD  # the step `hand_over`, without a call for each message
+                entry.state[index] = HELD  # `Entry.hand_over` inlined, to save a call per message
                 if handed_over is not None:
                     handed_over(entry, (index,))
-                # Nearly always the first branch.
+                # The first branch is taken nearly always.
                 if entry.failed is None and entry.hand_overs is None and not failures:
                     yield Message(raw, schema, entry, index, entry.redelivered)
                 else:
@@ -316,7 +329,7 @@ class ReceiveQueue:
         self._finish_first(cursor)
 
     def _walk_run(self, cursor: _Run) -> Iterator[Message]:
-        """The same of messages that are entries of their own."""
+        """Deliver messages that are entries of their own, as `_walk` does."""
         schema, handed_over = self._schema, self._handed_over
         attempts: Attempts = cursor.entry.source.attempts
         failures = attempts.failures
@@ -335,8 +348,11 @@ class ReceiveQueue:
         self._finish_first(cursor)
 
     def dequeue(self, most: int) -> list[Queued]:
-        """Take up to so many off that are QUEUED, and leave them so: for who keeps them in another
-        order, and hands them over. Not beside `take` and its like."""
+        """Remove up to `most` messages from the queue and leave them QUEUED.
+
+        For a caller that keeps them in another order and delivers them with `hand_over`. Do not
+        combine it with `take` and similar methods.
+        """
         dequeued: list[Queued] = []
         while self._cursors and len(dequeued) < most:
             cursor = self._cursors[0]
@@ -350,7 +366,7 @@ class ReceiveQueue:
         return dequeued
 
     def hand_over(self, dequeued: Sequence[Queued]) -> list[Message]:
-        """Hand over what was taken off and is QUEUED still, all of it."""
+        """Deliver messages that were dequeued and are still QUEUED."""
         handed = []
         with self._one_write():
             for entry, index, raw in dequeued:
@@ -362,21 +378,21 @@ class ReceiveQueue:
                 handed.append(Message(raw, self._schema, entry, index, failed, number))
         return handed
 
-    # Of some sources
+    # Messages of certain topics
 
     def has_of(self, only: Container[int]) -> bool:
-        """Whether something is queued of some sources, though it may be settled."""
+        """Return True if messages of these topics are queued, though they may be settled."""
         return any(cursors and number in only for number, cursors in self._indexed().items())
 
     def take_of(
         self, only: Container[int], most: int, *, failed_first: bool = False
     ) -> list[Message]:
-        """Up to so many messages of some sources, wherever they are queued.
+        """Take up to `most` messages of certain topics, from the whole queue.
 
         Args:
-            only: Numbers of the sources.
-            most: Messages at most.
-            failed_first: Take those that failed before first.
+            only: Topic numbers.
+            most: Largest number of messages.
+            failed_first: Take messages that failed before first.
         """
         taken: list[Message] = []
         done: list[_Cursor] = []
@@ -416,7 +432,7 @@ class ReceiveQueue:
         return not left
 
     def dequeue_of(self, only: Container[int], most: int) -> list[Queued]:
-        """`sift`, of some sources."""
+        """Remove messages of certain topics like `dequeue`."""
         dequeued: list[Queued] = []
         done: list[_Cursor] = []
         for cursors in self._in_turn(only):
@@ -443,14 +459,14 @@ class ReceiveQueue:
         return self._by_source
 
     def _in_turn(self, only: Container[int]) -> Iterator[deque[_Cursor]]:
-        """The cursors of each source that has some. A source that is used goes to the end."""
+        """Yield the cursors of each matching topic. A topic that is used goes to the end."""
         indexed = self._indexed()
         for number in [number for number, cursors in indexed.items() if cursors and number in only]:
             cursors = indexed[number] = indexed.pop(number)
             yield cursors
 
     def _remove(self, done: Sequence[_Cursor]) -> None:
-        """Remove cursors of which nothing is left, wherever they are."""
+        """Remove cursors without messages, wherever they are."""
         if not done:
             return
         removed = set(map(id, done))
@@ -468,13 +484,13 @@ class ReceiveQueue:
                 self._bytes -= cursor.weigh()
 
     def _finish_first(self, cursor: _Cursor) -> None:
-        """All of the first cursor was handed over: its room goes back."""
+        """Remove the first cursor after its last message, and return its permits."""
         self._remove_first(cursor)
         if cursor.permits:
             self._consumed(cursor.entry.source.number, cursor.permits)
 
     def _remove_first(self, cursor: _Cursor) -> None:
-        """Remove the first cursor, of which nothing is left."""
+        """Remove the first cursor, which has no messages left."""
         self._cursors.popleft()
         if self._failed_cursors and self._failed_cursors[0] is cursor:
             self._failed_cursors.popleft()
@@ -488,16 +504,18 @@ class ReceiveQueue:
             self._bytes -= cursor.weigh()
 
     def _return_permits(self, cursor: _Cursor, remaining: int) -> None:
-        """The room of a cursor's messages but for the last `still`."""
+        """Return the permits of a cursor's messages, except for `remaining` ones."""
         messages = cursor.permits - remaining
         if messages > 0:
             cursor.permits = remaining
             self._consumed(cursor.entry.source.number, messages)
 
-    # Several at once
+    # Several messages at once
 
     def has(self, messages: int, size: int) -> bool:
-        """Whether that many messages are queued, or that many bytes (0 or less: never mind)."""
+        """Return True if this many messages or bytes are queued (a `size` of 0 or less is
+        ignored).
+        """
         if len(self) >= messages:
             return True
         return size > 0 and self._queued_bytes() >= size
@@ -511,11 +529,11 @@ class ReceiveQueue:
         return self._bytes - (head.weights[head.at - 1] if head.weights and head.at else 0)
 
     def prepare(self, most: int, most_bytes: int) -> Iterator[None]:
-        """Do most of the work of `take_many` in steps, and take nothing.
+        """Make message objects for `take_many` in steps, without taking any.
 
-        A message object costs 0.5 us, so 45,000 of them are made in several turns of the loop. What
-        happens to the queue between the steps is of no matter: `take_many` goes by what is queued
-        then, and checks each message that was made before.
+        A message object costs 0.5 us, so 45,000 of them are made over several iterations of the
+        loop. The queue may change between the steps: `take_many` uses the messages queued at its
+        call, and checks each message that was made before.
 
         Yields:
             None, after each step of up to 100 messages.
@@ -533,7 +551,10 @@ class ReceiveQueue:
             yield
 
     def take_many(self, most: int, most_bytes: int) -> list[Message]:
-        """Up to so many messages and bytes (0 or less: any), but one however large it is."""
+        """Take up to `most` messages and `most_bytes` bytes (0 or less for no limit).
+
+        The first message is taken whatever its size.
+        """
         if most_bytes > 0 and self._queued_bytes() > most_bytes:
             with self._one_write():
                 return self._take_weighed(most, most_bytes)
@@ -552,18 +573,18 @@ class ReceiveQueue:
     def _take_deliveries(
         self, taken: list[Message], most: int, most_bytes: float = math.inf
     ) -> float:
-        """Hand over deliveries from the front, each in one go, while they fit.
+        """Deliver whole cursors from the front while they fit.
 
-        Their room goes back for all of them together, because a call for each delivery costs as
-        much as the delivery.
+        Their permits are returned together, because a call for each cursor costs as much as the
+        delivery.
 
         Args:
-            taken: Gets the messages.
-            most: Its size at most.
-            most_bytes: Bytes of the messages at most.
+            taken: Receives the messages.
+            most: Largest length of `taken`.
+            most_bytes: Largest size of the messages.
 
         Returns:
-            What is left of `most_bytes`.
+            The rest of `most_bytes`.
         """
         cursors, by_bytes = self._cursors, most_bytes < math.inf
         permits: dict[int, int] = {}
@@ -593,8 +614,10 @@ class ReceiveQueue:
         return most_bytes
 
     def _take_delivery(self, cursor: _Cursor) -> list[Message] | None:
-        """Hand over what is QUEUED of a delivery of which nothing was taken, in one go; None, and
-        nothing done, where each message needs a look."""
+        """Deliver the QUEUED messages of an untouched cursor at once.
+
+        Return None, without any change, if each message needs its own check.
+        """
         made = cursor.made
         if type(cursor) is _Run:
             return None if made is None else self._hand_over_run(cursor, made)
@@ -605,7 +628,7 @@ class ReceiveQueue:
         return Message.of_entry(cursor.entry, self._schema, cursor.indexes, cursor.messages)
 
     def _hand_over_run(self, run: _Run, made: list[Message]) -> list[Message] | None:
-        """QUEUED -> HELD of messages that are entries of their own and were made in advance."""
+        """Deliver messages that are entries of their own and were made in advance."""
         attempts: Attempts = run.entry.source.attempts
         if attempts.failures:
             return None
@@ -625,8 +648,11 @@ class ReceiveQueue:
         return made
 
     def _hand_over_rest(self, run: _Run, at: int) -> list[Message]:
-        """The same of those from a place on, each with a look: one was settled while it was queued,
-        or was released and came again since its object was made."""
+        """Deliver the messages from a position on, with a check of each.
+
+        A message may have been settled while queued, or released and redelivered since its object
+        was made.
+        """
         return [
             Message(
                 raw,
@@ -648,7 +674,7 @@ class ReceiveQueue:
         return True
 
     def _hand_over_all(self, cursor: _Cursor) -> bool:
-        """QUEUED -> HELD of all messages of a delivery, where nothing is to be done for each."""
+        """Deliver all messages of a cursor at once; return False if each needs its own check."""
         entry, indexes = cursor.entry, cursor.indexes
         if not (
             entry.failed is None
@@ -666,7 +692,7 @@ class ReceiveQueue:
         return True
 
     def _take_weighed(self, most: int, most_bytes: int) -> list[Message]:
-        """The same where the bytes may be what limits it."""
+        """Take messages while the limit of bytes may apply."""
         taken: list[Message] = []
         left: float = most_bytes
         while len(taken) < most:
@@ -683,7 +709,7 @@ class ReceiveQueue:
         return taken
 
     def _next_size(self) -> int:
-        """Bytes of the message that `take` would return."""
+        """Return the bytes of the message that `take` would return."""
         for cursor in self._cursors:
             for at in range(cursor.at, cursor.end):
                 entry, index = cursor.entry_at(at)
@@ -692,9 +718,9 @@ class ReceiveQueue:
         return 0
 
     def collect(self) -> None:
-        """Somebody waits for many: until `collected`, what is queued occupies no room.
+        """Let queued messages occupy no permits until `collected` is called.
 
-        Or more than the link's room could never be waited for.
+        Otherwise a caller could never wait for more messages than the transport has permits.
         """
         self._collecting += 1
         if self._collecting == 1:
@@ -707,10 +733,10 @@ class ReceiveQueue:
     # Waiting
 
     async def get(self, timeout_s: float | None) -> Message:
-        """The next message, waiting for it.
+        """Wait for the next message and return it.
 
         Raises:
-            ReceiveTimeout: Nothing came in time.
+            ReceiveTimeout: if no message arrived in time.
         """
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         fair_yield = self._fair_yield
@@ -725,7 +751,7 @@ class ReceiveQueue:
                 raise ReceiveTimeout(f"no message within {timeout_s} s")
 
     def ticket(self) -> int:
-        """A place in line, behind all that were given before."""
+        """Return a place in the order of callers, behind all earlier tickets."""
         return next(self._tickets)
 
     async def wait(
@@ -736,20 +762,23 @@ class ReceiveQueue:
         takes: bool = True,
         only: Container[int] | None = None,
     ) -> bool:
-        """Suspend until something arrives (True) or the loop's clock reaches `deadline` (False).
+        """Suspend until a message arrives (True) or the loop's clock reaches `deadline` (False).
 
-        Suspends even when that is past: who asks again and again would never let anything arrive.
+        Suspends even if `deadline` is past, because a caller that polls in a loop would otherwise
+        never let a message arrive.
 
         Args:
             deadline: On the loop's clock, or None.
-            ticket: The place in line.
-            takes: A message is taken at once when woken. Who may leave it and wait for more is
-                woken beside those who take, or a message would lie there while they sleep.
-            only: Numbers of the sources whose messages are waited for; None for all.
+            ticket: The place of the caller.
+            takes: True if the caller takes a message when it is woken. A caller that may leave it
+                and wait for more is woken in addition to those that take, so that no message stays
+                in the queue while they sleep.
+            only: Topic numbers to wait for; None for all.
         """
         if self._error is not None:
             await asyncio.sleep(0)
-            raise self._error.with_traceback(None)  # or it would grow with each time
+            # Without this, the traceback would grow at each raise.
+            raise self._error.with_traceback(None)
         if only is None and self._cursors:
             head = self._cursors[0]
             self._return_permits(head, head.end - head.at)
@@ -767,7 +796,7 @@ class ReceiveQueue:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.woken:
-                # Woken and cancelled at once: the next in line takes the turn.
+                # Woken and cancelled at once: wake the next caller instead.
                 self.wake(1, waiter.source)
             raise
         finally:
@@ -780,11 +809,11 @@ class ReceiveQueue:
                 self._leave(waiter)
 
     def _return_queued_permits(self) -> None:
-        """Give back the permits of queued messages, for a pop that waits for one topic.
+        """Return the permits of queued messages, for a pop that waits for one topic.
 
         On the stock transport all topics share one queue. Without permits, the broker could not
-        send the messages of that topic past those that are queued. The permits of messages after
-        the first `_MOST_PASSED` are kept.
+        send the messages of that topic past the queued ones. The permits of messages after the
+        first `_MAX_PASSED` are kept.
         """
         passed = 0
         for cursor in self._cursors:
@@ -794,7 +823,10 @@ class ReceiveQueue:
             self._return_permits(cursor, 0)
 
     def want(self) -> None:
-        """What came was for nobody: where nothing comes unasked, ask for those who wait."""
+        """Request messages for the waiting callers after a delivery without usable messages.
+
+        It concerns transports where messages arrive only on request.
+        """
         if self._wanted is not None and self._waiters:
             self._wanted(len(self._waiters))
 
@@ -804,13 +836,13 @@ class ReceiveQueue:
             del self._waiters[at]
 
     def wake(self, waiters: int, source: int | None = None) -> None:
-        """Let up to `waiters` of those who take try again, and those in line before them.
+        """Wake up to `waiters` callers that take a message, and the other callers before them.
 
-        Who waits for some sources only is left out if nothing is queued of these.
+        A caller that waits for certain topics is skipped if none of their messages are queued.
 
         Args:
-            waiters: How many.
-            source: Number of a source of which a message can be taken that is not queued here.
+            waiters: Largest number.
+            source: Number of a topic with a message that can be taken and is not in this queue.
         """
         left: list[_Waiter] = []
         checked = 0
@@ -830,13 +862,13 @@ class ReceiveQueue:
                 waiters -= waiter.takes
         self._waiters[:checked] = left
 
-    # Endings
+    # Drop and failure
 
     def drop(self, states: Collection[object] | None = None) -> None:
-        """Forget what is queued, of some sources or of all; what becomes of it is the caller's.
+        """Remove the queued messages of some topics, or of all. The caller handles their state.
 
         Args:
-            states: The `TopicState`s concerned.
+            states: The `TopicState`s; None for all.
         """
         only = None if states is None else set(states)
         kept: deque[_Cursor] = deque()
@@ -868,12 +900,12 @@ class ReceiveQueue:
         self.dropped(states)
 
     def dispose(self, container: deque[Any] | dict[Any, Any] | list[Any]) -> None:
-        """Free a container that nobody uses any more, little by little."""
+        """Free an unused container gradually."""
         if self._dispose is not None:
             self._dispose(container)
 
     def fail(self, error: Exception) -> None:
-        """Waiters, present and future, get `error` once nothing is queued."""
+        """Raise `error` in all present callers, and in future ones once the queue is empty."""
         self._error = error
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -883,7 +915,7 @@ class ReceiveQueue:
 
 
 def _ignore_drop(states: Collection[object] | None) -> None:
-    """Nobody took anything off."""
+    """Default of `dropped`: no other part holds dequeued messages."""
 
 
 def _expire(future: asyncio.Future[bool]) -> None:
