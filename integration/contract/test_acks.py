@@ -203,7 +203,7 @@ async def test_an_id_of_a_batch_held_elsewhere_is_acked_alone_or_refused(
         await stranger.acknowledge(rebuilt)
         left = [sent[0], sent[2], sent[3]]
     else:
-        with pytest.raises(encore.MessageNotHeldError, match="ack it when it comes again"):
+        with pytest.raises(encore.MessageNotHeldError, match="ack it when it is redelivered"):
             await stranger.acknowledge(rebuilt)
         left = sent
     await stranger.close()

@@ -136,7 +136,7 @@ async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -
     lease = await consumer.lease(leases[0].handle)
     assert lease.message_id == leases[0].message_id and lease.attempt == 1
     assert lease.handle == leases[0].handle
-    with pytest.raises(MessageNotHeldError, match="not here until it comes again"):
+    with pytest.raises(MessageNotHeldError, match="not here until it is redelivered"):
         _ = lease.message
     await lease.ack()
     await lease.ack()

@@ -1,6 +1,6 @@
-"""Opening a subscription: the links to its topics, and all the wiring, bottom-up.
+"""Creation of a consumer: its subscriptions and its parts.
 
-Either everything is open, or nothing: a part that fails closes what was opened before it.
+If one part fails, the parts that were opened before it are closed.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ from .settlement.settlement import Settlement
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_spilling import NackSpilling
     from .state_writer import StateWriter
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
-_NAME_DIGITS: Final = 5  # as many as Java's
-# Options that the transport gets unchanged.
+_NAME_DIGITS: Final = 5  # as in Java's client
+# Options that are passed to the transport unchanged.
 _SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
     each.name for each in fields(ConsumerOptions)
 }
 
 
 async def open_link(transport: Transport, options: ConsumerOptions) -> TransportConsumer:
-    """Subscribe to the topics, and to the retry-letter topic where there is one.
+    """Subscribe to the topics and, if there is one, to the retry letter topic.
 
     Raises:
-        NotSupportedError: An option needs what the transport cannot do; nothing was sent.
-        TransportError: The broker refused, or could not be reached.
+        NotSupportedError: if the transport lacks a feature that an option needs; nothing was sent.
+        TransportError: if the broker rejected the subscription or could not be reached.
     """
     if options.ack_receipt_enabled and not transport.capabilities.receipts:
         raise NotSupportedError(
@@ -79,7 +79,7 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
     topic = options.retry_letter_topic
     name = options.consumer_name
     if name is None and (topic is not None or _several(options)):
-        # Java names the consumer, and all subscriptions under it alike; stock leaves them nameless.
+        # Java gives one name to a consumer and all its subscriptions. The stock client gives none.
         name = uuid.uuid4().hex[:_NAME_DIGITS]
     subscription = Subscription(
         **{each: getattr(options, each) for each in _SHARED_FIELDS}
@@ -89,8 +89,8 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
     if topic is None:
         return main
     try:
-        # Always Shared: the broker delays letters on Shared and Key_Shared only, and with another
-        # type Java's consumers of the same subscription would receive a ConsumerBusy:
+        # Always Shared: the broker delays letters on Shared and Key_Shared only. With another type,
+        # Java's consumers of the same subscription would receive a ConsumerBusy:
         # `docs/notes/consumer-semantics.md#letter-topics`.
         letters = await transport.subscribe(
             replace(
@@ -120,7 +120,7 @@ def make_consumer(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> Consumer:
-    """The consumer over an open link, with its letter topics, its state and its nacks on disk."""
+    """Create a consumer over an open subscription."""
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
@@ -136,15 +136,15 @@ def assemble(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> ConsumerParts:
-    """The parts of a consumer, each built of those below it, on the running event loop.
+    """Create the parts of a consumer bottom-up, on the running event loop.
 
     Args:
         link: The subscription, not yet started.
-        options: Of it.
-        topics: Its letter topics, if it has any.
-        new_index: Makes what keeps due times.
-        state_writer: What of it outlives the process; None when nothing does.
-        spilling: Makes the indexes of waiting nacks; None for those of `new_index`.
+        options: The options of the subscription.
+        topics: Its letter topics, or None.
+        new_index: Makes due indexes.
+        state_writer: Writes durable state; None without a state.
+        spilling: Makes the due indexes of nacks; None to use `new_index`.
     """
     loop = asyncio.get_running_loop()
     rng = Random()
@@ -177,7 +177,7 @@ def assemble(
     if state_writer is not None:
         state_writer.start(sources)
         for topic in state_writer.topics():
-            # What another consumer settles of it concerns this one before its first message came.
+            # Acks of another consumer of the directory concern this one before its first message.
             sources.expect(topic)
     acks = AckSender(link, sources, options, loop, queue)
     redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
@@ -205,7 +205,7 @@ def assemble(
     leases = LeaseTable(settlement, nack_handler, receipts, loop, options.max_leases, writer)
     key_queues, admission = None, arrivals
     if options.ordered_leases:
-        # A message that had its attempts is buried when its turn comes, not when it arrives.
+        # Spent messages are dead-lettered as the next of their key, not at their arrival.
         dead_letter_if_spent = spent = None
         if arrivals is not None:
             dead_letter_if_spent, spent = arrivals.dead_letter_if_spent, arrivals.spent

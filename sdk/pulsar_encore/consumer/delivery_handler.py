@@ -1,7 +1,7 @@
-"""What the transport tells a consumer: deliveries, connections coming and going, rewinds.
+"""The consumer's `DeliveryListener`: deliveries, connections, seeks and failures.
 
-Owns `DeliveryHandler`, the consumer's `DeliveryListener`. Every delivered message is either queued
-or already someone's; what is not queued gives its room back at once.
+`DeliveryHandler` queues a delivered message, or returns its permits at once if the message is
+already held, nacked or acked.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from .settlement.redelivery import Redelivery
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .state_writer import StateWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DeliveryHandler:
-    """Feeds `queue` from what `link` delivers.
+    """Feeds `queue` from the deliveries of the transport.
 
     Args:
         link: The subscription.
-        sources: Of the consumer.
-        queue: What the application receives from.
-        acks: Told when something acked has to be acked again.
-        window: Watched while it fills.
-        redelivery: Rewinds again when a delivery shows that something is missing.
-        event_publisher: Told of all that is no message.
-        loop: The consumer's event loop.
-        arrivals: Holds back what is no message for the application; None without letter topics, and
-            where that is asked when the turn of a message comes.
-        state_writer: Keeps what outlives the process; None when nothing does.
+        sources: The topic states of the consumer.
+        queue: The receive queue.
+        acks: Acks again the acked messages that are redelivered.
+        window: Checked after each delivery.
+        redelivery: Repeats a rewind when a delivery shows that entries are missing.
+        event_publisher: Publishes changes of topics and connections.
+        loop: The event loop of the consumer.
+        arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
+            which filter a message when it is the next of its key.
+        state_writer: Writes durable state; None without a state.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class DeliveryHandler:
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign is not None:
-            return  # the consumer has failed: the broker sends it again to another one
+            # The consumer has failed, so the broker redelivers these messages to another one.
+            return
         now = now_ms(self._loop)
         self._acks.arrived(now)
         arrived = 0
@@ -93,7 +94,7 @@ class DeliveryHandler:
             if isinstance(each, PlainDeliveries):
                 queued = self._queue_plain(each)
                 arrived += queued
-                if queued < len(each.places):  # something is special: one by one
+                if queued < len(each.places):  # the next message needs its own check
                     singly = each.singly(queued)
             for delivery in singly:
                 arrived += self._queue_entry(delivery, now)
@@ -107,12 +108,13 @@ class DeliveryHandler:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
-        """End the consumer after the message that arrives: the state is of another cluster."""
+        """End the consumer after the present message, because the state belongs to another
+        cluster.
+        """
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
-        """End the consumer. What is queued is not handed over, because all of it would be taken
-        for messages that nobody has received before."""
+        """End the consumer and drop the queue, whose messages would all wrongly count as new."""
         states = self._sources.of(None)
         for state in states:
             state.disconnected()
@@ -120,7 +122,7 @@ class DeliveryHandler:
         self.on_failed(error)
 
     def _queue_plain(self, run: PlainDeliveries) -> int:
-        """Queue the first of some plain messages that need no look at each; return how many."""
+        """Queue the leading plain messages that need no own check; return how many."""
         state = self._sources.by_number[run.source]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -156,9 +158,10 @@ class DeliveryHandler:
             indexes = [indexes[at] for at in positions]
             messages = [messages[at] for at in positions]
             if len(state.acks):
-                self._acks.added(state, 1)  # something acked came again
+                self._acks.added(state, 1)  # an acked message was redelivered, so it is acked again
             if len(state.nacks):
-                self._redelivery.waits(state)  # or something that waits, too early
+                # A nacked message was redelivered before its due time.
+                self._redelivery.waits(state)
         if entry is not None and self._arrivals is not None:
             indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
         count = len(indexes)
@@ -171,7 +174,9 @@ class DeliveryHandler:
         return count
 
     def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
-        """Whether an Exclusive or Failover delivery may be handed out now (see `core.rewind`)."""
+        """Return True if an Exclusive or Failover delivery may be queued now (see
+        `core.rewind`).
+        """
         if delivery.first_chunk is not None:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
@@ -196,7 +201,7 @@ class DeliveryHandler:
     def on_uncertain(self, only: Container[int] | None = None) -> None:
         states = self._sources.record_change("doubtful", only)
         self._acks.doubtful(states)
-        for state in states:  # a copy may be the reconnect's, which the broker does not count
+        for state in states:  # a copy may belong to the reconnect, which the broker does not count
             state.window.all_requested = False
         self._event_publisher.doubtful(only)
 
@@ -234,7 +239,7 @@ class DeliveryHandler:
         self._event_publisher.removed(source)
 
     def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        """Told of subscriptions that are not durable."""
+        """Do nothing: only non-durable subscriptions skip entries."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(source, notice)

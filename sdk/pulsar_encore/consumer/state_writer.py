@@ -1,9 +1,10 @@
-"""Keeps due times and attempts of a consumer in the store: `StateWriter`, for `core.Durable`.
+"""Durable due times and attempts of a consumer: `StateWriter`, and `TopicStateWriter` as
+`core.Durable`.
 
-Owns the translation of clocks (the loop's, which no restart survives, to the wall's), when what is
-in memory is written, and what becomes of a disk that refuses. Invariants: the store is open before
-the first message comes, and closed after the last is settled; a store that fails stops no message,
-and is said in `statistics().state_trouble`.
+They convert the loop's clock, which does not survive a restart, to the wall clock, and decide when
+state is written and how failed writes are retried. Invariants: the store is open before the first
+message arrives and is closed after the last one is settled. A failing store stops no message and is
+reported in `statistics().state_trouble`.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from ..values.topic_names import base_name, full_name
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# How often what is in memory is looked at; nothing waits for it.
+# How often pending changes are written.
 _POLL_S: Final = 1.0
-# A write that failed is tried with each look, and the database opened anew after so many.
+# A failed write is retried at each poll. After this many the database is opened again.
 _REPAIR_POLLS: Final = 5
-_ARRIVED_MS: Final = 5_000  # after so long an ack is at the broker, or its loss was noticed
-_BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
+_ARRIVED_MS: Final = 5_000  # after this time an ack is at the broker, or its loss was noticed
+_BURST: Final = 500  # keys or entries in one iteration of the loop: about 3 ms
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
 
 
 class StateWriter:
-    """The state of one consumer. Made by `open`.
+    """The durable state of one consumer, made by `open`.
 
     Args:
-        store: The directory.
-        state: What was asked for.
+        store: The state directory.
+        state: The option `state`.
         options: The subscription.
-        loop: The consumer's event loop.
+        loop: The event loop of the consumer.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class StateWriter:
         before = options.dead_letter_policy is not None
         if state.count_attempts is not None:
             before = state.count_attempts == "before"
-        #: A hand-over is on disk before the application has the message.
+        #: True if a delivery is on disk before the application receives the message.
         self.before: bool = before
         self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._sources: dict[str, TopicStateWriter] = {}
@@ -82,28 +83,29 @@ class StateWriter:
         self._swept_at = loop.time()
         self._failed_polls = 0
         self._catching_up = False
-        #: Called with a source of which something is due at another time than before.
+        #: Called with a topic state whose next due time has changed.
         self.rearm: Callable[[TopicState], None] = _no_hook
-        #: Acks a message of this consumer, or one that is on its way here, by its id.
+        #: Acks a message of this consumer, or one on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
-        #: Delay in ms of an expired lease, by the attempts that failed before.
+        #: Returns the delay in ms after an expired lease, for the number of earlier failed
+        #: attempts.
         self.revive_delay_of: Callable[[int], int] = _no_delay
-        #: Ends the consumer, as its messages are not those that the directory knows.
+        #: Ends the consumer, because the directory belongs to another cluster.
         self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, options: ConsumerOptions) -> StateWriter | None:
-        """The state that a subscription asks for; None where it asks for none.
+        """Open the state directory of a subscription; return None without the option `state`.
 
         Raises:
-            StateInUseError: Another process has the directory, or another thread of this one.
-            StateFormatError: It holds something else, or what a newer version wrote.
-            StateDamagedError: Files of it are lost or damaged.
-            StoreError: The system does not let it be opened.
-            ConfigurationError: `rocksdict` is not installed, or the directory is open with another
-                `durability` in this process.
+            StateInUseError: if another process, or another thread of this one, uses the directory.
+            StateFormatError: if the directory has other content, or was written by a newer version.
+            StateDamagedError: if files are missing or corrupted.
+            StoreError: if the system does not let the directory be opened.
+            ConfigurationError: if `rocksdict` is not installed, or the directory is open with
+                another `durability` in this process.
         """
         state: RocksState | None = options.state
         if state is None:
@@ -123,23 +125,22 @@ class StateWriter:
         return cls(store, state, options, loop)
 
     def start(self, states: Iterable[TopicState]) -> None:
-        """Look at what is in memory from now on."""
         self._states = states
         self.watch()
 
     def topics(self) -> list[str]:
-        """Topics and partitions of which something is known from before."""
+        """Return the topics and partitions with known state."""
         return [] if self._store is None else self._store.topics(self._options.subscription_name)
 
     def watch(self) -> None:
-        """Schedule a look, unless one is scheduled already: something came or changed."""
+        """Schedule a poll, unless one is scheduled already."""
         if self._store is None:
             return
         if self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
-        """What is kept of a topic or partition; None where the store takes no more."""
+        """Return the durable state of a topic or partition; None if the store cannot provide it."""
         if self._store is None:
             return None
         try:
@@ -156,7 +157,7 @@ class StateWriter:
         return made
 
     def mismatched(self, source: TopicStore) -> None:
-        """A message that came is another one than its record was written for."""
+        """Handle a message that differs from the one that its record was written for."""
         topic, records = source.name[0], source.records
         if records.mismatched == 1:
             logger.warning(
@@ -178,13 +179,13 @@ class StateWriter:
             )
 
     def state_of(self, durable: TopicStateWriter) -> TopicState | None:
-        """Return the topic state that a `TopicStateWriter` belongs to; None before it is made."""
+        """Return the topic state that a `TopicStateWriter` belongs to; None before its creation."""
         return next((state for state in self._states if state.durable is durable), None)
 
-    # Hand-overs, with `before`
+    # Deliveries
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """The application is about to get messages of an entry."""
+        """Write that messages of an entry are about to be delivered (`count_attempts="before"`)."""
         state: TopicState = entry.source
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
@@ -192,27 +193,27 @@ class StateWriter:
             durable.started(entry, state, indexes)
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """The same with "lazy": only other consumers of this process are told."""
+        """Notify the other consumers of this process of a delivery (`count_attempts="lazy"`)."""
         state: TopicState = entry.source
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             durable.tell_attempts(entry, state, indexes)
 
     def one_write(self) -> AbstractContextManager[object]:
-        """What begins inside is one write."""
+        """Return a context that groups deliveries into one write."""
         assert self._store is not None
         return self._store.one_batch()
 
-    # The disk
+    # Writing
 
     @property
     def trouble(self) -> str | None:
-        """Why something is in memory only that should be on disk; None when nothing is."""
+        """Return why state is only in memory; None if everything is on disk."""
         trouble = None if self._store is None else self._store.trouble
         return None if trouble is None else str(trouble)
 
     def statistics(self) -> StoreStatistics | None:
-        """Counts of the store; None once the consumer was closed."""
+        """Return the counts of the store; None after `close`."""
         return None if self._store is None else self._store.statistics()
 
     def _poll(self) -> None:
@@ -229,20 +230,21 @@ class StateWriter:
             self._sweeping = True
             self._write_held(self._held.held_since_last(self._states))
         if self._store.late and self._store.trouble is None:
-            self._store.flush()  # one write for all acks of a second, and none for fast ones
+            # One write for all acks of a second, and none for messages that are acked at once.
+            self._store.flush()
         self._retry_writes(self._store)
         pause = self._pause(self._store)
         if pause is not None:
             self._timer = self._loop.call_later(pause, self._poll)
 
     def _pause(self, store: RocksStore) -> float | None:
-        """When there is something to look at, in s; None when there is nothing."""
+        """Return the delay before the next poll, in s; None if none is needed."""
         if store.trouble is not None or any(each.unwritten for each in self._sources.values()):
             return _POLL_S
         return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
-        """What the application has had for long: a burst now, the rest in the next turn."""
+        """Write the attempts of messages that were held at two polls, in steps."""
         if self._store is None:
             return
         burst = list(islice(held, _BURST))
@@ -276,20 +278,20 @@ class StateWriter:
                 logger.warning("state is kept in memory still: %s", error)
 
     def _catch_up(self) -> None:
-        """The disk takes writes again: so much of what failed now, the rest in the next turns."""
+        """Write the changes of failed writes in steps, because the disk accepts writes again."""
         store = self._store
         self._catching_up = store is not None and not store.flush() and not store.refuses
         if self._catching_up:
             self._loop.call_soon(self._catch_up)
 
-    # Endings
+    # End of the consumer
 
     def end_acks(self) -> None:
-        """The consumer acks no more: what another one settles is acked there alone."""
+        """Stop acking messages that another consumer settles."""
         self.ack = _no_hook
 
     def forget(self) -> None:
-        """The subscription was deleted: nothing of it counts any more."""
+        """Delete the state of a subscription that was deleted."""
         if self._store is None:
             return
         options = self._options
@@ -301,11 +303,13 @@ class StateWriter:
             return topic in self._sources or topic in read or base_name(topic) in read
 
         for state in self._states:
-            state.end_durability()  # or what is under way would be written again
+            state.end_durability()  # otherwise pending changes would be written again
         self._store.forget(options.subscription_name, is_ours)
 
     async def close(self) -> None:
-        """Write everything. What cannot be is told, and comes again with lower counts."""
+        """Write all state. Messages whose state cannot be written return with lower attempt
+        counts.
+        """
         try:
             for _ in self._write_all_held():
                 await asyncio.sleep(0)
@@ -319,10 +323,11 @@ class StateWriter:
                 while not (store.alone or store.flush() or store.refuses):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             finally:
-                await _closed(store)  # where it is alone, the thread that closes writes the rest
+                # If no other consumer uses the store, its closing thread writes the rest.
+                await _closed(store)
 
     def abandon(self) -> None:
-        """The same without an event loop, so that acks may not have been sent."""
+        """Write all state and close without an event loop. Acks may be unsent."""
         try:
             for _ in self._write_all_held():
                 pass
@@ -335,10 +340,9 @@ class StateWriter:
                     logger.error("%s", error)
 
     def _write_all_held(self) -> Iterator[None]:
-        """Count the attempts under way, which "lazy" has not written yet, a burst in each step.
+        """Count the attempts of held messages, which "lazy" has not written yet, in steps.
 
-        The application has these messages and did not settle them. A process that is killed with
-        `count_attempts="before"` counts these attempts too.
+        A process that is killed with `count_attempts="before"` counts these attempts too.
         """
         if self._store is None or self.before:
             return
@@ -366,7 +370,7 @@ class StateWriter:
             durable.close()
         self._sources.clear()
         if store is not None:
-            store.flush()  # another consumer has it, and may have nothing to look at
+            store.flush()  # another consumer uses the store, and may not poll
         return store
 
 
@@ -374,10 +378,10 @@ class TopicStateWriter:
     """`core.Durable` of one topic or partition, in a store.
 
     Args:
-        source: The source in the store.
+        source: The topic in the store.
         loop: The loop whose clock due times use.
-        changed: Called when there is something to look at.
-        home: The consumer's `StateWriter`.
+        changed: Called when there is something to write.
+        writer: The `StateWriter` of the consumer.
     """
 
     def __init__(
@@ -389,15 +393,16 @@ class TopicStateWriter:
     ) -> None:
         self._changed = changed
         self._writer = writer
-        self._state: TopicState | None = None  # whose it is
+        self._state: TopicState | None = None  # set by `_topic_state` on first use
         source.sharers.add(self)
         self._source = source
         self._records = source.records
         self._loop = loop
         self._dead_lettered: set[EntryKey] = (
             set()
-        )  # letters of some of it; the rest is not acked yet
-        self._arriving: dict[EntryKey, float] = {}  # all of it is: when that has arrived, ms
+        )  # entries with dead-lettered messages that are not fully acked
+        # Fully acked ones: when the ack has arrived, in ms.
+        self._arriving: dict[EntryKey, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -428,7 +433,7 @@ class TopicStateWriter:
             if record.dues:
                 wall, now = wall_now_ms(self._loop), now_ms(self._loop)
                 for index, due_ms in record.dues_by_index().items():
-                    # The record keeps the end of a lease, because its handle is good until then.
+                    # The record keeps the end of a lease, because its handle is valid until then.
                     due_ms += self._revive_ms((*key, index))
                     if due_ms > wall:
                         dues[max(index, 0)] = due_ms - wall + now + 1
@@ -442,7 +447,7 @@ class TopicStateWriter:
         return None if record is None else record.first_ms
 
     def started(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
-        """Messages of an entry are handed over, or were."""
+        """Write that messages of an entry were delivered."""
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
         for attempt, mask in self._masks(entry, state, indexes).items():
@@ -450,14 +455,14 @@ class TopicStateWriter:
             try:
                 self._records.started((handed,), wall)
             except StoreError:
-                pass  # it is counted in memory, written when that goes, and said in the statistics
+                pass  # counted in memory, retried, and reported in the statistics
         self.tell_attempts(entry, state, indexes)
 
     def tell_attempts(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
-        """Tell the other consumers of the process: copies that they have queued are later attempts.
+        """Notify the other consumers of the process: copies in their queues are later attempts.
 
-        A copy is queued there when the broker redelivered a sibling of its batch, or when a
-        connection was lost. It was counted when it arrived, before this attempt began.
+        Such a copy is queued there when the broker redelivered a sibling of its batch, or after a
+        lost connection. Its attempt was counted at its arrival, before this attempt began.
         """
         others = self._sharers()
         if others:
@@ -466,9 +471,10 @@ class TopicStateWriter:
                     each.attempted(entry.key, mask, attempt)
 
     def _masks(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> dict[int, int]:
-        """Masks of messages by the number of the attempt that begins."""
+        """Return masks of batch indexes by the number of the attempt that begins."""
         masks: dict[int, int] = {}
-        if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
+        # Nearly always: all have the same number.
+        if entry.failed is None and not state.attempts.failures:
             if len(indexes) > 1 and type(indexes) is range:
                 mask = (1 << indexes.stop) - (1 << indexes.start)
             else:
@@ -510,7 +516,7 @@ class TopicStateWriter:
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
         for each in self._sharers():
-            each.moved(key, due_ms, bits)  # or it would come to an end at the time of before
+            each.moved(key, due_ms, bits)  # otherwise their copy would end at the earlier time
         self._records.leased(
             key,
             self._to_wall_ms(due_ms),
@@ -553,30 +559,30 @@ class TopicStateWriter:
         self._changed()
 
     def _sharers(self) -> list[StoreUser]:
-        """The other consumers of the process that have the source."""
+        """Return the other consumers of the process that read the topic."""
         sharers = self._source.sharers
         return [each for each in sharers if each is not self] if len(sharers) > 1 else []
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """What waits here, if it does, waits until `due_ms`."""
+        """Change the due time of a message that waits at this consumer."""
         state = self._topic_state()
         if state is not None:
             state.moved(key, due_ms, bits)
             self._writer.rearm(state)
 
     def in_hands(self, key: MessageKey) -> bool:
-        """Whether the application has a message, from this consumer."""
+        """Return True if the application holds a message of this consumer."""
         state = self._topic_state()
         return state is not None and state.in_hands(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Another consumer has handed over messages of which copies may be queued here."""
+        """Count an attempt of another consumer at messages of which copies may be queued here."""
         state = self._topic_state()
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
 
     def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
-        """Attempts, by index, at messages that the application has from this consumer."""
+        """Return the attempts, by batch index, at messages that the application holds."""
         state = self._topic_state()
         return {} if state is None else state.attempts_in_hands(key)
 
@@ -586,7 +592,7 @@ class TopicStateWriter:
         return self._state
 
     def _to_wall_ms(self, due_ms: int) -> int:
-        # Up, as each of the two clocks was read downwards.
+        # Rounded up, because both clocks were rounded down.
         return max(due_ms - now_ms(self._loop) + wall_now_ms(self._loop) + 1, 0)
 
     def acked_anywhere(self, message_id: MessageId) -> None:
@@ -594,9 +600,9 @@ class TopicStateWriter:
             each.acked(message_id)
 
     def acked(self, message_id: MessageId) -> None:
-        """A message was acked at another consumer: what there is of it here, or comes, is done."""
-        # One of a batch that is not here cannot be acked on each transport, and need not be: the
-        # broker has that from where it was acked.
+        """Ack the copies of a message that was acked at another consumer."""
+        # Not every transport can ack a batch message that is not in this process. It need not,
+        # because the other consumer has acked it.
         with suppress(MessageNotHeldError):
             self._writer.ack(message_id)
 
@@ -631,7 +637,7 @@ class TopicStateWriter:
         self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
             self.settled(key)
-        else:  # a lease that was out when it failed
+        else:  # a leased message
             self._records.passed((*key, index) for index in set_bits(mask))
         self._changed()
 
@@ -647,19 +653,22 @@ class TopicStateWriter:
 
     def _removed(self) -> None:
         """Schedule a write if deletes are pending. After a kill, `evacuate` would send again every
-        message whose record is still on disk."""
+        message whose record is still on disk.
+        """
         if self._source.late:
             self._changed()
 
     def write_buffered(self) -> None:
-        """Write what was in memory for long."""
+        """Write buffered changes."""
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
         if self._arriving:
             self.forget_dead_lettered(now_ms(self._loop), _BURST)
 
     def _revive_ms(self, key: MessageKey) -> int:
-        """Backoff that follows the end of a lease on disk; 0 for a message that is not leased."""
+        """Return the backoff after the end of a lease on disk, in ms; 0 for a message that is not
+        leased.
+        """
         record = self._records.recall_entry(*key[:2])
         attempts = 0 if record is None else record.attempts_of(key[2])
         if record is None or not (attempts and record.held >> max(key[2], 0) & 1):
@@ -667,32 +676,33 @@ class TopicStateWriter:
         return self._writer.revive_delay_of(attempts - 1)
 
     def forget_dead_lettered(self, now: float, most: int | None = None) -> None:
-        """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
+        """Delete the records of dead-lettered entries whose acks have arrived by `now` (ms)."""
         state = self._topic_state()
         acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
             if at > now:
                 break
             del self._arriving[key]
-            if acks is not None and acks.covers(key):  # not even sent, or with a connection lost
+            # The ack is not sent, or was lost with a connection.
+            if acks is not None and acks.covers(key):
                 self._arriving[key] = now + _ARRIVED_MS
             else:
                 self._records.settled(*key)
 
     @property
     def unwritten(self) -> bool:
-        """Something is in memory only, and is to be written in a while."""
+        """True if changes are only in memory."""
         return self._records.buffered > 0 or len(self._arriving) > 0
 
     def close(self) -> None:
-        """Write what is in memory only."""
+        """Write buffered changes and leave the store."""
         self._source.wake()
         self._source.sharers.discard(self)
         self._source.close()
 
 
 class _LongHeld:
-    """What the application had at two looks, one after the other."""
+    """Finds the messages that the application held at two consecutive polls."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, EntryKey], int] = {}
@@ -700,9 +710,9 @@ class _LongHeld:
     def held_since_last(
         self, states: Iterable[TopicState]
     ) -> Iterator[tuple[TopicState, Entry, int]]:
-        """Entries, and masks of what of them was held at the last look too, 0 for nothing.
+        """Yield entries with masks of messages that were held at the last call too; 0 for none.
 
-        Looks as it is asked, so that there may be pauses; one at a time.
+        The walk is lazy, so there may be pauses between its steps. Run one walk at a time.
         """
         before, self._seen = self._seen, {}
         for state in states:

@@ -1,9 +1,8 @@
-"""Letters: a copy to the retry-letter or dead-letter topic, then the ack of the original.
+"""Forwarding: copy a message to a letter topic, then ack the original.
 
-Owns `Forwarder`. The order is the invariant: the original is acked only after its copy is
-persisted, and a copy that fails gives the message back with a growing delay. What is under way
-belongs to nobody's task, so a cancelled caller leaves nothing half done. What letters say is
-`letters`' business.
+`Forwarder` acks an original only after its copy is stored. If the copy fails, the message is
+redelivered with a growing delay. A forwarding belongs to no task of a caller, so a cancelled caller
+leaves nothing half done. The package `letters` defines the content of letters.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ from .letter_topics import LetterTopics
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_DRAIN_S: Final = 10.0  # at close, letters under way get this long
+_DRAIN_S: Final = 10.0  # time for letters in flight at `close`
 _LOG_EVERY_S: Final = 30.0
-_MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
+_MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
 
 
 class _Forwarding:
     """A letter that is being sent.
 
     Attributes:
-        message: The original, LEAVING.
-        topic: Where to.
-        form: What its producer writes.
-        cumulative: Its ack covers what is before it.
-        failed_before: How often its letter failed before.
-        due: Of a parked nack: when the message is wanted again, ms since the epoch; else None.
-        outcome: Awaited by a caller; None where nobody asked for the letter.
+        message: The original, in state LEAVING.
+        topic: The letter topic.
+        form: Schema version and encryption keys of the letter.
+        cumulative: True if the ack of the original is cumulative.
+        failed_before: How often a letter of this message failed before.
+        due: For an overflowed nack, the due time in ms since the epoch; else None.
+        outcome: Awaited by a caller; None for a letter without a caller.
     """
 
     __slots__ = ("cumulative", "due", "failed_before", "form", "message", "outcome", "topic")
@@ -80,13 +79,13 @@ class _Forwarding:
 
 
 class Forwarder:
-    """Sends messages of one consumer on.
+    """Forwards the messages of one consumer.
 
     Args:
         topics: The letter topics and their producers.
         settlement: Acks and nacks the originals.
         consumer_name: For the evidence.
-        version: Of this package, for the evidence.
+        version: Version of this package, for the evidence.
     """
 
     def __init__(
@@ -119,16 +118,20 @@ class Forwarder:
         *,
         cumulative: bool = False,
     ) -> asyncio.Future[None]:
-        """Through the retry-letter topic, or to the dead-letter topic when its retries are used up.
+        """Send a message to the retry letter topic, or dead-letter it if no retry is left.
 
         Returns:
-            Done when the original is acked. Cancelling it does not stop what was begun.
+            A future that is done when the original is acked. Cancelling it does not stop the
+            forwarding.
 
         Raises:
-            ConfigurationError: Bad arguments; nothing was sent.
-            MessageNotHeldError, NotSupportedError: The message is not here, or cannot be copied.
-            TransportError: From the future: not known to be persisted; the message comes back.
-            ClosedError: From the future: the consumer was closed first; the message comes back.
+            ConfigurationError: if an argument is invalid; nothing was sent.
+            MessageNotHeldError: if the message is not held.
+            NotSupportedError: if the message cannot be copied.
+            TransportError: from the future, if the copy may not be stored; the message is
+                redelivered.
+            ClosedError: from the future, if the consumer was closed first; the message is
+                redelivered.
         """
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
@@ -148,7 +151,7 @@ class Forwarder:
                 "reconsume_later needs the received message, not an id: it is copied"
             )
         evidence = None if error is None else evidence_of(error, "reconsume_later")
-        # Everything that can be wrong is found before anything is begun.
+        # Every possible error is raised before any state changes.
         form = form_of(message)
         from_retry = self._from_retry_topic(message)
         attempt = reconsume_attempt(message, self._author.subscription, from_retry_topic=from_retry)
@@ -192,10 +195,10 @@ class Forwarder:
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:
-        """`reconsume` of each, all begun before the first wait.
+        """Call `reconsume` for each message before the first wait.
 
         Raises:
-            ExceptionGroup: The error of every message that failed.
+            ExceptionGroup: with the error of every message that failed.
         """
         failures: list[Exception] = []
         begun = []
@@ -212,17 +215,18 @@ class Forwarder:
     def dead_letter(
         self, message: Message, held: Held, evidence: Evidence | None, reason: str
     ) -> None:
-        """The message had its attempts: to the dead-letter topic.
+        """Dead-letter a message that has used up its attempts.
 
         Args:
-            message: Of this consumer.
-            held: What is known of it here.
-            evidence: Of the last attempt, or None for what an earlier one left.
-            reason: Where there is none at all.
+            message: A message of this consumer.
+            held: Its entry, batch index and failed attempts.
+            evidence: Evidence of the last attempt; None to use that of an earlier attempt.
+            reason: Used if there is no evidence at all.
         """
         if not _leave(held):
             return
-        # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
+        # Every failed letter costs a redelivery, so the excess over the limit counts earlier
+        # failures.
         failed_before = held.failed - self.max_redeliver_count
         forwarding = _Forwarding(message, self._topics.dead(message), failed_before=failed_before)
 
@@ -244,13 +248,13 @@ class Forwarder:
     def overflow(
         self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
     ) -> None:
-        """A nack that would fill the broker's unacked window waits on the retry-letter topic.
+        """Send a nacked message to the retry letter topic because the unacked window fills up.
 
         Args:
-            message: Of this consumer.
-            held: What is known of it here.
-            delay_ms: The nack's.
-            evidence: The nack's.
+            message: A message of this consumer.
+            held: Its entry, batch index and failed attempts.
+            delay_ms: Delay of the nack, in ms.
+            evidence: Evidence of the nack.
         """
         if not _leave(held):
             return
@@ -279,7 +283,7 @@ class Forwarder:
     # Copy, then ack
 
     def _send_written(self, forwarding: _Forwarding, write: Callable[[], OutgoingMessage]) -> None:
-        """Send a letter that nobody awaits; whatever fails gives its message back."""
+        """Send a letter without a caller. Any error makes its message be redelivered."""
         try:
             forwarding.form = form_of(forwarding.message)
             letter = write()
@@ -294,9 +298,9 @@ class Forwarder:
         producer.post(letter, partial(self._sent, forwarding))
 
     def _sent(self, forwarding: _Forwarding, error: Exception | None) -> None:
-        """The producer said how it went."""
+        """Handle the outcome of a letter: ack the original or let it be redelivered."""
         if forwarding not in self._in_flight:
-            return  # `close` gave up on it
+            return  # `close` gave up on this letter
         self._in_flight.discard(forwarding)
         if self._drained is not None and not self._in_flight and not self._drained.done():
             self._drained.set_result(None)
@@ -311,9 +315,10 @@ class Forwarder:
             forwarding.outcome.set_result(None)
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
-        """The message comes back."""
+        """Let the message be redelivered."""
         wall_now = self._wall_now()
-        if forwarding.due is not None:  # the nack it was, and whose attempt was counted
+        # An overflowed nack, whose attempt was counted and whose delay is kept.
+        if forwarding.due is not None:
             self._settlement.not_forwarded(
                 forwarding.message, max(0, forwarding.due - wall_now), None
             )
@@ -333,10 +338,10 @@ class Forwarder:
         now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
-            logger.warning("letters to %s fail, their originals come back: %s", topic, error)
+            logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
 
     async def close(self) -> None:
-        """Wait for the letters under way, for a while, and close the producers."""
+        """Wait for the letters in flight for up to `_DRAIN_S`, and close the producers."""
         if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)
@@ -344,26 +349,27 @@ class Forwarder:
         try:
             for forwarding in abandoned:
                 self._failed(
-                    forwarding, ClosedError("closed before the letter was sent; its message stays")
+                    forwarding,
+                    ClosedError("closed before the letter was sent; its message is redelivered"),
                 )
         finally:
             await self._topics.close()
 
 
 def _leave(held: Held) -> bool:
-    """Whether the message is here to be copied; if so nobody else settles it meanwhile."""
+    """Mark a message as being forwarded; return False if it is not held or queued."""
     state: TopicState = held.entry.source
     return state.leave(held.entry, held.batch_index)
 
 
 def _failures(held: Held) -> Failures | None:
-    """What is remembered here of earlier attempts at a message."""
+    """Return the known failures of earlier attempts at a message."""
     state: TopicState = held.entry.source
     return state.attempts.of(held.entry.due_key(held.batch_index))
 
 
 def _first_failed(held: Held, known: Failures | None) -> int | None:
-    """When the first attempt was, in ms since the epoch: in this process, or in one before."""
+    """Return the time of the first attempt in ms since the epoch, in any process."""
     durable = held.entry.source.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
     return known.first_ms if first is None and known is not None else first

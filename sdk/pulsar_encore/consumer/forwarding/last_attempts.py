@@ -1,12 +1,13 @@
-"""Batch messages at their last attempt: dead-lettered when that fails without a negative ack.
+"""Batch messages that fail at their last attempt by id, without their payload.
 
-Owns `LastAttempts`. A negative ack by message hands the payload in; an ack timeout, a negative ack
-by id and `redeliver_unacknowledged_messages` name a message only. Its payload is kept here, so that
-the consumer that made the last attempt writes the dead letter. The broker cannot be asked for the
-message instead: it would go to any consumer, and that consumer cannot tell it from a sibling that
-nobody tried, so it would have to hand it out once more. The number of attempts would then grow with
-the number of consumers. A message that is an entry of its own needs none of this, because the
-broker's redelivery count is its own.
+A nack by message passes the payload to the consumer. An ack timeout, a nack by id and
+`redeliver_unacknowledged_messages` only name a message. `LastAttempts` keeps its payload, so that
+the consumer of the last attempt can dead-letter it.
+
+The alternative, a redelivery of the message, does not work. The broker may send it to any consumer.
+That consumer cannot tell it from a sibling without attempts, so it would have to deliver it once
+more, and the number of attempts would grow with the number of consumers. An unbatched message needs
+no payload here, because the broker's redelivery count is its own.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder
 
-# Payloads that are kept, in bytes. The message of a payload that was let go is redelivered instead.
+# Limit of the kept payloads, in bytes. A message whose payload was discarded is redelivered
+# instead.
 MAX_BYTES: Final = 16 * 2**20
-# Beside its payload.
+# bytes per message in addition to its payload
 _OVERHEAD: Final = 500
 
 
 class LastAttempts:
-    """Payloads of the batch messages of one consumer that may not fail any more.
+    """Payloads of the batch messages of one consumer that are at their last attempt.
 
     Args:
-        verdicts: The rules.
-        forwarder: Writes dead letters.
-        schema: Of the subscription.
+        verdicts: The dead-letter rules.
+        forwarder: Sends dead letters.
+        schema: The schema of the subscription.
     """
 
     def __init__(self, verdicts: Verdicts, forwarder: Forwarder, schema: Any) -> None:
@@ -44,17 +46,17 @@ class LastAttempts:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Payloads that are kept."""
+        """Return the number of kept payloads."""
         return len(self._kept)
 
     def keep(self, entry: Entry, index: int, raw: RawMessage, failed: int) -> None:
-        """Keep the payload of a message that was queued, if the next attempt is its last.
+        """Keep the payload of a queued message if its next attempt is the last.
 
         Args:
-            entry: The record of its batch.
-            index: Its place in there.
+            entry: Its batch entry.
+            index: Its batch index.
             raw: The payload.
-            failed: Attempts at it that failed.
+            failed: Failed attempts so far.
         """
         if entry.size == 1 or not self._verdicts.is_last(failed):
             return
@@ -69,15 +71,15 @@ class LastAttempts:
             self._drop(key)
 
     def failed(self, entry: Entry, index: int, reason: str) -> bool:
-        """Dead-letter a message that failed and is known by id only, if this was its last attempt.
+        """Dead-letter a failed message that is known by id only, if this was its last attempt.
 
         Args:
-            entry: The record of its entry.
-            index: Its place in there.
+            entry: Its entry.
+            index: Its batch index.
             reason: How it failed, for the evidence.
 
         Returns:
-            Whether a dead letter is written of it; otherwise it has to be redelivered.
+            True if it is dead-lettered; otherwise it has to be redelivered.
         """
         raw = self._kept.get((entry, index))
         if raw is None or not entry.live or entry.state[index] != HELD:
@@ -94,10 +96,10 @@ class LastAttempts:
         return True
 
     def all_failed(self, state: TopicState, reason: str) -> None:
-        """All messages of a source that the application holds failed.
+        """Handle every message of a topic that the application holds as failed.
 
         Args:
-            state: The source.
+            state: The topic state.
             reason: How they failed, for the evidence.
         """
         for entry, index in list(self._kept):

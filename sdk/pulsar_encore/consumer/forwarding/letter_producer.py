@@ -1,8 +1,9 @@
-"""The producer of one letter topic: made on first use, and again after it failed, in no hurry.
+"""The producer of one letter topic, created on first use and again after a failure.
 
-Owns `LetterProducer`. One creation at a time, shared by all who wait; after a failure the next
-attempt waits for a backoff (100 ms to 60 s), and whoever posts meanwhile gets the last error at
-once, so that nobody hangs. What has to wait for room waits in the link, in order.
+`LetterProducer` runs one creation at a time, shared by all waiting letters. After a failure the
+next attempt waits for a backoff (100 ms to 60 s). Letters that are posted meanwhile fail at once
+with the last error, so that no caller hangs. Letters over the limit of the transport wait there, in
+order.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from ..event_publisher import ProducerEventPublisher
 logger: logging.Logger = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
-_SEND_LIMIT: Final = 200  # letters sent in one turn of the loop, of those that waited: 4 ms or so
-_CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
-# Failures of one message; the producer is as good as before.
+_SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: about 4 ms
+_CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
+# Failures that concern one message. The producer can still be used.
 _MESSAGE_RESULTS: Final = frozenset(
     {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
 )
 
-# A new producer fails the same way until somebody changes the topic or the name.
+# A new producer fails in the same way until the topic or the name is changed.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
 
 OnSent: TypeAlias = Callable[[Exception | None], None]
-"""Called once: with None when the letter is persisted, else with what went wrong."""
+"""Called once: with None when the letter is stored, else with the error."""
 
 
 class LetterProducer:
-    """Publishes to one topic.
+    """Publishes letters to one topic.
 
     Args:
         topic: Full name.
-        create: Makes a producer; every call makes a new one.
-        event_publisher: Reports producers that cannot be made to the application.
+        create: Creates a new producer at each call.
+        event_publisher: Reports failed creations to the application.
     """
 
     def __init__(
@@ -72,15 +73,13 @@ class LetterProducer:
         self._failures = 0
         self._not_before = 0.0
         self._last_error: Exception | None = None
-        self._create_failures: FailureReports | None = (
-            None  # attempts to make a producer that failed
-        )
+        self._create_failures: FailureReports | None = None  # failed creations in a row
         self._closed = False
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
     def post(self, letter: OutgoingMessage, on_sent: OnSent) -> None:
-        """Send a letter; `then` may be called before this returns."""
+        """Send a letter. `on_sent` may be called before this method returns."""
         if self._link is not None and self._creating is None:
             self._publish(self._link, letter, on_sent)
         elif self._closed:
@@ -117,11 +116,11 @@ class LetterProducer:
             on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
-        """How long a message whose letter failed should wait before the next try.
+        """Return the delay in ms before a message whose letter failed is tried again.
 
         Args:
-            failed_before: How often this message's letter failed before: one that never can be sent
-                must not come back at full speed because others can.
+            failed_before: How often letters of this message failed before. A letter that can never
+                be sent must not retry at full speed because others succeed.
         """
         return _BACKOFF.delay_ms(max(0, self._failures - 1, failed_before), self._rng)
 
@@ -145,21 +144,21 @@ class LetterProducer:
         while True:
             waiting, self._waiting = self._waiting[:_SEND_LIMIT], self._waiting[_SEND_LIMIT:]
             if not self._waiting:
-                self._creating = None  # from here on a letter need not wait
+                self._creating = None  # from now on letters are published at once
             for letter, on_sent in waiting:
                 try:
                     if failure is not None or link is None:
                         on_sent(failure)
                     else:
                         self._publish(link, letter, on_sent)
-                except Exception:  # of one `then`: the other letters must still be sent
+                except Exception:  # an error in one callback must not stop the other letters
                     logger.exception("%s: the outcome of a letter was not handled", self._topic)
             if self._creating is None:
                 return
             await asyncio.sleep(0)
 
     def _report(self, error: Exception) -> None:
-        """Tell the application that no producer could be made: at once, then ever more rarely."""
+        """Report a failed creation to the application: at once, then at growing intervals."""
         now = self._loop.time()
         if self._create_failures is None:
             self._create_failures = FailureReports()
@@ -187,7 +186,7 @@ class LetterProducer:
         if getattr(error, "result", "") in _MESSAGE_RESULTS or not isinstance(error, EncoreError):
             return
         if link is not self._link:
-            return  # one of many that were under way on it: one failure, counted already
+            return  # many letters may fail with one producer; the first one was counted
         self._failures += 1
         self._last_error = error
         self._not_before = (
@@ -200,11 +199,11 @@ class LetterProducer:
             closing.add_done_callback(self._closings.discard)
 
     def end(self) -> None:
-        """From now on every letter is refused."""
+        """Reject every letter from now on."""
         self._closed = True
 
     async def close(self) -> None:
-        """Close what was made; a creation that takes too long is closed when it comes."""
+        """Close the producer. A creation that takes too long is closed when it completes."""
         self.end()
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)
@@ -218,7 +217,7 @@ class LetterProducer:
 def _retry_pending_error(last: Exception) -> PulsarException:
     return named(
         getattr(last, "result", "UnknownError"),
-        f"the letter topic is not tried again yet: {last}",
+        f"the letter topic is not retried yet: {last}",
         retryable=True,
     )
 
@@ -227,4 +226,4 @@ async def _close(link: TransportProducer) -> None:
     try:
         await link.close()
     except EncoreError:
-        return  # it is gone already, which is what was wanted
+        return  # it is closed already

@@ -1,15 +1,14 @@
-"""Messages by key, each key in order: one pop at a time gets messages of a key.
+"""Ordered leases: the messages of each key in order, leased to one pop at a time.
 
-Owns `KeyQueues`. What arrived is taken off the queue and filed by its key, still QUEUED; the first
-of a lane goes out, to a lease or, where it had its attempts, as a dead letter, and stays the first
-until it is settled. A pop that has room left also gets messages that follow it. When one of these
-fails, those behind it are given back: they are QUEUED in the lane again, and their leases are lost.
-What failed is QUEUED again, here and not at the broker, so that what follows it waits behind it.
-Others may settle a message at any time: what became of the first of a lane is asked of its entry,
-whenever its turn comes.
+`KeyQueues` moves arrived messages from the receive queue to the queue of their key, where they stay
+QUEUED. The first message of a key queue is leased or, if it has used up its attempts, forwarded,
+and stays the first until it is settled. A pop with room left also gets the messages that follow it.
+When one of these fails, the later ones are QUEUED again and their leases are lost. A failed message
+is QUEUED here and not at the broker, so that later messages wait behind it. Other calls may settle
+a message at any time, so each decision reads the state of the entry.
 
-Invariant: a lane that is not empty is out, ready, or among those that are looked at later; never in
-two of these.
+Invariant: a key queue that is not empty has messages out, is in `_ready`, or is in `_delayed`, and
+never in two of these.
 """
 
 from __future__ import annotations
@@ -33,14 +32,15 @@ from .lease_record import LeaseRecord
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_FILE_LIMIT: Final = 500  # messages filed in one turn of the loop: 1 ms or so
-# How often a lane is looked at whose first waits: it may be settled meanwhile.
+_FILE_LIMIT: Final = 500  # messages moved to key queues in one iteration of the loop: about 1 ms
+# How often a key queue is checked whose first message is held back, because another call may settle
+# it.
 _CHECK_INTERVAL_MS: Final = 1_000
-_CHECK_LIMIT: Final = 500  # lanes looked at in one turn of the loop
-# Messages of a lane that are out at once: if the first fails, the others come back in one step.
+_CHECK_LIMIT: Final = 500  # key queues checked in one iteration of the loop
+# Messages of one key that are out at once. If the first fails, the others are requeued in one step.
 _MAX_OUT: Final = 1_000
-# No message is filed while messages of so many bytes are in lanes and not out. The transport does
-# not count messages that were filed, so its own bound of memory does not cover them.
+# Bytes of messages in key queues that are not out, above which no message is moved. The transport
+# does not count moved messages, so its own memory limit does not cover them.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _Key = tuple[int, str | None]
@@ -50,11 +50,11 @@ class KeyQueue:
     """The messages of one key of one topic.
 
     Attributes:
-        key: Source, and the text of the key; None where each message is its own.
-        items: In order; the first ones may be out.
-        out: How many of them are: leased, or a copy of the first is being sent.
-        grants: Leases on messages that are out, by entry and index.
-        looked: Number of the look at it that is to come, 0 where none is.
+        key: Topic number and key; None for a message without a key, which has its own queue.
+        items: The messages in order. The first `out` messages are out.
+        out: How many messages are leased, or 1 if the first is being forwarded.
+        records: Leases on messages that are out, by entry and batch index.
+        check_number: Number of the scheduled check; 0 for none.
     """
 
     __slots__ = ("check_number", "items", "key", "out", "records")
@@ -68,16 +68,17 @@ class KeyQueue:
 
 
 class KeyQueues:
-    """The lanes of one consumer.
+    """The key queues of one consumer.
 
     Args:
-        queue: Where messages come from, and pops wait.
-        loop: The consumer's event loop.
-        most: Messages that may be in lanes at once, those that are out included.
-        bury: Called with a message whose turn it is: whether it had its attempts, and a dead letter
-            is written of it. Only then, because what follows it waits until the letter is stored.
-        spent: Called with the entry and index of a message: whether it had its attempts. It then
-            goes out first or not at all.
+        queue: The receive queue, where messages arrive and pops wait.
+        loop: The event loop of the consumer.
+        most: Limit of messages in key queues, including those that are out.
+        dead_letter_if_spent: Called with the next message of a key. Dead-letters it and returns
+            True if it has used up its attempts. Called only then, because later messages wait until
+            the letter is stored.
+        spent: Returns True if a message has used up its attempts. It is then out alone or not at
+            all.
     """
 
     def __init__(
@@ -95,15 +96,13 @@ class KeyQueues:
         self._dead_letter_if_spent = dead_letter_if_spent
         self._spent = spent
         self._key_queues: dict[_Key, KeyQueue] = {}
-        self._keyless: set[KeyQueue] = set()  # of messages without a key
+        self._keyless: set[KeyQueue] = set()  # queues of messages without a key
         self._ready: deque[KeyQueue] = deque()
-        self._delayed: list[
-            tuple[int, int, KeyQueue]
-        ] = []  # when, number of the look, lane: a heap
+        # A heap of (check time, number of the check, key queue).
+        self._delayed: list[tuple[int, int, KeyQueue]] = []
         self._checks = 0
-        self._forwarding: dict[
-            tuple[Entry, int], KeyQueue
-        ] = {}  # by the first: a copy is being sent
+        # Key queues whose first message is being forwarded, by that message.
+        self._forwarding: dict[tuple[Entry, int], KeyQueue] = {}
         self._count = 0
         self._bytes = 0  # of messages that are not out
         self._warned = False
@@ -112,14 +111,13 @@ class KeyQueues:
         queue.dropped = self._dropped
 
     def __len__(self) -> int:
-        """Messages in lanes."""
         return self._count
 
     def has_more(self, only: Container[int] | None = None) -> bool:
-        """There are lanes, or is room for what is queued, that `take` has not come to.
+        """Return True if `take` may find more messages in key queues or in the receive queue.
 
         Args:
-            only: Numbers of the sources that count; None for all.
+            only: Topic numbers to consider; None for all.
         """
         if only is None:
             return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
@@ -134,23 +132,24 @@ class KeyQueues:
     def take(
         self, most: int, only: Container[int] | None = None, per_key: int | None = None
     ) -> list[tuple[KeyQueue, Message]]:
-        """Hand over up to so many messages: the first of each lane, then those that follow it.
+        """Deliver up to `most` messages: the first of each key, then those that follow.
 
-        Lanes that have waited longest go first. Messages that follow the first of their key only
-        get what room the firsts of other keys leave. Files some of what is queued before, and looks
-        at some lanes; with nothing to hand over among these, `unseen` says whether there are more.
+        The longest-waiting keys come first. Later messages of a key only get the room that the
+        first messages of other keys leave. Each call moves a limited number of arrived messages and
+        checks a limited number of key queues. If it returns none, `has_more` tells whether to call
+        again.
 
         Args:
-            most: Messages at most.
-            only: Numbers of the sources to take from; None for all.
-            per_key: Messages of one lane at most; None for as many as there is room for.
+            most: Largest number of messages.
+            only: Topic numbers to take from; None for all.
+            per_key: Largest number of messages of one key; None for no limit.
 
         Returns:
-            The messages with their lanes. Messages of a lane are in order, side by side.
+            The messages with their key queues. Messages of one key are side by side, in order.
         """
         self._file(min(_FILE_LIMIT, self._most - self._count), only)
         key_queues: list[KeyQueue] = []
-        passed: list[KeyQueue] = []  # of other sources; they keep their place
+        passed: list[KeyQueue] = []  # of other topics; they keep their place
         now = now_ms(self._loop)
         looks = max(most, _CHECK_LIMIT)
         for _ in range(len(self._ready)):
@@ -185,7 +184,7 @@ class KeyQueues:
         ]
 
     def _fill(self, key_queues: list[KeyQueue], free: int, per_key: int, now: int) -> None:
-        """More messages of lanes whose first goes out, one of each lane in turn."""
+        """Mark further messages of key queues as out, one of each queue in turn."""
         while free > 0 and key_queues:
             growing = []
             for key_queue in key_queues:
@@ -199,7 +198,9 @@ class KeyQueues:
             key_queues = growing
 
     def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
-        """Whether the first message of a lane that is not out may go out behind the others."""
+        """Return True if the next message of a key queue may be leased behind those that are
+        out.
+        """
         items = key_queue.items
         while key_queue.out < len(items):
             item = items[key_queue.out]
@@ -218,13 +219,13 @@ class KeyQueues:
         return False
 
     def lease_ended(self, key_queue: KeyQueue, entry: Entry, index: int) -> list[tuple[Entry, int]]:
-        """The lease on a message of a lane is over.
+        """End the lease on a message.
 
-        If the message failed, the messages behind it that are out are given back: they did not
-        fail, and go out again after it.
+        If the message failed, the messages behind it that are out are requeued. They did not fail
+        and are delivered again after it.
 
         Returns:
-            Those messages, as entry and index. Their leases are to be ended.
+            The requeued messages, as entry and batch index. The caller ends their leases.
         """
         at = _position(key_queue, entry, index)
         if at is None:
@@ -251,13 +252,13 @@ class KeyQueues:
         return returned
 
     def give_back_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
-        """Give a message back whose lease ended while one before it in its lane is still out.
+        """Requeue a message whose lease expired while an earlier message of its key is still held.
 
-        Work on it cannot have begun, because messages of a key are worked on in order. So the lease
-        that ended is no failed attempt.
+        Messages of a key are processed in order, so work on this one cannot have begun, and the
+        expired lease is no failed attempt.
 
         Returns:
-            False, and nothing was done, if none is out before it.
+            False, without any change, if no earlier message is held.
         """
         at = _position(key_queue, entry, index)
         if at is None:
@@ -269,14 +270,15 @@ class KeyQueues:
         return state.returns(entry, index)
 
     def decided(self, entry: Entry, index: int) -> None:
-        """The copy of a message was stored, or failed and the message is queued again."""
+        """Continue with a key after its first message was forwarded, or the forwarding failed."""
         key_queue = self._forwarding.pop((entry, index), None)
         if key_queue is not None:
             self._mark_returned(key_queue)
-            self._check_later(key_queue, now_ms(self._loop))  # by `_ring`: many may come at once
+            # Checked by `_ring`, because many may end at once.
+            self._check_later(key_queue, now_ms(self._loop))
 
     def check_all(self) -> None:
-        """What waits need wait no longer: all lanes are looked at."""
+        """Check all key queues now, because no message is held back any longer."""
         now = now_ms(self._loop)
         self._delayed = [
             (now, look, key_queue)
@@ -292,11 +294,10 @@ class KeyQueues:
         key_queue.out += 1
 
     def _mark_returned(self, key_queue: KeyQueue) -> None:
-        """The copy of the first message is stored or has failed."""
         key_queue.out = 0
         self._bytes += _size(key_queue.items[0])
 
-    # In
+    # Moving messages to key queues
 
     def _file(self, most: int, only: Container[int] | None) -> None:
         for _ in range(most):
@@ -319,10 +320,12 @@ class KeyQueues:
                 self._ready.append(key_queue)
             items = key_queue.items
             if len(items) > key_queue.out and _message_key(item) < _message_key(items[-1]):
-                # What another consumer had came behind newer ones. The first ones may be out.
+                # Messages of another consumer arrive behind newer ones. The messages that are out
+                # stay first.
                 at = bisect_right(items, _message_key(item), lo=key_queue.out, key=_message_key)
                 items.insert(at, item)
-                if at == 0 and key_queue.check_number:  # what waits is not the first any more
+                # The held-back message is not the first any more.
+                if at == 0 and key_queue.check_number:
                     key_queue.check_number = 0
                     self._ready.append(key_queue)
             else:
@@ -331,17 +334,18 @@ class KeyQueues:
     # Whose turn it is
 
     def _schedule(self, key_queue: KeyQueue, now: int) -> None:
-        """A lane that is nowhere is ready, out, or looked at later, or forgotten."""
+        """Make a key queue ready or delayed, or remove it."""
         if self._can_lease_first(key_queue, now):
             self._ready.append(key_queue)
             self._queue.wake(1, _number(key_queue))
         elif len(self._queue) and not self._is_full:
-            self._queue.wake(1)  # a pop may have found the lanes full
+            self._queue.wake(1)  # a pop may have found the key queues full
 
     def _can_lease_first(self, key_queue: KeyQueue, now: int) -> bool:
-        """Whether the first of a lane may go out to a lease.
+        """Return True if the first message of a key queue can be leased.
 
-        If not, it leaves as a letter, or is looked at later, or the lane is forgotten.
+        Otherwise the message is forwarded, or the queue is checked later, or removed if it is
+        empty.
         """
         items = key_queue.items
         while items:
@@ -357,7 +361,7 @@ class KeyQueues:
                     entry, index, raw
                 ):
                     return True
-                # A letter that failed at once has its message wait again.
+                # If the letter failed at once, the message is held back: check it again.
             elif what == LEAVING:
                 self._mark_out(key_queue)
                 self._forwarding[entry, index] = key_queue
@@ -390,11 +394,12 @@ class KeyQueues:
                 self._schedule(key_queue, now)
         return self._delayed[0][0] if self._delayed else None
 
-    # Given back
+    # Messages returned to the broker
 
     def _dropped(self, states: Collection[object] | None) -> None:
-        """What was queued of some sources is the broker's again: it comes again, in order. Of all
-        of them with None, which is the end."""
+        """Remove messages that the broker redelivers, in order: of some topics, or of all at the
+        end.
+        """
         if states is None:
             self._alarm.close()
             self._delayed.clear()
@@ -414,9 +419,9 @@ class KeyQueues:
             if entry.source not in states:
                 continue
             if not entry.live and self._forwarding.pop((entry, index), None) is not None:
-                self._mark_returned(key_queue)  # sought over: its letter concerns nobody any more
+                self._mark_returned(key_queue)  # sought over: its letter no longer matters here
             rest = list(islice(key_queue.items, key_queue.out, None))
-            # A message that is being copied is not at the broker.
+            # A message that is being forwarded is not redelivered.
             forwarding = [
                 each for each in rest if each[0].live and each[0].state[each[1]] == LEAVING
             ]
@@ -424,7 +429,8 @@ class KeyQueues:
             self._bytes -= sum(map(_size, rest)) - sum(map(_size, forwarding))
             key_queue.items = deque([*islice(key_queue.items, key_queue.out), *forwarding])
             if not key_queue.items:
-                # What waited need not come again here: then its key is not to wait for it.
+                # A held-back message may be redelivered to another consumer: its key must not wait
+                # for it.
                 key_queue.check_number = 0
                 self._forget(key_queue)
 
@@ -446,7 +452,7 @@ class KeyQueues:
 
 
 def _position(key_queue: KeyQueue, entry: Entry, index: int) -> int | None:
-    """Where a message is among those of a lane that are out."""
+    """Return the position of a message among those of a key that are out."""
     for at, (each, position, _) in enumerate(islice(key_queue.items, key_queue.out)):
         if each is entry and position == index:
             return at
@@ -454,7 +460,6 @@ def _position(key_queue: KeyQueue, entry: Entry, index: int) -> int | None:
 
 
 def _number(key_queue: KeyQueue) -> int:
-    """The source of a lane that is not empty."""
     entry: Entry = key_queue.items[0][0]
     number: int = entry.source.number
     return number
@@ -469,10 +474,10 @@ def _message_key(item: Queued) -> tuple[tuple[int, int], int]:
 
 
 def _key_of(item: Queued) -> _Key | None:
-    """What the broker keeps in order, which is the ordering key where there is one (PIP-34)."""
+    """Return the key by which the broker orders messages: the ordering key, if set (PIP-34)."""
     entry, _, raw = item
     try:
         key = raw.ordering_key() or raw.partition_key()
-    except UnreadableError:  # none of those in this topic can be told from the others
+    except UnreadableError:  # messages of such a topic cannot be told apart by key
         return entry.source.number, None
     return (entry.source.number, key) if key else None

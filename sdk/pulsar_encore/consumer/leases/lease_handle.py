@@ -1,6 +1,6 @@
-"""The text of a lease's handle: its topic, its message id, and which lease of that message it is.
+"""The text of a lease handle: topic, message id, and the lease of that message.
 
-Pure. Refuses what it did not write; whether the lease is still out is for `LeaseTable` to say.
+The functions only read and write text. `LeaseTable` knows whether a lease is active.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ...values.message_id import MessageId
 
 
 class LeaseHandle(NamedTuple):
-    """What a handle says.
+    """The content of a handle.
 
     Attributes:
-        topic: Of the message.
-        message_id: Its serialized id.
+        topic: Topic of the message.
+        message_id: Serialized id of the message.
         record_granter: Names the consumer that granted the lease.
-        number: Of the lease, there: of two leases of one message each has its own.
-        attempt: Times the message was handed out then, that one included.
-        first_ms: When a message of its entry was handed over first, as far as is known on disk, in
-            ms since the epoch; 0 without a state. What counts attempts anew has another one.
+        number: Number of the lease at that consumer.
+        attempt: Number of the delivery attempt, from 1.
+        first_ms: First delivery of a message of the entry that is known on disk, in ms since the
+            epoch; 0 without a state. It changes when the attempts are counted from 1 again.
     """
 
     topic: str
@@ -36,16 +36,16 @@ class LeaseHandle(NamedTuple):
 def write(
     message_id: MessageId, record_granter: str, number: int, attempt: int, first_ms: int
 ) -> str:
-    """A handle: letters, digits, `-`, `_` and five dots."""
+    """Return a handle: letters, digits, `-`, `_` and five dots."""
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
     return f"{topic}.{place}.{record_granter}.{number:x}.{attempt:x}.{first_ms:x}"
 
 
 def read(text: str) -> LeaseHandle:
-    """What a handle says.
+    """Return the content of a handle.
 
     Raises:
-        ConfigurationError: It is no handle.
+        ConfigurationError: if the text is not a handle.
     """
     if not isinstance(text, str):
         raise ConfigurationError(
@@ -63,10 +63,10 @@ def read(text: str) -> LeaseHandle:
 
 
 def message_id_of(handle: LeaseHandle) -> MessageId:
-    """The id of its message.
+    """Return the id of the leased message.
 
     Raises:
-        ConfigurationError: It was changed.
+        ConfigurationError: if the handle was changed.
     """
     try:
         return MessageId.deserialize(handle.message_id, handle.topic)

@@ -1,8 +1,7 @@
-"""A pop: what is taken, in which order, and who waits.
+"""Pops: which messages they take, and the order in which they wait.
 
-Owns `PopQueue`. Pops of all topics are served in line, one at a time, and so are the pops of each
-topic that is named. Taking and granting are one step without an await, and nothing is awaited after
-it: a cancelled pop has taken nothing, so there is nothing to put back.
+`PopQueue` serves pops of all topics one at a time, and so the pops of each named topic. A pop takes
+and leases messages in one step, with no await after it, so a cancelled pop has taken nothing.
 """
 
 from __future__ import annotations
@@ -20,30 +19,31 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
-#: messages keep full it would come late, and with it always first poison would hold up the rest.
+#: Every fifth pop takes previously failed messages first, as in RocketMQ. Without this, a queue
+#: full of new messages would delay them; with it at each pop, poison messages would delay the
+#: others.
 _FAILED_FIRST_EVERY: Final = 5
 
 
 class _Line:
-    """Pops that are served one at a time, first come, first served."""
+    """Pops that are served one at a time, in the order of their calls."""
 
     __slots__ = ("lock", "pops")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.pops = 0  # those that took something
+        self.pops = 0  # pops that took messages
 
 
 class PopQueue:
     """The pops of one consumer.
 
     Args:
-        queue: Where messages are.
-        leases: Where they go.
-        fair_yield: When a pop that need not wait lets the loop run.
-        loop: The consumer's event loop.
-        key_queues: Keep each key in order; None where nobody asked for that.
+        queue: The receive queue.
+        leases: Grants the leases.
+        fair_yield: Tells when a pop that need not wait lets the loop run.
+        loop: The event loop of the consumer.
+        key_queues: Keeps each key in order; None without ordered leases.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class PopQueue:
         self._leases = leases
         self._fair_yield = fair_yield
         self._loop = loop
-        # A topic whose pops wait must not hold up those of another one, so each has its line.
+        # Each topic has its own line, so that its waiting pops do not block those of other topics.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._key_queues = key_queues
-        self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease that is out of it
+        self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease
         if key_queues is not None:
             leases.ended = self._ended
             leases.given_back_early = self._given_back_early
@@ -74,14 +74,14 @@ class PopQueue:
         only: TopicChoice | None = None,
         per_key: int | None = None,
     ) -> list[LeaseRecord]:
-        """At least one lease, or none when the time is over.
+        """Return at least one lease, or an empty list if the time is over.
 
         Args:
-            most: Leases at most.
-            length_ms: Of each lease.
-            wait_ms: Longest wait for the first.
-            only: Sources to take from; None for all.
-            per_key: With lanes, leases of one key at most; None for no bound.
+            most: Largest number of leases.
+            length_ms: Length of each lease, in ms.
+            wait_ms: Longest wait for the first lease, in ms.
+            only: Topics to take from; None for all.
+            per_key: With ordered leases, limit of leases of one key; None for no limit.
         """
         deadline = self._loop.time() + wait_ms / 1000
         if self._fair_yield.clock() >= self._fair_yield.ends:
@@ -109,7 +109,7 @@ class PopQueue:
                 self._leases.wake()
                 if records:
                     if len(self._lines) > 1:
-                        self._queue.wake(1)  # a pop in another line may find more
+                        self._queue.wake(1)  # a pop of another line may find more messages
                     return records
                 if self._key_queues is not None and self._key_queues.has_more(only):
                     await asyncio.sleep(0)

@@ -1,9 +1,8 @@
-"""What the broker has confirmed of the acks that left, and who waits for that.
+"""Ack receipts: which acks the broker has confirmed, and the callers that wait for them.
 
-Owns `AckReceipts`. A caller waits for a source, not for an ack: a future, shared by all who asked
-meanwhile, is done once everything that was acked there by then has left and is confirmed. What was
-lost with a connection has not left: whoever waits for it goes on to wait. After a seek there is
-nothing to wait for.
+`AckReceipts` lets a caller wait for a topic, not for a single ack. A future, shared by all callers
+meanwhile, is done when every earlier ack of the topic is sent and confirmed. Acks that were lost
+with a connection count as unsent, so their callers keep waiting. A seek ends every wait.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from ...eventloop.alarm import now_ms
 
 
 class _TopicReceipts:
-    """The flushes of one source that are not confirmed, by number, and who waits for them.
+    """The unconfirmed ack flushes of one topic, by number, and the futures of the waiting callers.
 
     Attributes:
-        unconfirmed: Numbers, oldest first.
-        last: That of the last flush.
-        open: Futures of acks that have not all left.
-        left: Those of acks that have: the last flush that has any of them, and the future.
+        unconfirmed: Numbers of the flushes, oldest first.
+        last: Number of the last flush.
+        open: Futures of acks that are not all sent.
+        left: Futures of sent acks, each with the number of the last flush that contains one of
+            them.
     """
 
     __slots__ = ("last", "left", "open", "unconfirmed")
@@ -38,11 +38,11 @@ class _TopicReceipts:
 
 
 class AckReceipts:
-    """The receipts of one consumer.
+    """The ack receipts of one consumer.
 
     Args:
-        loop: Its event loop.
-        not_confirmed: Called with a source and acks of it that left and have to be sent again.
+        loop: The event loop of the consumer.
+        not_confirmed: Called with a topic state and sent acks that have to be sent again.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class AckReceipts:
         self._topics: dict[TopicState, _TopicReceipts] = {}
 
     def of(self, states: Iterable[TopicState]) -> list[asyncio.Future[None]]:
-        """What is done once all that is acked of these sources now is confirmed.
+        """Return futures that are done when every present ack of these topics is confirmed.
 
-        Shared: wait for it behind a shield. A source of which all is confirmed has none.
+        The futures are shared: await them behind a shield. A topic without unconfirmed acks has
+        none.
         """
         found = (self._of(state) for state in states)
         return [future for future in found if future is not None]
@@ -75,7 +76,7 @@ class AckReceipts:
         return topic.left[-1][1]
 
     def sent(self, state: TopicState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
-        """Acks left; None where nobody is going to confirm them, and they count as confirmed."""
+        """Record that acks were sent. Without a receipt (None) they count as confirmed."""
         topic = self._topics.setdefault(state, _TopicReceipts())
         if receipt is not None:
             unsent.flush.await_receipt()
@@ -86,7 +87,7 @@ class AckReceipts:
         self._mark_sent(state, topic)
 
     def _mark_sent(self, state: TopicState, topic: _TopicReceipts) -> None:
-        """When all has left, those who wait know for which flush."""
+        """Assign the waiting futures to the last flush, once every ack is sent."""
         if topic.open and _all_left(state):
             opened, topic.open = topic.open, []
             topic.left.extend((topic.last, future) for future in opened)
@@ -102,7 +103,7 @@ class AckReceipts:
     ) -> None:
         failed = answer.cancelled() or answer.exception() is not None
         if number not in topic.unconfirmed:
-            return  # its connection fell, and the acks are sent again; or they were sought over
+            return  # after a reconnect these acks are sent again; after a seek they do not matter
         del topic.unconfirmed[number]
         if failed:
             while topic.left and topic.left[-1][0] >= number:
@@ -113,7 +114,7 @@ class AckReceipts:
             _resolve(topic)
 
     def disconnected(self, states: Iterable[TopicState]) -> None:
-        """What was not confirmed is sent again."""
+        """Count unconfirmed acks as unsent, because they are sent again after the reconnect."""
         for state in states:
             topic = self._topics.get(state)
             if topic is not None:
@@ -122,13 +123,13 @@ class AckReceipts:
                 topic.left.clear()
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """What had to be sent again was."""
+        """Record that unconfirmed acks were sent again."""
         for state in states:
             if state in self._topics:
                 self._mark_sent(state, self._topics[state])
 
     def sought(self, states: Iterable[TopicState]) -> None:
-        """All that was acked may rightly come again: nobody has to wait for it."""
+        """End every wait, because after a seek acked messages may be delivered again."""
         for state in states:
             topic = self._topics.pop(state, None)
             if topic is not None:
@@ -138,18 +139,18 @@ class AckReceipts:
 
     @property
     def awaited(self) -> list[asyncio.Future[None]]:
-        """What somebody waits for now."""
+        """Return the futures that callers wait for."""
         return [future for topic in self._topics.values() for future in _futures_of(topic)]
 
     def fail(self, error: Exception) -> None:
-        """Nothing will be confirmed any more."""
+        """Fail every wait with `error`."""
         awaited = [] if self._loop.is_closed() else self.awaited
         for topic in self._topics.values():
             topic.unconfirmed.clear()
         self._topics.clear()
         for future in awaited:
             future.set_exception(error)
-            future.exception()  # who does not await it need not be told
+            future.exception()  # mark as retrieved, in case no caller awaits it
 
 
 def _all_left(state: TopicState) -> bool:
@@ -157,7 +158,7 @@ def _all_left(state: TopicState) -> bool:
 
 
 def _resolve(topic: _TopicReceipts) -> None:
-    """Those whose last flush, and all before it, are confirmed."""
+    """Resolve the futures whose flush, and every earlier one, is confirmed."""
     oldest = next(iter(topic.unconfirmed), None)
     while topic.left and (oldest is None or topic.left[0][0] < oldest):
         topic.left.popleft()[1].set_result(None)

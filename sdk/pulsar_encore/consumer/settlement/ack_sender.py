@@ -1,8 +1,9 @@
-"""When acks leave: grouped by time, by entries, and by messages; held while disconnected.
+"""When acks are sent: grouped by time, entries and messages, and kept while disconnected.
 
-Owns `AckSender`. By messages, because a broker stops delivering at its unacked window: grouping by
-time alone caps a consumer at one window per group time. What a source cannot send now stays where
-it is, untouched, so an ack made while disconnected costs nothing and is sent after the reconnect.
+Grouping by messages is needed because a broker stops delivering at its unacked window: grouping by
+time alone limits a consumer to one window per group time. `AckSender` leaves acks that cannot be
+sent in their topic state, so an ack made while disconnected costs nothing and is sent after the
+reconnect.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from ..delivery.receive_queue import ReceiveQueue
 from ..topic_states import RECONNECT_S, REDELIVERY_S, TopicStates
 from .ack_receipts import AckReceipts
 
-# A flush is due when the messages acked and not sent reach this share of the broker's window.
+# A flush is due when the unsent acks cover this fraction of the unacked window (a tenth).
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
-# Entries sent in one turn of the loop, 3 us each; the rest follows in the next.
+# Entries sent in one iteration of the loop, 3 us each. The rest follows in the next one.
 _SLICE: Final = 1_000
-# A redelivery that an ack did not overtake arrives within `OVERTAKEN_S`, unless it waits in the
-# transport behind what the application has not taken yet: so many messages, and what the receiver
-# queue holds.
+# A redelivery that crossed an ack arrives within `REDELIVERY_S`, unless it waits in the transport
+# behind messages that the application has not taken: up to this many and the receiver queue.
 _BEHIND: Final = 10_000
-_CALM_MS: Final = 500  # nothing came for so long though there was room: nothing waits there
+# Without arrivals for this long, despite permits, no message waits in the transport.
+_CALM_MS: Final = 500
 
 
 class AckSender:
-    """Sends what the sources' `Acks` collected.
+    """Sends the acks that the topic states of one consumer have collected.
 
     Attributes:
-        receipts: What the broker confirmed of it.
+        receipts: The ack receipts of the sent acks.
 
     Args:
-        link: Where acks go.
-        sources: Of the consumer.
-        options: Group time and size, and the broker's window.
-        loop: The consumer's event loop.
-        queue: Tells whether what was asked for may still be on its way to the application.
+        link: The subscription to which acks are sent.
+        sources: The topic states of the consumer.
+        options: Group time and size, and the unacked window.
+        loop: The event loop of the consumer.
+        queue: Tells whether requested messages may still be on their way to the application.
     """
 
     def __init__(
@@ -67,20 +68,20 @@ class AckSender:
         self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
         self._queue_depth = _BEHIND + 2 * options.receiver_queue_size
         self._arrived_ms = 0
-        self._taken = 0  # messages taken when duplicates were last forgotten
+        self._taken = 0  # messages taken when duplicate windows last advanced
         self._unsent = 0
-        self._refused: set[int] = set()  # sources that only the timer tries again
+        self._refused: set[int] = set()  # topics that only the timer retries
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
-        """An ack of `messages` more waits in `state`."""
+        """Record that acks of `messages` more messages wait in `state`, and flush if due."""
         if not messages:
             return
         self._unsent = unsent = self._unsent + messages
-        # There are no more entries than messages, which are counted already.
+        # There are no more entries than messages, so the messages alone rule out most flushes.
         due = unsent >= self._min_due and (
             unsent >= self._most_messages
             or len(state.acks) >= self._most_entries
@@ -92,17 +93,17 @@ class AckSender:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
 
     def arrived(self, now: int) -> None:
-        """Something was delivered, at `now` in ms."""
+        """Record a delivery at `now`, in ms."""
         self._arrived_ms = now
 
     def flush(self) -> bool:
-        """Send everything now; False when something was refused and waits for another try."""
+        """Send all acks now; return False if the transport rejected some, which are retried."""
         self._refused.clear()
         self._flush_ready(sys.maxsize)
         return not self._refused
 
     async def flush_in_turns(self) -> None:
-        """Send as many acks as wait now, a thousand entries in each turn of the loop.
+        """Send the present acks, a thousand entries in each iteration of the loop.
 
         Acks that are added meanwhile do not prolong the call. It ends when no ack can be sent.
         """
@@ -119,7 +120,7 @@ class AckSender:
                 await asyncio.sleep(0)
 
     def _flush_ready(self, most: int) -> None:
-        """Send up to so many entries now, and the rest in the next turns of the loop."""
+        """Send up to `most` entries now, and the rest in the next iterations of the loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -148,7 +149,7 @@ class AckSender:
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
-        """Forget in a while what may come again now."""
+        """Schedule the end of the duplicate windows."""
         if self._duplicate_timer is None:
             self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
@@ -169,7 +170,7 @@ class AckSender:
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
-        """Its receipt failed, and the connection did not: it is tried again in a while."""
+        """Retry acks whose receipt failed although the connection did not."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
@@ -186,7 +187,7 @@ class AckSender:
             state.acks.doubtful(now)
 
     def connected(self, states: Collection[TopicState]) -> None:
-        """Send again whatever may have been lost with the old connection."""
+        """Send again every ack that may have been lost with the old connection."""
         for state in states:
             state.reconnected()
         self._refused.clear()
@@ -200,7 +201,7 @@ class AckSender:
         self._duplicate_timer = None
         calm = not len(self._queue) and now_ms(self._loop) - self._arrived_ms >= _CALM_MS
         if not calm and self._queue.taken - self._taken < self._queue_depth:
-            self.watch_duplicates()  # what comes again may wait behind what the application is at
+            self.watch_duplicates()  # a duplicate may wait behind messages that are not taken yet
             return
         self._taken = self._queue.taken
         left = [state.window.advance() for state in self._sources]
@@ -212,13 +213,13 @@ class AckSender:
             state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
-        """Wait until what somebody waits for is confirmed, or for so long."""
+        """Wait until every awaited receipt has arrived, for up to `longest_s` seconds."""
         awaited = self.receipts.awaited
         if awaited:
             await asyncio.wait(awaited, timeout=longest_s)
 
     def close(self, why: Exception) -> None:
-        """Stop the timers; flush before if anything is to be sent. Who waits gets the error."""
+        """Stop the timers and fail the waiting callers. Call `flush` first to send acks."""
         self.receipts.fail(why)
         for timer in (self._timer, self._retry, self._reconnect_timer, self._duplicate_timer):
             if timer is not None:

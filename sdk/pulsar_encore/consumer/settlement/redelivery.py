@@ -1,9 +1,9 @@
-"""What comes back and when: due nacks and ack timeouts become redeliver commands.
+"""Redelivery: due nacks and ack timeouts become redeliver commands.
 
-Owns `Redelivery`: one alarm over all sources. On Shared and Key_Shared single entries are asked
-for; on Exclusive and Failover a due message gives back everything unacked of its source, because
-those subscriptions only know a rewind (PIP-84; as Java's client). A rewind that does not bring all
-that was given back is asked for again (see `core.rewind`).
+`Redelivery` has one alarm over all topics. On Shared and Key_Shared it requests single entries. On
+Exclusive and Failover a due message causes a rewind of its topic, because those subscriptions have
+no other redelivery (PIP-84; as in Java's client). A rewind that does not bring every unacked
+message is repeated (see `core.rewind`).
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ from .ack_sender import AckSender
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# Keys of a source handled in one turn of the loop; the rest follows in the next.
+# Keys of a topic handled in one iteration of the loop. The rest follows in the next one.
 _BURST: Final = 500
-# What the transport refused to ask for is tried again, after twice the time with each refusal.
+# Delay before a rejected request is retried. It doubles with each rejection.
 _RETRY_MS: Final = 200
 _MAX_RETRY_MS: Final = 5_000
-# A rewind that brought nothing for so long, though there was room, is asked for again, after twice
-# the time with each try; after so many tries what was owed is gone from the topic.
+# A rewind that brought nothing for this long, despite permits, is repeated, with a doubled wait
+# each time. After `_MAX_REWINDS` the missing entries count as gone from the topic.
 _REWIND_TIMEOUT_S: Final = 1.0
 _MAX_REWINDS: Final = 6
 _LAST: Final = (1 << 63) - 1
 
 
 class LastAttempts(Protocol):
-    """Writes dead letters of batch messages that failed at their last attempt."""
+    """Dead-letters batch messages that failed at their last attempt."""
 
     def failed(self, entry: Entry, index: int, reason: str) -> bool:
-        """A message failed; return False if it has to be redelivered."""
+        """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
     def all_failed(self, state: TopicState, reason: str) -> None:
-        """All messages of a source that the application holds failed."""
+        """Handle every message of a topic that the application holds as failed."""
         ...
 
 
 class Redelivery:
-    """The clockwork of one consumer.
+    """The redelivery of one consumer's messages.
 
     Attributes:
-        offered: Called when nothing that stays here need wait any longer.
-        last: Dead-letters a batch message that failed and is known by id only, if this was its last
-            attempt; None without a dead-letter policy.
+        all_due: Called when no message is held back any longer (ordered leases).
+        last: Dead-letters a batch message that failed at its last attempt and is known by id only;
+            None without a dead-letter policy.
 
     Args:
-        link: Where redeliver commands go.
-        sources: Of the consumer.
-        options: Precision, the backoff of ack timeouts.
-        loop: The consumer's event loop.
-        alarm: Rings when something is due.
-        acks: Has to send what is acked before a rewind is asked for.
-        queue: Loses what a rewind brings again.
-        rng: Source of backoff jitter.
+        link: The subscription to which redeliver commands are sent.
+        sources: The topic states of the consumer.
+        options: Precision of nacks and backoff of ack timeouts.
+        loop: The event loop of the consumer.
+        alarm: Wakes this object at the next due time.
+        acks: Sends pending acks before a rewind.
+        queue: Drops the messages that a rewind redelivers.
+        rng: Source of the backoff jitter.
     """
 
     def __init__(
@@ -94,21 +94,22 @@ class Redelivery:
         self._rng = rng
         self._rewind_watches: dict[int, _RewindWatch] = {}
         self._watch: asyncio.TimerHandle | None = None
-        self._refused: dict[int, tuple[int, int]] = {}  # by source: until when (ms), pause in ms
+        # By topic number: retry time in ms, and delay in ms.
+        self._refused: dict[int, tuple[int, int]] = {}
         self.all_due: Callable[[], None] = _ignore_all_due
         self.last: LastAttempts | None = None
         alarm.start(self._ring)
 
-    # What waits
+    # Waiting messages
 
     def wait(self, entry: Entry, index: int, delay_ms: int, *, narrow: bool = False) -> None:
-        """A message waits here and comes again after its delay.
+        """Nack a message, so that it is redelivered after its delay.
 
         Args:
-            entry: The record of its entry.
-            index: Its place in there.
-            delay_ms: From now.
-            narrow: In as narrow a bucket as the delay allows, whatever the precision of nacks is.
+            entry: Its entry.
+            index: Its batch index.
+            delay_ms: Delay from now, in ms.
+            narrow: Use the narrowest bucket for the delay, whatever precision nacks have.
         """
         state: TopicState = entry.source
         due_ms, bits = self._due(delay_ms)
@@ -118,7 +119,7 @@ class Redelivery:
             self._alarm.at(state.next_due())
 
     def give_back(self, state: TopicState, keys: Iterable[MessageKey]) -> None:
-        """Messages that are held come again at once (Shared and Key_Shared)."""
+        """Redeliver held messages at once (Shared and Key_Shared)."""
         whole: dict[int, list[int]] = {}
         parts: dict[tuple[int, int], int] = {}
         for ledger, entry, index in keys:
@@ -131,29 +132,29 @@ class Redelivery:
             [(ledger, entry, mask) for (ledger, entry), mask in sorted(parts.items())],
         )
         self._request(state, state.timeouts, due)
-        self._alarm.at(state.next_due())  # of what could not be asked for
+        self._alarm.at(state.next_due())  # for rejected requests
 
     def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
-        """The same of an entry that there is no record of here."""
+        """Nack an entry without a record, so that it is redelivered after its delay."""
         state.nack_unseen(key, *self._due(delay_ms))
         self._alarm.at(state.next_due())
 
     def waits(self, state: TopicState) -> None:
-        """Something of a source may be due earlier than before."""
+        """Set the alarm, because a message of a topic may be due earlier than before."""
         self._alarm.at(state.next_due())
 
     def _due(self, delay_ms: int) -> tuple[int, int]:
-        """(due ms, bucket bits) of what is to wait from now."""
+        """Return the due time in ms and the bucket bits of a delay from now."""
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """What could not be asked for while these were away is asked for now, without a pause."""
+        """Request the messages that could not be requested while disconnected, without a delay."""
         for state in states:
             if self._refused.pop(state.number, None) is not None:
                 self._alarm.at(state.next_due())
 
-    # What is due
+    # Due messages
 
     def _ring(self, now: int) -> int | None:
         heads = []
@@ -176,7 +177,7 @@ class Redelivery:
             due = _dead_letter_last(self.last, state, due)
         if not due:
             return
-        if state.attempts.remembers:  # an attempt that timed out counts where the broker forgets
+        if state.attempts.remembers:  # such attempts count where the broker does not count them
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
             for key in due:
                 state.attempts.remember(key, wall_now, evidence)
@@ -194,7 +195,7 @@ class Redelivery:
         state.timeouts.done(due)
 
     def _request(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
-        """What is due comes again: by name, or with all that is unacked of its source."""
+        """Request due messages: single entries, or a rewind of their topic."""
         if not due:
             return
         if not state.shared:
@@ -205,7 +206,8 @@ class Redelivery:
         now = now_ms(self._loop)
         groups = state.release(due, now)
         if groups:
-            if unsent:  # or the broker would send what is acked of these along, and to anybody
+            # Otherwise the broker would also send acked messages of these entries, to any consumer.
+            if unsent:
                 self._acks.flush()
             try:
                 if unsent and not self._link.can_ack(state.number):
@@ -220,7 +222,7 @@ class Redelivery:
     def _put_back(
         self, state: TopicState, index: DueIndex, due: DueBatch, now: int, error: TransportError
     ) -> None:
-        """The transport asked for nothing: all of it is due still, and is tried in a while."""
+        """Keep all messages due after a rejected request, and retry it later."""
         state.not_asked(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
@@ -232,11 +234,11 @@ class Redelivery:
     # Rewinds
 
     def redeliver_all(self, state: TopicState | None = None) -> None:
-        """Everything unacked comes again, pending nacks included: of one source, or of all.
+        """Redeliver every unacked message of one topic or of all, pending nacks included.
 
-        A transport that cannot rewind one source alone rewinds those beside it as well. With
-        nothing given back there is nothing to ask for on Exclusive and Failover: all that is
-        unacked is on its way here, and a rewind would only bring it twice.
+        A transport that cannot rewind one topic alone rewinds all Exclusive and Failover topics. If
+        nothing is unacked there, no command is sent: every unacked message is already on its way,
+        and a rewind would only deliver it twice.
         """
         rewound = self._sources.rewound_with(state)
         if self._options.ordered_leases:
@@ -249,27 +251,31 @@ class Redelivery:
                 self.last.all_failed(each, "redeliver_unacknowledged_messages")
             each.release_all()
         self._rewind(state)
-        # Last: the room that this gives back must not bring more before the rewind.
+        # This comes last: the permits that it returns must not bring messages before the rewind.
         self._queue.drop(rewound)
 
     def _make_all_due(self, states: Iterable[TopicState]) -> None:
-        """The same where a key keeps its order: what is here stays here. Given back, it would come
-        again behind what is on its way."""
+        """Make every held or held-back message due in the queue, for ordered leases.
+
+        The messages stay in this process. Redelivered by the broker, they would arrive behind later
+        messages of their keys.
+        """
         for state in states:
-            if len(state.nacks):  # by an id, of what was not here
+            if len(state.nacks):  # nacks by id, of messages that are not in this process
                 due = state.take_nacks(_LAST - state.lead_ms, len(state.nacks))
                 self._request(state, state.nacks, due)
             state.stay_all()
         self.all_due()
 
     def rewind_again(self, state: TopicState) -> None:
-        """Something that was given back is missing: what is here stays here, the rest comes."""
+        """Repeat a rewind because entries are missing. Messages that arrived are kept."""
         for each in self._sources.rewound_with(state):
             each.rewound_beside()
         self._rewind(state)
 
     def _rewind(self, state: TopicState | None) -> None:
-        self._acks.flush()  # what leaves after the rewind would come again with it
+        # An ack that is sent after the rewind does not keep its message from being redelivered.
+        self._acks.flush()
         self._acks.watch_duplicates()
         self._sources.rewind_requested()
         self._link.redeliver_all(None if state is None else state.number)
@@ -277,7 +283,7 @@ class Redelivery:
             self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
     def _check_rewinds(self) -> None:
-        """Ask again where a rewind has brought nothing for too long."""
+        """Repeat the rewinds that have brought nothing for too long."""
         self._watch = None
         is_watching = False
         for state in self._sources:
@@ -292,7 +298,7 @@ class Redelivery:
             if rewind_watch.moved(state.rewind.came, self._loop.time(), taken):
                 continue
             if len(self._queue) and taken - rewind_watch.taken < self._behind():
-                continue  # it may come behind what the application has not taken yet
+                continue  # the missing entries may be behind messages that are not taken yet
             if not rewind_watch.over(self._loop.time() - _REWIND_TIMEOUT_S):
                 continue
             if rewind_watch.rewinds < _MAX_REWINDS:
@@ -302,7 +308,7 @@ class Redelivery:
                 self._rewind_watches.pop(state.number)
                 missing_count = state.rewind.give_up()
                 logger.info(
-                    "%s: %d entries did not come again after %d rewinds: they are gone from the "
+                    "%s: %d entries were not redelivered after %d rewinds: they are gone from the "
                     "topic, or another consumer has them",
                     state.topic,
                     missing_count,
@@ -312,11 +318,11 @@ class Redelivery:
             self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
     def _behind(self) -> int:
-        """Messages of other sources that may come before what a rewind brings."""
+        """Return how many messages of other topics may arrive before those of a rewind."""
         return 2 * self._options.receiver_queue_size * len(self._sources)
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Send no further commands."""
         self._alarm.close()
         if self._watch is not None:
             self._watch.cancel()
@@ -337,22 +343,22 @@ def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> D
 
 
 def _ignore_all_due() -> None:
-    """Nothing stays here."""
+    """Default of `all_due`: no message is held back."""
 
 
 class _RewindWatch:
-    """How long a source has been silent, and how often it was asked again for that."""
+    """How long a rewind has brought nothing, and how often it was repeated."""
 
     __slots__ = ("came", "rewinds", "since_s", "taken")
 
     def __init__(self, now: float) -> None:
         self.came = -1
         self.since_s = now
-        self.taken = 0  # messages that the application had taken by then, of any source
+        self.taken = 0  # messages of any topic that the application had taken by then
         self.rewinds = 0
 
     def moved(self, came: int, now: float, taken: int) -> bool:
-        """Whether more came than at the last look."""
+        """Return True if messages arrived since the last check."""
         if came == self.came:
             return False
         self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
