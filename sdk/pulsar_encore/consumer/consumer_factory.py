@@ -139,10 +139,7 @@ def assemble(
     """Create the parts of a consumer bottom-up, on the running event loop.
 
     Args:
-        link: The subscription, not yet started.
-        options: The options of the subscription.
         topics: Its letter topics, or None.
-        new_index: Makes due indexes.
         state_writer: Writes durable state; None without a state.
         spilling: Makes the due indexes of nacks; None to use `new_index`.
     """

@@ -44,14 +44,7 @@ class DeliveryHandler:
     """Feeds `queue` from the deliveries of the transport.
 
     Args:
-        link: The subscription.
-        sources: The topic states of the consumer.
-        queue: The receive queue.
-        acks: Acks again the acked messages that are redelivered.
-        window: Checked after each delivery.
         redelivery: Repeats a rewind when a delivery shows that entries are missing.
-        event_publisher: Publishes changes of topics and connections.
-        loop: The event loop of the consumer.
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
             which filter a message when it is the next of its key.
         state_writer: Writes durable state; None without a state.

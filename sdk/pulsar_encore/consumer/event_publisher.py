@@ -86,10 +86,6 @@ class EventDispatcher:
 class ProducerEventPublisher:
     """The `ProducerListener` of a producer, or of one letter producer of a consumer.
 
-    Args:
-        events: Sends the events.
-        component: The kind of producer.
-
     Attributes:
         retrying: The last `Retrying` event of each topic or partition that is not attached.
     """
@@ -153,10 +149,7 @@ class EventPublisher:
     """Publishes the events of one consumer or reader, and keeps the state of its topics.
 
     Args:
-        link: The subscription.
         listener: The application's listener, or None.
-        loop: The event loop of the consumer or reader.
-        component: "consumer" or "reader".
         named: The topics or the pattern that the application named. Connection events use them
             until the transport knows the topics: the C++ client only names the topics of messages.
 

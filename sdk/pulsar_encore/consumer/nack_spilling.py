@@ -47,14 +47,7 @@ class NackIndexStatistics:
 
 
 class NackSpilling:
-    """Makes the due index of each topic's nacks, made by `open`.
-
-    Args:
-        options: The option `nack_index`.
-        directory: Where snapshots go.
-        subscription: Name of the subscription, for the labels of metrics.
-        loop: The event loop of the consumer.
-    """
+    """Makes the due index of each topic's nacks, made by `open`."""
 
     def __init__(
         self,

@@ -67,10 +67,7 @@ class SettlementCalls:
         done_last: The awaitable of a completed call whose await lets the loop run.
 
     Args:
-        affinity: The loop and process of the consumer.
         fair_yield: Tells when a call has to let the loop run.
-        status: Whether the consumer can still be used.
-        settlement: Acks the messages of lists.
         receipts: Ack receipts that acks wait for; None if they do not.
     """
 
@@ -102,7 +99,6 @@ class SettlementCalls:
 
         Args:
             step: Returns the topic states in which it acked something, if it acks.
-            args: The arguments of the step.
         """
         try:
             self._status.check()

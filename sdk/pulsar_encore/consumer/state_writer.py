@@ -50,14 +50,7 @@ _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(2
 
 
 class StateWriter:
-    """The durable state of one consumer, made by `open`.
-
-    Args:
-        store: The state directory.
-        state: The option `state`.
-        options: The subscription.
-        loop: The event loop of the consumer.
-    """
+    """The durable state of one consumer, made by `open`."""
 
     def __init__(
         self,
@@ -375,14 +368,7 @@ class StateWriter:
 
 
 class TopicStateWriter:
-    """`core.Durable` of one topic or partition, in a store.
-
-    Args:
-        source: The topic in the store.
-        loop: The loop whose clock due times use.
-        changed: Called when there is something to write.
-        writer: The `StateWriter` of the consumer.
-    """
+    """`core.Durable` of one topic or partition, in a store."""
 
     def __init__(
         self,

@@ -47,9 +47,6 @@ class TopicStates:
         by_number: The topic states by the transport's number, created on first access.
 
     Args:
-        link: Names the topics.
-        options: The subscription.
-        loop: The event loop of the consumer.
         new_index: Makes a due index; called twice for each topic, or once with `new_nacks`.
         durable_of: Returns the durable state of a topic, by its full name.
         dispose: Frees unused records gradually; None frees them at once.

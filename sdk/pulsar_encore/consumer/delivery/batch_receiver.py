@@ -25,8 +25,6 @@ class BatchReceiver:
     The rules are those of Java's client: `docs/notes/consumer-semantics.md#batch-receive`.
 
     Args:
-        queue: The queue of arrived messages.
-        policy: The limits.
         most: Largest number of messages in a batch: the receiver queue size, as in the stock
             client.
         fair_yield: Tells when a call that need not wait lets the loop run.

@@ -157,7 +157,6 @@ class ReceiveQueue:
         taken: Messages of the deliveries that were removed.
 
     Args:
-        schema: Decodes `Message.value`.
         consumed: Called with (topic number, messages) to return that many permits.
         fair_yield: Tells when a receive that need not wait lets the loop run.
         failed: Called with the error when no message can arrive any more.
@@ -221,9 +220,6 @@ class ReceiveQueue:
         """Queue messages of an entry.
 
         Args:
-            entry: Their entry.
-            indexes: Their batch indexes.
-            messages: Their contents.
             permits: False if their permits were returned before.
         """
         total = len(messages)
@@ -387,13 +383,7 @@ class ReceiveQueue:
     def take_of(
         self, only: Container[int], most: int, *, failed_first: bool = False
     ) -> list[Message]:
-        """Take up to `most` messages of certain topics, from the whole queue.
-
-        Args:
-            only: Topic numbers.
-            most: Largest number of messages.
-            failed_first: Take messages that failed before first.
-        """
+        """Take up to `most` messages of certain topics, from the whole queue."""
         taken: list[Message] = []
         done: list[_Cursor] = []
         with self._one_write():
@@ -577,11 +567,6 @@ class ReceiveQueue:
 
         Their permits are returned together, because a call for each cursor costs as much as the
         delivery.
-
-        Args:
-            taken: Receives the messages.
-            most: Largest length of `taken`.
-            most_bytes: Largest size of the messages.
 
         Returns:
             The rest of `most_bytes`.
@@ -769,7 +754,6 @@ class ReceiveQueue:
 
         Args:
             deadline: On the loop's clock, or None.
-            ticket: The place of the caller.
             takes: True if the caller takes a message when it is woken. A caller that may leave it
                 and wait for more is woken in addition to those that take, so that no message stays
                 in the queue while they sleep.
@@ -841,7 +825,6 @@ class ReceiveQueue:
         A caller that waits for certain topics is skipped if none of their messages are queued.
 
         Args:
-            waiters: Largest number.
             source: Number of a topic with a message that can be taken and is not in this queue.
         """
         left: list[_Waiter] = []

@@ -33,12 +33,6 @@ class ArrivalFilter:
     """The arrivals of one consumer that has letter topics.
 
     Args:
-        options: Tells which topics are letter topics, and the schema.
-        verdicts: The dead-letter rules.
-        forwarder: Sends dead letters.
-        queue: Receives early letters when they are due.
-        redelivery: Requests letters that are too early to keep.
-        loop: The event loop of the consumer.
         last: Keeps the payloads of batch messages at their last attempt.
     """
 

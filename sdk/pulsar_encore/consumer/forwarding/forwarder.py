@@ -79,14 +79,7 @@ class _Forwarding:
 
 
 class Forwarder:
-    """Forwards the messages of one consumer.
-
-    Args:
-        topics: The letter topics and their producers.
-        settlement: Acks and nacks the originals.
-        consumer_name: For the evidence.
-        version: Version of this package, for the evidence.
-    """
+    """Forwards the messages of one consumer."""
 
     def __init__(
         self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
@@ -218,10 +211,7 @@ class Forwarder:
         """Dead-letter a message that has used up its attempts.
 
         Args:
-            message: A message of this consumer.
-            held: Its entry, batch index and failed attempts.
             evidence: Evidence of the last attempt; None to use that of an earlier attempt.
-            reason: Used if there is no evidence at all.
         """
         if not _leave(held):
             return
@@ -248,14 +238,7 @@ class Forwarder:
     def overflow(
         self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
     ) -> None:
-        """Send a nacked message to the retry letter topic because the unacked window fills up.
-
-        Args:
-            message: A message of this consumer.
-            held: Its entry, batch index and failed attempts.
-            delay_ms: Delay of the nack, in ms.
-            evidence: Evidence of the nack.
-        """
+        """Send a nacked message to the retry letter topic because the unacked window fills up."""
         if not _leave(held):
             return
         delay_ms = min(delay_ms, _MAX_DELAY_MS)

@@ -30,13 +30,7 @@ _OVERHEAD: Final = 500
 
 
 class LastAttempts:
-    """Payloads of the batch messages of one consumer that are at their last attempt.
-
-    Args:
-        verdicts: The dead-letter rules.
-        forwarder: Sends dead letters.
-        schema: The schema of the subscription.
-    """
+    """Payloads of the batch messages of one consumer that are at their last attempt."""
 
     def __init__(self, verdicts: Verdicts, forwarder: Forwarder, schema: Any) -> None:
         self._verdicts = verdicts
@@ -50,14 +44,7 @@ class LastAttempts:
         return len(self._kept)
 
     def keep(self, entry: Entry, index: int, raw: RawMessage, failed: int) -> None:
-        """Keep the payload of a queued message if its next attempt is the last.
-
-        Args:
-            entry: Its batch entry.
-            index: Its batch index.
-            raw: The payload.
-            failed: Failed attempts so far.
-        """
+        """Keep the payload of a queued message if its next attempt is the last."""
         if entry.size == 1 or not self._verdicts.is_last(failed):
             return
         self._drop((entry, index))
@@ -72,11 +59,6 @@ class LastAttempts:
 
     def failed(self, entry: Entry, index: int, reason: str) -> bool:
         """Dead-letter a failed message that is known by id only, if this was its last attempt.
-
-        Args:
-            entry: Its entry.
-            index: Its batch index.
-            reason: How it failed, for the evidence.
 
         Returns:
             True if it is dead-lettered; otherwise it has to be redelivered.
@@ -96,12 +78,7 @@ class LastAttempts:
         return True
 
     def all_failed(self, state: TopicState, reason: str) -> None:
-        """Handle every message of a topic that the application holds as failed.
-
-        Args:
-            state: The topic state.
-            reason: How they failed, for the evidence.
-        """
+        """Handle every message of a topic that the application holds as failed."""
         for entry, index in list(self._kept):
             if entry.source is state:
                 self.failed(entry, index, reason)

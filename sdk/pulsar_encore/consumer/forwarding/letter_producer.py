@@ -49,13 +49,7 @@ OnSent: TypeAlias = Callable[[Exception | None], None]
 
 
 class LetterProducer:
-    """Publishes letters to one topic.
-
-    Args:
-        topic: Full name.
-        create: Creates a new producer at each call.
-        event_publisher: Reports failed creations to the application.
-    """
+    """Publishes letters to one topic."""
 
     def __init__(
         self,

@@ -31,12 +31,6 @@ _TAIL = string.ascii_letters + string.digits
 class LetterTopics:
     """The letter topics of one consumer and their producers.
 
-    Args:
-        options: The subscription.
-        policy: Its dead-letter policy, or the default policy of `retry_enable`.
-        consumer_name: Part of the names of dead-letter producers.
-        transport: Creates the producers.
-
     Attributes:
         new_announcer: Makes the event publisher of one letter producer.
     """

@@ -28,11 +28,6 @@ class NackHandler:
     """The nacks of one consumer.
 
     Args:
-        ownership: Finds the topic and entry of a message.
-        verdicts: The rules.
-        redelivery: Keeps waiting messages.
-        sources: The topic states of the consumer.
-        loop: The event loop of the consumer.
         forwarder: Sends letters; None without letter topics, when no verdict asks for one.
         last: Dead-letters messages that fail by id; None without letter topics.
     """
@@ -66,7 +61,6 @@ class NackHandler:
         Args:
             item: The message, or its id. A message cannot be forwarded by id.
             delay: Delay of the redelivery, in seconds or as a timedelta; None for the policy's.
-            error: The reason.
 
         Raises:
             ConfigurationError: if an argument is invalid.

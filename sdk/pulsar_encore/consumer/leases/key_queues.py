@@ -71,8 +71,6 @@ class KeyQueues:
     """The key queues of one consumer.
 
     Args:
-        queue: The receive queue, where messages arrive and pops wait.
-        loop: The event loop of the consumer.
         most: Limit of messages in key queues, including those that are out.
         dead_letter_if_spent: Called with the next message of a key. Dead-letters it and returns
             True if it has used up its attempts. Called only then, because later messages wait until
@@ -140,7 +138,6 @@ class KeyQueues:
         again.
 
         Args:
-            most: Largest number of messages.
             only: Topic numbers to take from; None for all.
             per_key: Largest number of messages of one key; None for no limit.
 

@@ -59,11 +59,7 @@ class LeaseTable:
         most: Limit of active leases.
 
     Args:
-        settlement: Acks messages.
-        nack_handler: Nacks messages.
         receipts: Ack receipts that acks wait for; None if they do not.
-        loop: The event loop of the consumer.
-        most: Limit of active leases.
         writer: Writes leases with a handle to disk; None without a state.
     """
 

@@ -39,10 +39,7 @@ class PopQueue:
     """The pops of one consumer.
 
     Args:
-        queue: The receive queue.
-        leases: Grants the leases.
         fair_yield: Tells when a pop that need not wait lets the loop run.
-        loop: The event loop of the consumer.
         key_queues: Keeps each key in order; None without ordered leases.
     """
 
@@ -77,8 +74,6 @@ class PopQueue:
         """Return at least one lease, or an empty list if the time is over.
 
         Args:
-            most: Largest number of leases.
-            length_ms: Length of each lease, in ms.
             wait_ms: Longest wait for the first lease, in ms.
             only: Topics to take from; None for all.
             per_key: With ordered leases, limit of leases of one key; None for no limit.

@@ -91,12 +91,8 @@ class RestoredLeases:
     """The leases that earlier processes have granted.
 
     Args:
-        ownership: Finds the topic of a message.
-        settlement: Acks messages.
-        verdicts: The delays of nacks without a delay.
         receipts: Ack receipts that acks wait for; None if they do not.
         precision: Precision of nacks, in bits; None to derive it from the delay.
-        loop: The event loop of the consumer.
     """
 
     def __init__(

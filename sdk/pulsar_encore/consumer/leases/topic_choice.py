@@ -18,7 +18,6 @@ class TopicChoice:
     """The numbers of one topic and its partitions, as a container that includes future partitions.
 
     Args:
-        link: Names the topics.
         topic: Full name of a partition or a topic. A topic contains all its partitions.
     """
 
@@ -39,12 +38,7 @@ class TopicChoice:
 
 
 class TopicChoices:
-    """The topics that the pops of one consumer have named.
-
-    Args:
-        link: Knows which topics are read.
-        declared: Topics of the subscription.
-    """
+    """The topics that the pops of one consumer have named."""
 
     def __init__(self, link: TransportConsumer, declared: Iterable[str]) -> None:
         self._link = link

@@ -41,7 +41,6 @@ class AckReceipts:
     """The ack receipts of one consumer.
 
     Args:
-        loop: The event loop of the consumer.
         not_confirmed: Called with a topic state and sent acks that have to be sent again.
     """
 

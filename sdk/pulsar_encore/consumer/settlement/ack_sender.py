@@ -42,10 +42,6 @@ class AckSender:
         receipts: The ack receipts of the sent acks.
 
     Args:
-        link: The subscription to which acks are sent.
-        sources: The topic states of the consumer.
-        options: Group time and size, and the unacked window.
-        loop: The event loop of the consumer.
         queue: Tells whether requested messages may still be on their way to the application.
     """
 

@@ -19,8 +19,6 @@ class AckTimeouts:
 
     Args:
         timeout_ms: Longest time that a message may be held, in ms.
-        loop: The event loop, for its clock.
-        alarm: Wakes `Redelivery` at the end of the first timeout.
     """
 
     def __init__(self, timeout_ms: int, loop: asyncio.AbstractEventLoop, alarm: Alarm) -> None:

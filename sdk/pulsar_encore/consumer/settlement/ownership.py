@@ -42,12 +42,7 @@ class NamedMessage(NamedTuple):
 
 
 class Ownership:
-    """Tells the messages of one consumer from those of others.
-
-    Args:
-        sources: The topic states of the consumer.
-        link: Knows the topic number of an id.
-    """
+    """Tells the messages of one consumer from those of others."""
 
     def __init__(self, sources: TopicStates, link: TransportConsumer) -> None:
         self._sources = sources

@@ -61,16 +61,6 @@ class Redelivery:
         all_due: Called when no message is held back any longer (ordered leases).
         last: Dead-letters a batch message that failed at its last attempt and is known by id only;
             None without a dead-letter policy.
-
-    Args:
-        link: The subscription to which redeliver commands are sent.
-        sources: The topic states of the consumer.
-        options: Precision of nacks and backoff of ack timeouts.
-        loop: The event loop of the consumer.
-        alarm: Wakes this object at the next due time.
-        acks: Sends pending acks before a rewind.
-        queue: Drops the messages that a rewind redelivers.
-        rng: Source of the backoff jitter.
     """
 
     def __init__(
@@ -106,9 +96,6 @@ class Redelivery:
         """Nack a message, so that it is redelivered after its delay.
 
         Args:
-            entry: Its entry.
-            index: Its batch index.
-            delay_ms: Delay from now, in ms.
             narrow: Use the narrowest bucket for the delay, whatever precision nacks have.
         """
         state: TopicState = entry.source

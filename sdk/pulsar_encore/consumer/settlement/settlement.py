@@ -29,12 +29,6 @@ class Settlement:
 
     Attributes:
         decided: Called with (entry, index) when a forwarding has succeeded or failed.
-
-    Args:
-        ownership: Finds the topic and entry of a message.
-        link: The subscription.
-        acks: Sends acks.
-        redelivery: Redelivers messages whose forwarding failed.
     """
 
     def __init__(
@@ -202,8 +196,6 @@ class Settlement:
         """Redeliver a message whose forwarding failed, after `delay_ms`.
 
         Args:
-            message: The original.
-            delay_ms: Delay of the redelivery, in ms.
             wall_now: End of this attempt; None if the attempt was counted before.
         """
         held: Held = self._ownership.held(message)
