@@ -334,7 +334,7 @@ async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
     put_numbers(transport, 5)
     consumer = await subscribe()
     await consumer.pop(lease=10)
-    router = consumer._parts.router
+    router = consumer._parts.nack_handler
     nack, calls = router.nack, []
 
     def fails_once(message: Any, *args: Any) -> None:
