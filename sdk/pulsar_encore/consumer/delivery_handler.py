@@ -101,13 +101,11 @@ class DeliveryHandler:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
-        """End the consumer after the present message, because the state belongs to another
-        cluster.
-        """
+        """End the consumer after the present message: the state belongs to another cluster."""
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
-        """End the consumer and drop the queue, whose messages would all wrongly count as new."""
+        """End the consumer and drop its queue: all queued messages would wrongly count as new."""
         states = self._sources.of(None)
         for state in states:
             state.disconnected()
@@ -167,9 +165,7 @@ class DeliveryHandler:
         return count
 
     def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
-        """Return True if an Exclusive or Failover delivery may be queued now (see
-        `core.rewind`).
-        """
+        """Return True if an Exclusive or Failover delivery may be queued now; see `core.rewind`."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])

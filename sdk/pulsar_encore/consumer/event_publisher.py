@@ -1,7 +1,7 @@
 """Events for an application's `event_listener`, and the state of the topics that they concern.
 
-`EventDispatcher` calls the listener in a separate iteration of the loop, after the reported change
-is complete. The listener may therefore call anything, and its exceptions are logged.
+The listener runs in a separate iteration of the loop, after the reported change is complete. It may
+therefore call anything. Its exceptions are logged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class EventDispatcher:
 
     @property
     def has_listener(self) -> bool:
-        """True if the application has a listener."""
         return self._listener is not None
 
     def start(self) -> None:
@@ -64,7 +63,6 @@ class EventDispatcher:
             self.send(event)
 
     def send(self, event: ConsumerEvent) -> None:
-        """Schedule the call of the listener with an event."""
         if self._pending is not None:
             self._pending.append(event)
         elif self._listener is not None:
@@ -94,7 +92,7 @@ class ProducerEventPublisher:
         self.events: EventDispatcher = events
         self.retrying: dict[str, Retrying] = {}
         self._component = component
-        self._lost: set[str] = set()  # topics whose `Connected` event is due
+        self._lost: set[str] = set()  # topics that still need a `Connected` event
         self._failed: set[str] = set()
 
     def on_disconnected(self, topic: str) -> None:
@@ -121,8 +119,8 @@ class ProducerEventPublisher:
         self.events.send(TopicRemoved(topic, self._component))
 
     def replaced(self) -> None:
-        """Record that a new letter producer has replaced the failed one, so all topics are
-        attached.
+        """Mark all topics as attached, because a new letter producer has replaced the failed
+        one.
         """
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
@@ -228,7 +226,6 @@ class EventPublisher:
             self._events.send(self.failure)
 
     def letter_announcer(self) -> ProducerEventPublisher:
-        """Return the publisher of a further letter producer of this consumer."""
         event_publisher = ProducerEventPublisher(self._events, "letter producer")
         self._letters.append(event_publisher)
         return event_publisher
@@ -241,7 +238,6 @@ class EventPublisher:
             self._events.send(event(self._topic(source)))
 
     def end_of_topic(self, source: int) -> None:
-        """Report a terminated topic of which every message is acked."""
         if source not in self._ended:
             self._ended.add(source)
             self._events.send(EndOfTopic(self._topic(source)))
@@ -270,7 +266,7 @@ class EventPublisher:
 
     @property
     def inactive_topics(self) -> tuple[str, ...]:
-        """Return the Failover topics whose messages another consumer receives."""
+        """Return the Failover topics that another consumer is active on."""
         return self._names(source for source, active in self._active.items() if not active)
 
     @property

@@ -1,9 +1,8 @@
 """The acks and nacks of one consumer, which take effect when the call is made.
 
-`SettlementCalls` runs a call on the consumer's loop at once and returns an awaitable. A call from a
-thread without an event loop runs on the consumer's loop. A long list is acked over several
-iterations of the loop. Before a close, seek or rewind, `settle` or `settle_now` completes the
-pending calls.
+A call from a thread without an event loop runs on the consumer's loop. A long list is acked over
+several iterations of the loop. Before a close, seek or rewind, `settle` or `settle_now` completes
+the pending calls.
 """
 
 from __future__ import annotations
@@ -64,10 +63,9 @@ class SettlementCalls:
 
     Attributes:
         done: The awaitable of a completed call.
-        done_last: The awaitable of a completed call whose await lets the loop run.
+        done_last: The awaitable of a completed call that lets the loop run.
 
     Args:
-        fair_yield: Tells when a call has to let the loop run.
         receipts: Ack receipts that acks wait for; None if they do not.
     """
 
@@ -135,7 +133,6 @@ class SettlementCalls:
         return HandedToLoop(outcome)
 
     def ack_list(self, messages: Sequence[Settleable]) -> Call:
-        """Ack a long list, over several iterations of the loop."""
         listed = _Listed(messages, self._settlement)
         task = self._loop.create_task(self._ack_all(listed))
         self._lists[task] = listed
@@ -190,7 +187,6 @@ class SettlementCalls:
 def _run_call(
     outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any
 ) -> None:
-    """Run the call of another thread on the loop, and pass on its outcome."""
     try:
         done = call(*args)
     except Exception as error:

@@ -1,10 +1,9 @@
 """Durable due times and attempts of a consumer: `StateWriter`, and `TopicStateWriter` as
 `core.Durable`.
 
-They convert the loop's clock, which does not survive a restart, to the wall clock, and decide when
-state is written and how failed writes are retried. Invariants: the store is open before the first
-message arrives and is closed after the last one is settled. A failing store stops no message and is
-reported in `statistics().state_trouble`.
+They convert the loop's clock, which does not survive a restart, to the wall clock. Invariants: the
+store is open before the first message arrives and is closed after the last one is settled. A
+failing store stops no message and is reported in `statistics().state_trouble`.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class StateWriter:
         self._swept_at = loop.time()
         self._failed_polls = 0
         self._catching_up = False
-        #: Called with a topic state whose next due time has changed.
+        #: Called with a topic state after its next due time has changed.
         self.rearm: Callable[[TopicState], None] = _no_hook
         #: Acks a message of this consumer, or one on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
@@ -150,7 +149,6 @@ class StateWriter:
         return made
 
     def mismatched(self, source: TopicStore) -> None:
-        """Handle a message that differs from the one that its record was written for."""
         topic, records = source.name[0], source.records
         if records.mismatched == 1:
             logger.warning(
@@ -201,12 +199,10 @@ class StateWriter:
 
     @property
     def trouble(self) -> str | None:
-        """Return why state is only in memory; None if everything is on disk."""
         trouble = None if self._store is None else self._store.trouble
         return None if trouble is None else str(trouble)
 
     def statistics(self) -> StoreStatistics | None:
-        """Return the counts of the store; None after `close`."""
         return None if self._store is None else self._store.statistics()
 
     def _poll(self) -> None:
@@ -284,7 +280,7 @@ class StateWriter:
         self.ack = _no_hook
 
     def forget(self) -> None:
-        """Delete the state of a subscription that was deleted."""
+        """Delete the state of a deleted subscription."""
         if self._store is None:
             return
         options = self._options
@@ -300,9 +296,7 @@ class StateWriter:
         self._store.forget(options.subscription_name, is_ours)
 
     async def close(self) -> None:
-        """Write all state. Messages whose state cannot be written return with lower attempt
-        counts.
-        """
+        """Write all state. If that fails, messages are redelivered with lower attempt counts."""
         try:
             for _ in self._write_all_held():
                 await asyncio.sleep(0)
@@ -545,7 +539,6 @@ class TopicStateWriter:
         self._changed()
 
     def _sharers(self) -> list[StoreUser]:
-        """Return the other consumers of the process that read the topic."""
         sharers = self._source.sharers
         return [each for each in sharers if each is not self] if len(sharers) > 1 else []
 
@@ -562,7 +555,7 @@ class TopicStateWriter:
         return state is not None and state.in_hands(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Count an attempt of another consumer at messages of which copies may be queued here."""
+        """Count another consumer's attempt for the copies that may be queued here."""
         state = self._topic_state()
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
@@ -638,8 +631,9 @@ class TopicStateWriter:
         self._source.wake()
 
     def _removed(self) -> None:
-        """Schedule a write if deletes are pending. After a kill, `evacuate` would send again every
-        message whose record is still on disk.
+        """Schedule a write if deletes are pending.
+
+        After a kill, `evacuate` would send again every message with a record on disk.
         """
         if self._source.late:
             self._changed()
@@ -662,7 +656,9 @@ class TopicStateWriter:
         return self._writer.revive_delay_of(attempts - 1)
 
     def forget_dead_lettered(self, now: float, most: int | None = None) -> None:
-        """Delete the records of dead-lettered entries whose acks have arrived by `now` (ms)."""
+        """Delete the records of dead-lettered entries after their acks have arrived by `now`
+        (ms).
+        """
         state = self._topic_state()
         acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
@@ -681,7 +677,6 @@ class TopicStateWriter:
         return self._records.buffered > 0 or len(self._arriving) > 0
 
     def close(self) -> None:
-        """Write buffered changes and leave the store."""
         self._source.wake()
         self._source.sharers.discard(self)
         self._source.close()

@@ -78,7 +78,7 @@ class TopicStates:
         self._rewound_at = -math.inf
 
     def expect(self, topic: str) -> None:
-        """Create the state of a topic or partition if this consumer reads it and knows its
+        """Create the state of a topic or partition, if this consumer reads it and knows its
         number.
         """
         number = self._link.source_of(topic, partition_of(topic))
@@ -112,8 +112,8 @@ class TopicStates:
         return state
 
     def _apply_changes(self, state: TopicState) -> None:
-        """Apply earlier connection changes, because messages may have waited in the transport
-        since.
+        """Apply earlier connection changes: messages may have waited in the transport since
+        then.
         """
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
@@ -130,7 +130,6 @@ class TopicStates:
         return len(self.by_number)
 
     def of(self, only: Container[int] | None) -> list[TopicState]:
-        """Return the states of some topic numbers, or all."""
         return [state for state in self if only is None or state.number in only]
 
     def rewound_with(self, state: TopicState | None) -> list[TopicState]:
@@ -149,33 +148,33 @@ class TopicStates:
         return self.of(only)
 
     def rewind_requested(self) -> None:
-        """Record a rewind, which may concern a topic whose state is created later."""
+        """Record a rewind, which also concerns topic states that are created later."""
         self._rewound_at = self._loop.time()
 
     # Sums
 
     @property
     def unacked(self) -> int:
-        """Return how many messages fill the broker's unacked window."""
+        """Return the number of messages in the broker's unacked window."""
         return sum(state.unacked for state in self.by_number.values())
 
     @property
     def nacked(self) -> int:
-        """Return how many messages wait for their due time."""
+        """Return the number of messages that wait for their due time."""
         return sum(len(state.nacks) for state in self.by_number.values())
 
     @property
     def unsent_acks(self) -> int:
-        """Return how many entries have an ack that is not sent."""
+        """Return the number of entries with unsent acks."""
         return sum(len(state.acks) for state in self.by_number.values())
 
     @property
     def lost_acks(self) -> int:
-        """Return how many entries have a sent ack that may be lost with a connection."""
+        """Return the number of entries with sent acks that may be lost with a connection."""
         return sum(state.acks.lost for state in self.by_number.values())
 
     def count(self, *states: int) -> int:
-        """Return how many messages are in some states other than NACKED, by a walk over all
+        """Return the number of messages in these states (not NACKED), by a walk over all
         entries.
         """
         return sum(state.count(each) for state in self.by_number.values() for each in states)

@@ -1,7 +1,7 @@
 """Batch receive: wait for enough messages, then take them in one step.
 
-`BatchReceiver` takes nothing while it waits, so a cancelled call loses no message. For a large
-batch the message objects are made before that step, over several iterations of the loop.
+A cancelled call has taken nothing. The message objects of a large batch are made before that step,
+over several iterations of the loop.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BatchReceiver:
                 return batch
 
     async def _prepare(self) -> None:
-        """Make the message objects of the next batch, and let the loop run between the steps."""
+        """Make the message objects of the next batch in steps."""
         fair_yield = self._fair_yield
         for _ in self._queue.prepare(self._most, self._bytes):
             if fair_yield.clock() >= fair_yield.ends:

@@ -1,9 +1,8 @@
-"""The loop that calls an application's `message_listener`, with its pause switch.
+"""The loop that calls an application's `message_listener`.
 
-The callback of a `Listener` may be a plain function or a coroutine function. Calls run one at a
-time, in order. If a callback raises, or something that it awaits is cancelled, the message is
-nacked with the error as evidence. Only a cancellation of the listener's own task ends the listener,
-with a log message.
+The callback may be a plain function or a coroutine function. Calls run one at a time, in order. If
+a callback raises, or an await inside it is cancelled, the message is nacked with the error as
+evidence. Only a cancellation of the listener's own task ends the listener, with a log message.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 CLOSE_S: Final = 5.0
 _CANCEL_S: Final = 1.0  # for a cancelled callback to clean up
 
-# The message whose callback the running code is part of. Tasks that the callback makes inherit it.
+# The message of the running callback. Tasks that the callback makes inherit it.
 _inside: ContextVar[Message | None] = ContextVar("pulsar_encore_listener", default=None)
 
 
 def in_callback() -> bool:
-    """Return True if the running code is part of a listener's callback."""
     return _inside.get() is not None
 
 
@@ -43,7 +41,7 @@ class _Consumer(Protocol):
 
 
 class Listener:
-    """Calls `callback(consumer, message)` for each message of `queue` until it is closed."""
+    """Calls `callback(consumer, message)` for each message until it is closed."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class Listener:
         self._callback = callback
         self._fair_yield = fair_yield
         self._stopped = False
-        self._current: Message | None = None  # the message whose callback is running
+        self._current: Message | None = None
         self._running = asyncio.Event()
         self._running.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -125,9 +123,7 @@ class Listener:
             )
 
     def failed(self, error: Exception) -> None:
-        """End the listener because no message can arrive. Queued messages are redelivered
-        elsewhere.
-        """
+        """End the listener: no message can arrive. Queued messages are redelivered elsewhere."""
         if not self._stopped:
             self._stopped = True
             self._log_end(str(error))
@@ -142,7 +138,7 @@ class Listener:
     async def close(self) -> None:
         """Wait for the running callback, up to `CLOSE_S`, then cancel it.
 
-        A call from within that callback does not wait, because both would wait for each other.
+        A call from within that callback does not wait, to avoid a deadlock.
         """
         self._stopped = True
         current = self._current

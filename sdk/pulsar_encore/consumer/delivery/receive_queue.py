@@ -1,9 +1,9 @@
 """Messages that have arrived and are not delivered yet, and the callers that wait for them.
 
-A waiting caller of `ReceiveQueue` is only woken, never given a message. It takes a message itself,
-in one step without an await, so a cancelled or timed-out receive cannot lose one. Callers are
-served by ticket: a new caller does not overtake a woken one, and a caller that found nothing keeps
-its place. Every call is linear in the messages that it moves.
+A waiting caller is only woken, never given a message. It takes one itself, in one step without an
+await, so a cancelled or timed-out receive cannot lose a message. Callers are served by ticket: a
+new caller does not overtake a woken one, and a caller that found nothing keeps its place. Every
+call is linear in the messages that it moves.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Queued: TypeAlias = tuple[Entry, int, RawMessage]
 
 
 class _Cursor:
-    """The messages of one delivery, the position of the next one, and the permits that they occupy.
+    """The messages of one delivery, the next position, and the permits that they occupy.
 
     Attributes:
-        weights: Cumulative bytes up to each message; None until bytes are needed.
-        made: The `Message` objects, if `make` has made them in advance; else None.
+        weights: Cumulative bytes up to each message; None until needed.
+        made: `Message` objects that `make` has made in advance, or None.
         made_for: `Entry.redelivered` at that time.
     """
 
@@ -75,7 +75,6 @@ class _Cursor:
         self.made_for = 0
 
     def entry_at(self, at: int) -> tuple[Entry, int]:
-        """Return the entry and the batch index of a message."""
         return self.entry, self.indexes[at]
 
     @property
@@ -84,13 +83,11 @@ class _Cursor:
         return not self.entry.live
 
     def weigh(self) -> int:
-        """Return the bytes of all messages."""
         if self.weights is None:
             self.weights = list(accumulate(message.length() for message in self.messages))
         return self.weights[-1]
 
     def make(self, schema: Any) -> None:
-        """Make the `Message` objects, without delivering them."""
         self.made_for = self.entry.redelivered
         self.made = Message.of_entry(self.entry, schema, self.indexes, self.messages)
 
@@ -126,11 +123,11 @@ class _Run(_Cursor):
 
 
 class _Waiter:
-    """A caller that waits for messages. Callers are served in the order of their tickets.
+    """A caller that waits for messages.
 
     Attributes:
         takes: True if the caller takes a message as soon as it is woken. A caller that waits for
-            certain topics (`only`) may find none, so it does not count among the woken ones.
+            certain topics (`only`) may find none, so it does not count as woken.
     """
 
     __slots__ = ("future", "only", "source", "takes", "ticket", "woken")
@@ -146,7 +143,7 @@ class _Waiter:
         self.future = future
         self.takes = takes and only is None
         self.only = only
-        self.source: int | None = None  # the topic it was woken for, if known
+        self.source: int | None = None
         self.woken = False
 
 
@@ -199,7 +196,7 @@ class ReceiveQueue:
         #: True if each topic has its own permits (see `Capabilities`).
         self.room_by_source: bool = True
         self._topic_waiters = 0  # callers that wait for certain topics while topics share permits
-        self._waiters: list[_Waiter] = []  # by ticket
+        self._waiters: list[_Waiter] = []
         self._tickets = count()
         #: Called at each `drop`, for an owner of messages that were dequeued and not delivered.
         self.dropped: Callable[[Collection[object] | None], None] = _ignore_drop
@@ -234,7 +231,6 @@ class ReceiveQueue:
         self._append(cursor)
 
     def push_run(self, entries: Sequence[Entry], messages: Sequence[RawMessage]) -> None:
-        """Queue messages of one topic that are entries of their own."""
         for start in range(0, len(entries), _GROUP):
             part = slice(start, start + _GROUP)
             run = entries[part]
@@ -263,9 +259,7 @@ class ReceiveQueue:
         return taken
 
     def _walk_failed(self, cursor: _Cursor) -> Iterator[Message]:
-        """Deliver the messages of a cursor that stays in the queue. A later walk skips taken
-        messages.
-        """
+        """Deliver the messages of a cursor that stays in the queue; a later walk skips them."""
         entry = cursor.entry
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
             if entry.hand_over(index):
@@ -286,14 +280,13 @@ class ReceiveQueue:
         return None
 
     def _begin(self, head: _Cursor) -> None:
-        # After a cumulative ack of 45,000 queued messages, this is true of nearly all cursors.
+        # Nearly always true after a cumulative ack of 45,000 queued messages.
         if head.is_over:
             self._skip_settled()
         else:
             self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
 
     def _skip_settled(self) -> None:
-        """Skip leading cursors whose records are all out of use."""
         self._head = _NOTHING
         over: deque[_Cursor] = deque()
         while self._cursors and (head := self._cursors[0]).is_over:
@@ -325,7 +318,6 @@ class ReceiveQueue:
         self._finish_first(cursor)
 
     def _walk_run(self, cursor: _Run) -> Iterator[Message]:
-        """Deliver messages that are entries of their own, as `_walk` does."""
         schema, handed_over = self._schema, self._handed_over
         attempts: Attempts = cursor.entry.source.attempts
         failures = attempts.failures
@@ -346,8 +338,8 @@ class ReceiveQueue:
     def dequeue(self, most: int) -> list[Queued]:
         """Remove up to `most` messages from the queue and leave them QUEUED.
 
-        For a caller that keeps them in another order and delivers them with `hand_over`. Do not
-        combine it with `take` and similar methods.
+        The caller keeps them in another order and delivers them with `hand_over`. Do not combine it
+        with `take` and similar methods.
         """
         dequeued: list[Queued] = []
         while self._cursors and len(dequeued) < most:
@@ -422,7 +414,6 @@ class ReceiveQueue:
         return not left
 
     def dequeue_of(self, only: Container[int], most: int) -> list[Queued]:
-        """Remove messages of certain topics like `dequeue`."""
         dequeued: list[Queued] = []
         done: list[_Cursor] = []
         for cursors in self._in_turn(only):
@@ -456,7 +447,6 @@ class ReceiveQueue:
             yield cursors
 
     def _remove(self, done: Sequence[_Cursor]) -> None:
-        """Remove cursors without messages, wherever they are."""
         if not done:
             return
         removed = set(map(id, done))
@@ -480,7 +470,6 @@ class ReceiveQueue:
             self._consumed(cursor.entry.source.number, cursor.permits)
 
     def _remove_first(self, cursor: _Cursor) -> None:
-        """Remove the first cursor, which has no messages left."""
         self._cursors.popleft()
         if self._failed_cursors and self._failed_cursors[0] is cursor:
             self._failed_cursors.popleft()
@@ -494,18 +483,14 @@ class ReceiveQueue:
             self._bytes -= cursor.weigh()
 
     def _return_permits(self, cursor: _Cursor, remaining: int) -> None:
-        """Return the permits of a cursor's messages, except for `remaining` ones."""
+        """Return all but `remaining` permits of a cursor."""
         messages = cursor.permits - remaining
         if messages > 0:
             cursor.permits = remaining
             self._consumed(cursor.entry.source.number, messages)
 
-    # Several messages at once
-
     def has(self, messages: int, size: int) -> bool:
-        """Return True if this many messages or bytes are queued (a `size` of 0 or less is
-        ignored).
-        """
+        """Return True if this many messages, or bytes if `size` is above 0, are queued."""
         if len(self) >= messages:
             return True
         return size > 0 and self._queued_bytes() >= size
@@ -521,9 +506,8 @@ class ReceiveQueue:
     def prepare(self, most: int, most_bytes: int) -> Iterator[None]:
         """Make message objects for `take_many` in steps, without taking any.
 
-        A message object costs 0.5 us, so 45,000 of them are made over several iterations of the
-        loop. The queue may change between the steps: `take_many` uses the messages queued at its
-        call, and checks each message that was made before.
+        A message object costs 0.5 us, so 45,000 of them take several iterations of the loop. The
+        queue may change between the steps: `take_many` checks each message that was made before.
 
         Yields:
             None, after each step of up to 100 messages.
@@ -613,7 +597,6 @@ class ReceiveQueue:
         return Message.of_entry(cursor.entry, self._schema, cursor.indexes, cursor.messages)
 
     def _hand_over_run(self, run: _Run, made: list[Message]) -> list[Message] | None:
-        """Deliver messages that are entries of their own and were made in advance."""
         attempts: Attempts = run.entry.source.attempts
         if attempts.failures:
             return None
@@ -635,8 +618,7 @@ class ReceiveQueue:
     def _hand_over_rest(self, run: _Run, at: int) -> list[Message]:
         """Deliver the messages from a position on, with a check of each.
 
-        A message may have been settled while queued, or released and redelivered since its object
-        was made.
+        A message may have been settled, or released and redelivered, since its object was made.
         """
         return [
             Message(
@@ -694,7 +676,6 @@ class ReceiveQueue:
         return taken
 
     def _next_size(self) -> int:
-        """Return the bytes of the message that `take` would return."""
         for cursor in self._cursors:
             for at in range(cursor.at, cursor.end):
                 entry, index = cursor.entry_at(at)
@@ -736,7 +717,6 @@ class ReceiveQueue:
                 raise ReceiveTimeout(f"no message within {timeout_s} s")
 
     def ticket(self) -> int:
-        """Return a place in the order of callers, behind all earlier tickets."""
         return next(self._tickets)
 
     async def wait(
@@ -807,9 +787,8 @@ class ReceiveQueue:
             self._return_permits(cursor, 0)
 
     def want(self) -> None:
-        """Request messages for the waiting callers after a delivery without usable messages.
-
-        It concerns transports where messages arrive only on request.
+        """Request messages again after a delivery of unwanted ones, if they arrive only on
+        request.
         """
         if self._wanted is not None and self._waiters:
             self._wanted(len(self._waiters))
@@ -844,8 +823,6 @@ class ReceiveQueue:
                 self._fair_yield.hold()
                 waiters -= waiter.takes
         self._waiters[:checked] = left
-
-    # Drop and failure
 
     def drop(self, states: Collection[object] | None = None) -> None:
         """Remove the queued messages of some topics, or of all. The caller handles their state.
@@ -883,7 +860,6 @@ class ReceiveQueue:
         self.dropped(states)
 
     def dispose(self, container: deque[Any] | dict[Any, Any] | list[Any]) -> None:
-        """Free an unused container gradually."""
         if self._dispose is not None:
             self._dispose(container)
 

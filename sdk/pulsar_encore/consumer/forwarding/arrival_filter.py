@@ -1,7 +1,7 @@
 """The dead-letter policy and the delays of letters, applied to arriving messages.
 
-`ArrivalFilter` dead-letters messages whose attempts ended at another consumer or by an ack timeout.
-It also holds letters that a broker with coarse delays delivers too early.
+Attempts may have ended at another consumer or by an ack timeout. Brokers with coarse delays deliver
+letters too early.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ArrivalFilter:
         self._loop = loop
         self._most = verdicts.max_redeliver_count
         self._letter_sources: dict[int, bool] = {}
-        self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by their number
-        self._letters = 0  # number of the last early letter
+        self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by number
+        self._letters = 0
 
     def admit(
         self,

@@ -1,8 +1,8 @@
 """Forwarding: copy a message to a letter topic, then ack the original.
 
-`Forwarder` acks an original only after its copy is stored. If the copy fails, the message is
-redelivered with a growing delay. A forwarding belongs to no task of a caller, so a cancelled caller
-leaves nothing half done. The package `letters` defines the content of letters.
+An original is acked only after its copy is stored. If the copy fails, the message is redelivered
+with a growing delay. A forwarding belongs to no task of a caller, so a cancelled caller leaves
+nothing half done. The package `letters` defines the content of letters.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class _Forwarding:
         topic: The letter topic.
         form: Schema version and encryption keys of the letter.
         cumulative: True if the ack of the original is cumulative.
-        failed_before: How often a letter of this message failed before.
-        due: For an overflowed nack, the due time in ms since the epoch; else None.
-        outcome: Awaited by a caller; None for a letter without a caller.
+        failed_before: How often letters of this message failed before.
+        due: For an overflowed nack, the due time in ms since the epoch.
+        outcome: Awaited by a caller; None without one.
     """
 
     __slots__ = ("cumulative", "due", "failed_before", "form", "message", "outcome", "topic")
@@ -281,7 +281,6 @@ class Forwarder:
         producer.post(letter, partial(self._sent, forwarding))
 
     def _sent(self, forwarding: _Forwarding, error: Exception | None) -> None:
-        """Handle the outcome of a letter: ack the original or let it be redelivered."""
         if forwarding not in self._in_flight:
             return  # `close` gave up on this letter
         self._in_flight.discard(forwarding)
@@ -298,9 +297,8 @@ class Forwarder:
             forwarding.outcome.set_result(None)
 
     def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
-        """Let the message be redelivered."""
         wall_now = self._wall_now()
-        # An overflowed nack, whose attempt was counted and whose delay is kept.
+        # An overflowed nack: its attempt was counted, and its delay is kept.
         if forwarding.due is not None:
             self._settlement.not_forwarded(
                 forwarding.message, max(0, forwarding.due - wall_now), None
@@ -346,7 +344,6 @@ def _leave(held: Held) -> bool:
 
 
 def _failures(held: Held) -> Failures | None:
-    """Return the known failures of earlier attempts at a message."""
     state: TopicState = held.entry.source
     return state.attempts.of(held.entry.due_key(held.batch_index))
 

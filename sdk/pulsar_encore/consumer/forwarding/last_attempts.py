@@ -1,13 +1,12 @@
 """Batch messages that fail at their last attempt by id, without their payload.
 
-A nack by message passes the payload to the consumer. An ack timeout, a nack by id and
-`redeliver_unacknowledged_messages` only name a message. `LastAttempts` keeps its payload, so that
-the consumer of the last attempt can dead-letter it.
+An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message. Its
+payload is kept here, so that the consumer of the last attempt can dead-letter it.
 
-The alternative, a redelivery of the message, does not work. The broker may send it to any consumer.
-That consumer cannot tell it from a sibling without attempts, so it would have to deliver it once
-more, and the number of attempts would grow with the number of consumers. An unbatched message needs
-no payload here, because the broker's redelivery count is its own.
+A redelivery instead does not work. The broker may send the message to any consumer. That consumer
+cannot tell it from a sibling without attempts and would have to deliver it once more, so the number
+of attempts would grow with the number of consumers. An unbatched message needs no payload here,
+because the broker's redelivery count is its own.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder
 
-# Limit of the kept payloads, in bytes. A message whose payload was discarded is redelivered
-# instead.
+# Limit of the kept payloads, in bytes. Without its payload, a message is redelivered.
 MAX_BYTES: Final = 16 * 2**20
 # bytes per message in addition to its payload
 _OVERHEAD: Final = 500
@@ -40,7 +38,6 @@ class LastAttempts:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Return the number of kept payloads."""
         return len(self._kept)
 
     def keep(self, entry: Entry, index: int, raw: RawMessage, failed: int) -> None:

@@ -1,9 +1,8 @@
 """The producer of one letter topic, created on first use and again after a failure.
 
-`LetterProducer` runs one creation at a time, shared by all waiting letters. After a failure the
-next attempt waits for a backoff (100 ms to 60 s). Letters that are posted meanwhile fail at once
-with the last error, so that no caller hangs. Letters over the limit of the transport wait there, in
-order.
+One creation at a time runs for all waiting letters. After a failure the next attempt waits for a
+backoff (100 ms to 60 s). Letters that are posted meanwhile fail at once with the last error, so
+that no caller hangs. Letters over the limit of the transport wait there, in order.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class LetterProducer:
             on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
-        """Return the delay in ms before a message whose letter failed is tried again.
+        """Return the delay in ms before the next attempt at a failed letter.
 
         Args:
             failed_before: How often letters of this message failed before. A letter that can never
@@ -193,7 +192,6 @@ class LetterProducer:
             closing.add_done_callback(self._closings.discard)
 
     def end(self) -> None:
-        """Reject every letter from now on."""
         self._closed = True
 
     async def close(self) -> None:

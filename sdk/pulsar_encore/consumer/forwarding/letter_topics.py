@@ -1,8 +1,8 @@
 """The names of the letter topics, and their producers.
 
-`LetterTopics` uses Java's names unless others are configured. A producer is created when its topic
-is first needed. A dead-letter producer is named as in Java's client, with a new random suffix each
-time, so that consumers with the same name can dead-letter at the same time.
+The names are Java's unless others are configured. A producer is created when its topic is first
+needed. A dead-letter producer is named as in Java's client, with a new random suffix each time, so
+that consumers with the same name can dead-letter at the same time.
 """
 
 from __future__ import annotations
@@ -73,11 +73,9 @@ class LetterTopics:
         return not self._transport.capabilities.binary_keys and not self.policy.text_keys
 
     def reads_letters(self, topic: str) -> bool:
-        """Return True if a topic is the retry letter topic of this consumer."""
         return self._options.reads_letters(topic)
 
     def producer(self, topic: str, form: LetterForm) -> LetterProducer:
-        """Return the producer of a letter topic for letters of a form."""
         producer = self._producers.get((topic, form))
         if producer is None:
             assert self.new_announcer is not None  # set by `consumer_factory.assemble`

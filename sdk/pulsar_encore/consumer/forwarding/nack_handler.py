@@ -1,7 +1,7 @@
 """Nacks: decide what to do with a failed message, and do it.
 
-`core.verdicts` decides before any change. `NackHandler` then acts in one step: the message waits
-(`Redelivery`) or is forwarded (`Forwarder`).
+`core.verdicts` decides before any change. The message then waits (`Redelivery`) or is forwarded
+(`Forwarder`), in one step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NackHandler:
             self._nack_again(state, held, delay_ms)
 
     def expired(self, message: Message) -> None:
-        """Nack a message whose lease expired, with the backoff of its attempt.
+        """Nack a message after its lease expired, with the backoff of its attempt.
 
         Without `negative_ack_redelivery_backoff` the message is redelivered at once, because the
         lease already was a waiting time.

@@ -1,11 +1,11 @@
 """Ordered leases: the messages of each key in order, leased to one pop at a time.
 
-`KeyQueues` moves arrived messages from the receive queue to the queue of their key, where they stay
-QUEUED. The first message of a key queue is leased or, if it has used up its attempts, forwarded,
-and stays the first until it is settled. A pop with room left also gets the messages that follow it.
-When one of these fails, the later ones are QUEUED again and their leases are lost. A failed message
-is QUEUED here and not at the broker, so that later messages wait behind it. Other calls may settle
-a message at any time, so each decision reads the state of the entry.
+Arrived messages move from the receive queue to the queue of their key, where they stay QUEUED. The
+first message of a key queue is leased or, if it has used up its attempts, forwarded, and stays the
+first until it is settled. A pop with room left also gets the messages that follow it. When one of
+these fails, the later ones are QUEUED again and their leases are lost. A failed message is QUEUED
+here and not at the broker, so that later messages wait behind it. Other calls may settle a message
+at any time, so each decision reads the state of the entry.
 
 Invariant: a key queue that is not empty has messages out, is in `_ready`, or is in `_delayed`, and
 never in two of these.
@@ -33,14 +33,14 @@ from .lease_record import LeaseRecord
 logger: logging.Logger = logging.getLogger(__name__)
 
 _FILE_LIMIT: Final = 500  # messages moved to key queues in one iteration of the loop: about 1 ms
-# How often a key queue is checked whose first message is held back, because another call may settle
-# it.
+# How often a key queue with a held-back first message is checked, because another call may settle
+# the message.
 _CHECK_INTERVAL_MS: Final = 1_000
 _CHECK_LIMIT: Final = 500  # key queues checked in one iteration of the loop
 # Messages of one key that are out at once. If the first fails, the others are requeued in one step.
 _MAX_OUT: Final = 1_000
-# Bytes of messages in key queues that are not out, above which no message is moved. The transport
-# does not count moved messages, so its own memory limit does not cover them.
+# Limit of the bytes in key queues, without messages that are out. The transport does not count
+# moved messages, so its own memory limit does not cover them.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _Key = tuple[int, str | None]
@@ -99,7 +99,7 @@ class KeyQueues:
         # A heap of (check time, number of the check, key queue).
         self._delayed: list[tuple[int, int, KeyQueue]] = []
         self._checks = 0
-        # Key queues whose first message is being forwarded, by that message.
+        # Key queues with a first message that is being forwarded, by that message.
         self._forwarding: dict[tuple[Entry, int], KeyQueue] = {}
         self._count = 0
         self._bytes = 0  # of messages that are not out
@@ -249,7 +249,7 @@ class KeyQueues:
         return returned
 
     def give_back_early(self, key_queue: KeyQueue, entry: Entry, index: int) -> bool:
-        """Requeue a message whose lease expired while an earlier message of its key is still held.
+        """Requeue a message after its lease expired while an earlier message of its key is held.
 
         Messages of a key are processed in order, so work on this one cannot have begun, and the
         expired lease is no failed attempt.
@@ -328,7 +328,7 @@ class KeyQueues:
             else:
                 items.append(item)
 
-    # Whose turn it is
+    # Scheduling of key queues
 
     def _schedule(self, key_queue: KeyQueue, now: int) -> None:
         """Make a key queue ready or delayed, or remove it."""
@@ -449,7 +449,6 @@ class KeyQueues:
 
 
 def _position(key_queue: KeyQueue, entry: Entry, index: int) -> int | None:
-    """Return the position of a message among those of a key that are out."""
     for at, (each, position, _) in enumerate(islice(key_queue.items, key_queue.out)):
         if each is entry and position == index:
             return at

@@ -76,7 +76,7 @@ class Lease:
         """Text by which `Consumer.lease` finds the lease while it is active.
 
         With `state=` the handle also works after a restart: reading it writes the lease to disk,
-        and the message then waits until the lease ends. A message whose handle was never read is
+        and the message then waits until the lease ends. Without a handle, the message is
         redelivered at once after a restart.
         """
         return self._leases.handle(self._record)
@@ -215,7 +215,7 @@ class RenewedLease:
             return  # `lost` was called
 
     def moved(self) -> None:
-        """Set the timer for a lease whose end has moved."""
+        """Set the timer again after the end of the lease has moved."""
         self._stop_timer()
         record = self._record
         left = record.due_ms - now_ms(self._loop)

@@ -1,7 +1,4 @@
-"""The text of a lease handle: topic, message id, and the lease of that message.
-
-The functions only read and write text. `LeaseTable` knows whether a lease is active.
-"""
+"""The text of a lease handle: topic, message id, and the lease of that message."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ class LeaseHandle(NamedTuple):
 def write(
     message_id: MessageId, record_granter: str, number: int, attempt: int, first_ms: int
 ) -> str:
-    """Return a handle: letters, digits, `-`, `_` and five dots."""
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
     return f"{topic}.{place}.{record_granter}.{number:x}.{attempt:x}.{first_ms:x}"
 

@@ -1,7 +1,4 @@
-"""`LeaseRecord`, the state of one lease, and the interfaces that leases have in common.
-
-Leases from before a restart share these interfaces (`restored_leases`).
-"""
+"""`LeaseRecord`, and the interfaces that it shares with leases from before a restart."""
 
 from __future__ import annotations
 
@@ -123,7 +120,6 @@ class LeaseGranter(Protocol[_G]):
 
 
 def lost(record: LeasedMessage) -> LeaseLostError:
-    """Return the error for a lease that is over."""
     return LeaseLostError(
         f"the lease on {record.message_id!r} is over: {record.over}; stop work on it"
     )

@@ -1,8 +1,8 @@
 """The active leases of one consumer, in buckets by their ends.
 
-If the end of a lease moves later, `LeaseTable` only notes it: the bucket is checked at its own
-time, and the lease then moves to another bucket. Every change is one step without an await, so a
-lease is either settled or expires.
+If the end of a lease moves later, the lease stays in its bucket until the bucket is due, and then
+moves to another one. Every change is one step without an await, so a lease is either settled or
+expires.
 
 Invariant: a lease is in `_out` until it is `over`. Until then it is also in the bucket at edge
 `armed`, or in `_expiring`.
@@ -102,7 +102,6 @@ class LeaseTable:
 
     @property
     def free(self) -> int:
-        """How many more leases may be granted."""
         return self.most - len(self._out)
 
     @property
@@ -134,7 +133,6 @@ class LeaseTable:
         return record
 
     def handle(self, record: LeaseRecord) -> str:
-        """Return the handle of a lease."""
         if record.handle is None:
             first_ms = 0 if self._writer is None else self._writer.named(record)
             record.handle = handles.write(
@@ -189,11 +187,7 @@ class LeaseTable:
             raise lost(record)
 
     def extend(self, record: LeaseRecord, length_ms: int) -> None:
-        """End a lease `length_ms` from now.
-
-        Raises:
-            LeaseLostError: if the lease is over.
-        """
+        """End an active lease `length_ms` from now."""
         self.check(record)
         record.due_ms = due_in_ms(self._loop, length_ms)
         if record.due_ms <= record.armed - (1 << BITS):
@@ -227,18 +221,13 @@ class LeaseTable:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack the message of a lease.
-
-        Raises:
-            ConfigurationError: if `delay` is invalid; nothing was done.
-            LeaseLostError: if the lease is over.
-        """
+        """Nack the message of an active lease. An invalid `delay` changes nothing."""
         self.check(record)
         self._nack_handler.nack(record.message, delay, error)
         self._end(record, "it was nacked")
 
     def sweep(self) -> None:
-        """Lose the leases whose messages were returned to the broker, over several iterations.
+        """Lose leases after their messages were returned to the broker, over several iterations.
 
         `check` detects such a lease if this walk has not reached it yet.
         """
@@ -285,7 +274,6 @@ class LeaseTable:
         self._wake()  # waiting pops then raise the error
 
     def lose(self, record: LeaseRecord, why: str) -> None:
-        """End a lease for a reason other than its expiry or a call of its holder."""
         if record.over is None:
             self._lose(record, why)
 
@@ -405,9 +393,7 @@ class LeaseTable:
             expired.setdefault(record.held.entry.source, []).append(record)
 
     def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
-        """Nack the messages of expired leases, with the backoff of their attempts if there is
-        one.
-        """
+        """Nack the messages of expired leases."""
         if not self._nack_handler.expire(state, [record.held for record in records]):
             for record in records:
                 if record.over is None:  # it may be lost together with an earlier lease of its key

@@ -1,8 +1,8 @@
 """Leases on disk, which survive the process.
 
-`LeaseWriter` writes a lease before its handle is returned. No one can settle a lease without a
-handle after a restart, so its message is then redelivered at once. A moved end is written within a
-second, together with others: if the process is killed before, the lease ends at its earlier end.
+A lease is written before its handle is returned. No one can settle a lease without a handle after a
+restart, so its message is then redelivered at once. A moved end is written within a second,
+together with others: if the process is killed before, the lease ends at its earlier end.
 `StateWriter` retries failed writes and reports them in the statistics.
 """
 
@@ -33,7 +33,6 @@ class LeaseWriter:
         self._closed = False
 
     def one_write(self) -> AbstractContextManager[object]:
-        """Return a context that groups its writes into one."""
         return self._state_writer.one_write()
 
     def named(self, record: LeaseRecord) -> int:
@@ -75,12 +74,10 @@ class LeaseWriter:
             await asyncio.sleep(0)
 
     def finish(self) -> None:
-        """Write the moved ends without an event loop."""
         while self._extended:
             self._write_burst()
 
     def forget(self) -> None:
-        """Write nothing more, because the subscription was deleted."""
         self.close()
         self._extended.clear()
 

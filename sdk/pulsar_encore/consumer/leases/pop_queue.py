@@ -1,6 +1,6 @@
 """Pops: which messages they take, and the order in which they wait.
 
-`PopQueue` serves pops of all topics one at a time, and so the pops of each named topic. A pop takes
+Pops of all topics are served one at a time, and so are the pops of each named topic. A pop takes
 and leases messages in one step, with no await after it, so a cancelled pop has taken nothing.
 """
 

@@ -1,8 +1,8 @@
 """Leases that were granted before a restart, of a consumer with a state.
 
-The disk knows that the message was delivered for that attempt and not settled since, and the end of
-the lease. Until then the message waits at this consumer, at another consumer of the directory, or
-at the broker. `RestoredLeases` therefore settles it by id.
+The disk has the end of the lease and the attempt, which was not settled. Until then the message
+waits at this consumer, at another consumer of the directory, or at the broker, so it is settled by
+id.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class RestoredLeases:
                     await durable.compared()
             except TimeoutError:
                 raise MessageNotHeldError(
-                    f"no message of {named.topic} that the state knows has arrived yet, so the state "
+                    f"no message of {named.topic} that the state knows has arrived, so the state "
                     "may be of another cluster, whose ids mean other messages: try again in a "
                     "moment"
                 ) from None
@@ -179,12 +179,7 @@ class RestoredLeases:
         return lease.handle
 
     def check(self, lease: RestoredLease) -> None:
-        """Raise an error if a lease is over.
-
-        Raises:
-            LeaseLostError: if the lease is over.
-            WrongLoopError: if called on another event loop.
-        """
+        """Raise an error if a lease is over, as `LeaseTable.check`."""
         self._affinity.check()
         if lease.over is None and self._until(lease) is None:
             lease.over = "it ended, or was settled elsewhere"
@@ -194,11 +189,7 @@ class RestoredLeases:
             raise lost(lease)
 
     def extend(self, lease: RestoredLease, length_ms: int) -> None:
-        """End a lease `length_ms` from now.
-
-        Raises:
-            LeaseLostError: if the lease is over.
-        """
+        """End an active lease `length_ms` from now."""
         self.check(lease)
         due_ms = due_in_ms(self._loop, length_ms)
         lease.durable.waits_anywhere(lease.key, due_ms, BITS, _size(lease), leased=True)
@@ -211,7 +202,7 @@ class RestoredLeases:
 
         Raises:
             LeaseLostError: if the lease is over, unless its holder acked the message.
-            MessageNotHeldError: if the message is part of a batch that has not arrived, and the
+            MessageNotHeldError: if the message is in a batch that has not arrived, and the
                 transport cannot ack a part of such a batch; the lease is still active.
         """
         if lease.acked:
@@ -230,11 +221,8 @@ class RestoredLeases:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack the message of a lease. After its last attempt it is dead-lettered when it arrives.
-
-        Raises:
-            ConfigurationError: if `delay` is invalid; nothing was done.
-            LeaseLostError: if the lease is over.
+        """Nack the message of an active lease. After its last attempt it is dead-lettered at
+        arrival.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
         self.check(lease)

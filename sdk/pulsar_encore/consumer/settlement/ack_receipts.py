@@ -1,8 +1,8 @@
 """Ack receipts: which acks the broker has confirmed, and the callers that wait for them.
 
-`AckReceipts` lets a caller wait for a topic, not for a single ack. A future, shared by all callers
-meanwhile, is done when every earlier ack of the topic is sent and confirmed. Acks that were lost
-with a connection count as unsent, so their callers keep waiting. A seek ends every wait.
+A caller waits for a topic, not for a single ack. A future, shared by all callers meanwhile, is done
+when every earlier ack of the topic is sent and confirmed. Acks that were lost with a connection
+count as unsent, so their callers keep waiting. A seek ends every wait.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from ...eventloop.alarm import now_ms
 
 
 class _TopicReceipts:
-    """The unconfirmed ack flushes of one topic, by number, and the futures of the waiting callers.
+    """The unconfirmed ack flushes of one topic, and the futures of the waiting callers.
 
     Attributes:
         unconfirmed: Numbers of the flushes, oldest first.
         last: Number of the last flush.
         open: Futures of acks that are not all sent.
-        left: Futures of sent acks, each with the number of the last flush that contains one of
-            them.
+        left: Futures of sent acks, each with the number of their last flush.
     """
 
     __slots__ = ("last", "left", "open", "unconfirmed")
@@ -128,7 +127,7 @@ class AckReceipts:
                 self._mark_sent(state, self._topics[state])
 
     def sought(self, states: Iterable[TopicState]) -> None:
-        """End every wait, because after a seek acked messages may be delivered again."""
+        """End every wait: after a seek, acked messages may be delivered again."""
         for state in states:
             topic = self._topics.pop(state, None)
             if topic is not None:
@@ -138,11 +137,9 @@ class AckReceipts:
 
     @property
     def awaited(self) -> list[asyncio.Future[None]]:
-        """Return the futures that callers wait for."""
         return [future for topic in self._topics.values() for future in _futures_of(topic)]
 
     def fail(self, error: Exception) -> None:
-        """Fail every wait with `error`."""
         awaited = [] if self._loop.is_closed() else self.awaited
         for topic in self._topics.values():
             topic.unconfirmed.clear()
@@ -157,7 +154,7 @@ def _all_left(state: TopicState) -> bool:
 
 
 def _resolve(topic: _TopicReceipts) -> None:
-    """Resolve the futures whose flush, and every earlier one, is confirmed."""
+    """Resolve the futures up to the oldest unconfirmed flush."""
     oldest = next(iter(topic.unconfirmed), None)
     while topic.left and (oldest is None or topic.left[0][0] < oldest):
         topic.left.popleft()[1].set_result(None)

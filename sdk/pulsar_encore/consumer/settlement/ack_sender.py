@@ -1,9 +1,8 @@
 """When acks are sent: grouped by time, entries and messages, and kept while disconnected.
 
 Grouping by messages is needed because a broker stops delivering at its unacked window: grouping by
-time alone limits a consumer to one window per group time. `AckSender` leaves acks that cannot be
-sent in their topic state, so an ack made while disconnected costs nothing and is sent after the
-reconnect.
+time alone limits a consumer to one window per group time. Acks that cannot be sent stay in their
+topic state, so an ack made while disconnected costs nothing and is sent after the reconnect.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .ack_receipts import AckReceipts
 # A flush is due when the unsent acks cover this fraction of the unacked window (a tenth).
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
-# Entries sent in one iteration of the loop, 3 us each. The rest follows in the next one.
+# Entries sent in one iteration of the loop, 3 us each.
 _SLICE: Final = 1_000
 # A redelivery that crossed an ack arrives within `REDELIVERY_S`, unless it waits in the transport
 # behind messages that the application has not taken: up to this many and the receiver queue.
@@ -89,7 +88,6 @@ class AckSender:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
 
     def arrived(self, now: int) -> None:
-        """Record a delivery at `now`, in ms."""
         self._arrived_ms = now
 
     def flush(self) -> bool:
@@ -166,7 +164,7 @@ class AckSender:
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
-        """Retry acks whose receipt failed although the connection did not."""
+        """Retry acks after a failed receipt on a working connection."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
@@ -209,7 +207,7 @@ class AckSender:
             state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
-        """Wait until every awaited receipt has arrived, for up to `longest_s` seconds."""
+        """Wait for all awaited receipts, for up to `longest_s` seconds."""
         awaited = self.receipts.awaited
         if awaited:
             await asyncio.wait(awaited, timeout=longest_s)

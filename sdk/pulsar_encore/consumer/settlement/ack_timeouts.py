@@ -1,7 +1,4 @@
-"""Ack timeouts, which begin when the application receives its message.
-
-`AckTimeouts` starts them; `Redelivery` handles the messages that timed out.
-"""
+"""Ack timeouts, which begin when the application receives its message."""
 
 from __future__ import annotations
 

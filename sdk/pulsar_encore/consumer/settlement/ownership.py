@@ -126,7 +126,7 @@ def check_index(entry: Entry, message_id: MessageId) -> int:
 
 
 def chunks_unknown(what: str, do: str) -> MessageNotHeldError:
-    """Return the error for a chunked message of which only the last chunk is known."""
+    """Return the error for a chunked message that is known by its last chunk only."""
     return MessageNotHeldError(
         f"{what} is a chunked message that this consumer does not hold (settled, sought over, or "
         f"received elsewhere): only the consumer that holds it knows all its chunks; {do} it "

@@ -1,9 +1,8 @@
 """Redelivery: due nacks and ack timeouts become redeliver commands.
 
-`Redelivery` has one alarm over all topics. On Shared and Key_Shared it requests single entries. On
-Exclusive and Failover a due message causes a rewind of its topic, because those subscriptions have
-no other redelivery (PIP-84; as in Java's client). A rewind that does not bring every unacked
-message is repeated (see `core.rewind`).
+On Shared and Key_Shared single entries are requested. On Exclusive and Failover a due message
+causes a rewind of its topic, because those subscriptions have no other redelivery (PIP-84; as in
+Java's client). A rewind that does not bring every unacked message is repeated (see `core.rewind`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from .ack_sender import AckSender
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# Keys of a topic handled in one iteration of the loop. The rest follows in the next one.
+# Keys of a topic handled in one iteration of the loop.
 _BURST: Final = 500
 # Delay before a rejected request is retried. It doubles with each rejection.
 _RETRY_MS: Final = 200
@@ -127,7 +126,7 @@ class Redelivery:
         self._alarm.at(state.next_due())
 
     def waits(self, state: TopicState) -> None:
-        """Set the alarm, because a message of a topic may be due earlier than before."""
+        """Set the alarm again, because a message of a topic may be due earlier."""
         self._alarm.at(state.next_due())
 
     def _due(self, delay_ms: int) -> tuple[int, int]:
@@ -309,7 +308,6 @@ class Redelivery:
         return 2 * self._options.receiver_queue_size * len(self._sources)
 
     def close(self) -> None:
-        """Send no further commands."""
         self._alarm.close()
         if self._watch is not None:
             self._watch.cancel()

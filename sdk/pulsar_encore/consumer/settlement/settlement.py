@@ -1,7 +1,7 @@
 """Acks, and the settlement of messages that are being forwarded.
 
-`Settlement` changes the state in one synchronous step, so a cancelled call has either not begun or
-is complete. An ack never extends to batch siblings.
+The state changes in one synchronous step, so a cancelled call has either not begun or is complete.
+An ack never extends to batch siblings.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ class Settlement:
     def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
         """Ack a message without a live record.
 
-        The message was acked before, waits for its due time, is being redelivered, or is from
-        before a seek.
+        The message was acked before, is nacked, is being redelivered, or is from before a seek.
         """
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
@@ -123,8 +122,8 @@ class Settlement:
     def _ack_chunked(self, state: TopicState, key: EntryKey, message_id: MessageId) -> None:
         """Ack a chunked message without a record, which is nacked, just acked, or not held.
 
-        Its id names the last chunk only. An ack of that chunk alone would leave the other chunks
-        unacked, with no consumer that knows them.
+        Its id names the last chunk only. An ack of that chunk alone would leave the others unacked,
+        and no consumer would know them.
         """
         if (*key, -1) in state.nacks:
             self._acks.added(state, state.ack_entry(key))
@@ -193,7 +192,7 @@ class Settlement:
             )
 
     def not_forwarded(self, message: Message, delay_ms: int, wall_now: int | None) -> None:
-        """Redeliver a message whose forwarding failed, after `delay_ms`.
+        """Redeliver a message after its forwarding failed.
 
         Args:
             wall_now: End of this attempt; None if the attempt was counted before.
