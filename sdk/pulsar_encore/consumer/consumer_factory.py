@@ -136,13 +136,7 @@ def assemble(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> ConsumerParts:
-    """Create the parts of a consumer bottom-up, on the running event loop.
-
-    Args:
-        topics: Its letter topics, or None.
-        state_writer: Writes durable state; None without a state.
-        spilling: Makes the due indexes of nacks; None to use `new_index`.
-    """
+    """Create the parts of a consumer bottom-up, on the running event loop."""
     loop = asyncio.get_running_loop()
     rng = Random()
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)

@@ -37,10 +37,6 @@ class ConsumerStatus:
             callback(error)
 
     def check(self) -> None:
-        """Raise the error of a consumer that has ended.
-
-        Raises:
-            ClosedError: if the consumer was closed; otherwise the transport's error.
-        """
+        """Raise the error of a consumer that has ended."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)

@@ -47,7 +47,6 @@ class DeliveryHandler:
         redelivery: Repeats a rewind when a delivery shows that entries are missing.
         arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
             which filter a message when it is the next of its key.
-        state_writer: Writes durable state; None without a state.
     """
 
     def __init__(

@@ -35,8 +35,6 @@ class EventDispatcher:
     """Calls an application's event listener, in the order of the events.
 
     Args:
-        listener: The listener, or None.
-        loop: Where the listener runs. A producer that moves to another loop changes it.
         started: False keeps the events until `start`, because the application does not have the
             object yet that they concern.
     """
@@ -147,7 +145,6 @@ class EventPublisher:
     """Publishes the events of one consumer or reader, and keeps the state of its topics.
 
     Args:
-        listener: The application's listener, or None.
         named: The topics or the pattern that the application named. Connection events use them
             until the transport knows the topics: the C++ client only names the topics of messages.
 

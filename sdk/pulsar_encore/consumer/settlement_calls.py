@@ -64,9 +64,6 @@ class SettlementCalls:
     Attributes:
         done: The awaitable of a completed call.
         done_last: The awaitable of a completed call that lets the loop run.
-
-    Args:
-        receipts: Ack receipts that acks wait for; None if they do not.
     """
 
     def __init__(

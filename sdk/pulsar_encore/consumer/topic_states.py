@@ -48,7 +48,6 @@ class TopicStates:
 
     Args:
         new_index: Makes a due index; called twice for each topic, or once with `new_nacks`.
-        durable_of: Returns the durable state of a topic, by its full name.
         dispose: Frees unused records gradually; None frees them at once.
         new_nacks: Makes the due index of a topic's nacks, by its full name; None to use
             `new_index`. Ack timeouts always use `new_index`: each belongs to a held message, whose

@@ -27,7 +27,6 @@ class BatchReceiver:
     Args:
         most: Largest number of messages in a batch: the receiver queue size, as in the stock
             client.
-        fair_yield: Tells when a call that need not wait lets the loop run.
     """
 
     def __init__(

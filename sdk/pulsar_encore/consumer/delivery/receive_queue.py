@@ -155,7 +155,6 @@ class ReceiveQueue:
 
     Args:
         consumed: Called with (topic number, messages) to return that many permits.
-        fair_yield: Tells when a receive that need not wait lets the loop run.
         failed: Called with the error when no message can arrive any more.
         handed_over: Called with (entry, indexes) at each delivery to the application.
         one_write: Context in which deliveries reach the disk in one write.
@@ -214,11 +213,7 @@ class ReceiveQueue:
         *,
         permits: bool = True,
     ) -> None:
-        """Queue messages of an entry.
-
-        Args:
-            permits: False if their permits were returned before.
-        """
+        """Queue messages of an entry."""
         total = len(messages)
         if total > _GROUP:
             for start in range(0, total, _GROUP):
@@ -737,7 +732,6 @@ class ReceiveQueue:
             takes: True if the caller takes a message when it is woken. A caller that may leave it
                 and wait for more is woken in addition to those that take, so that no message stays
                 in the queue while they sleep.
-            only: Topic numbers to wait for; None for all.
         """
         if self._error is not None:
             await asyncio.sleep(0)

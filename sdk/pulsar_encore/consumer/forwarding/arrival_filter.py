@@ -30,11 +30,7 @@ _MAX_WAITING: Final = 1_000
 
 
 class ArrivalFilter:
-    """The arrivals of one consumer that has letter topics.
-
-    Args:
-        last: Keeps the payloads of batch messages at their last attempt.
-    """
+    """The arrivals of one consumer that has letter topics."""
 
     def __init__(
         self,

@@ -118,9 +118,6 @@ class Forwarder:
             forwarding.
 
         Raises:
-            ConfigurationError: if an argument is invalid; nothing was sent.
-            MessageNotHeldError: if the message is not held.
-            NotSupportedError: if the message cannot be copied.
             TransportError: from the future, if the copy may not be stored; the message is
                 redelivered.
             ClosedError: from the future, if the consumer was closed first; the message is
@@ -188,11 +185,7 @@ class Forwarder:
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:
-        """Call `reconsume` for each message before the first wait.
-
-        Raises:
-            ExceptionGroup: with the error of every message that failed.
-        """
+        """Call `reconsume` for each message before the first wait."""
         failures: list[Exception] = []
         begun = []
         for message in messages:

@@ -29,7 +29,6 @@ class NackHandler:
 
     Args:
         forwarder: Sends letters; None without letter topics, when no verdict asks for one.
-        last: Dead-letters messages that fail by id; None without letter topics.
     """
 
     def __init__(
@@ -61,10 +60,6 @@ class NackHandler:
         Args:
             item: The message, or its id. A message cannot be forwarded by id.
             delay: Delay of the redelivery, in seconds or as a timedelta; None for the policy's.
-
-        Raises:
-            ConfigurationError: if an argument is invalid.
-            MessageNotHeldError: if the message is not this consumer's.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
         if type(item) is not Message:

@@ -112,11 +112,7 @@ class KeyQueues:
         return self._count
 
     def has_more(self, only: Container[int] | None = None) -> bool:
-        """Return True if `take` may find more messages in key queues or in the receive queue.
-
-        Args:
-            only: Topic numbers to consider; None for all.
-        """
+        """Return True if `take` may find more messages in key queues or in the receive queue."""
         if only is None:
             return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
         if any(key_queue.items and _number(key_queue) in only for key_queue in self._ready):
@@ -138,7 +134,6 @@ class KeyQueues:
         again.
 
         Args:
-            only: Topic numbers to take from; None for all.
             per_key: Largest number of messages of one key; None for no limit.
 
         Returns:

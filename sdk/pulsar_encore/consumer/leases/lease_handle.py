@@ -38,11 +38,7 @@ def write(
 
 
 def read(text: str) -> LeaseHandle:
-    """Return the content of a handle.
-
-    Raises:
-        ConfigurationError: if the text is not a handle.
-    """
+    """Return the content of a handle."""
     if not isinstance(text, str):
         raise ConfigurationError(
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
@@ -59,11 +55,7 @@ def read(text: str) -> LeaseHandle:
 
 
 def message_id_of(handle: LeaseHandle) -> MessageId:
-    """Return the id of the leased message.
-
-    Raises:
-        ConfigurationError: if the handle was changed.
-    """
+    """Return the id of the leased message."""
     try:
         return MessageId.deserialize(handle.message_id, handle.topic)
     except ConfigurationError as error:

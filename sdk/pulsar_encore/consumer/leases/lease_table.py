@@ -57,10 +57,6 @@ class LeaseTable:
 
     Attributes:
         most: Limit of active leases.
-
-    Args:
-        receipts: Ack receipts that acks wait for; None if they do not.
-        writer: Writes leases with a handle to disk; None without a state.
     """
 
     def __init__(
@@ -112,11 +108,7 @@ class LeaseTable:
     # Granting
 
     def check_open(self) -> None:
-        """Raise the error of a consumer that has ended.
-
-        Raises:
-            ClosedError: if the consumer was closed; otherwise the transport's error.
-        """
+        """Raise the error of a consumer that has ended."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
@@ -146,12 +138,7 @@ class LeaseTable:
         return record_granter is None or not record_granter.is_open
 
     def find(self, text: str) -> LeaseRecord:
-        """Return the lease that a handle names.
-
-        Raises:
-            ConfigurationError: if the text is not a handle.
-            LeaseLostError: if the lease is not active at this consumer.
-        """
+        """Return the lease that a handle names."""
         named = handles.read(text)
         if named.record_granter != self._record_granter:
             raise LeaseLostError(
@@ -171,12 +158,7 @@ class LeaseTable:
         return record
 
     def check(self, record: LeaseRecord) -> None:
-        """Raise an error if a lease is over.
-
-        Raises:
-            LeaseLostError: if the lease is over.
-            WrongLoopError: if called on another event loop.
-        """
+        """Raise an error if a lease is over."""
         self._affinity.check()
         if record.over is None and self._refusal is not None:
             # The walk of `close` has not reached this lease yet.
@@ -201,11 +183,7 @@ class LeaseTable:
     # Ending
 
     def ack(self, record: LeaseRecord) -> Sequence[asyncio.Future[None]]:
-        """Ack the message of a lease; return the ack receipts to wait for.
-
-        Raises:
-            LeaseLostError: if the lease is over, unless its holder acked the message.
-        """
+        """Ack the message of a lease; return the ack receipts to wait for."""
         if record.acked:
             self._affinity.check()
             return ()

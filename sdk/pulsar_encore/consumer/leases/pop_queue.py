@@ -36,12 +36,7 @@ class _Line:
 
 
 class PopQueue:
-    """The pops of one consumer.
-
-    Args:
-        fair_yield: Tells when a pop that need not wait lets the loop run.
-        key_queues: Keeps each key in order; None without ordered leases.
-    """
+    """The pops of one consumer."""
 
     def __init__(
         self,
@@ -74,8 +69,6 @@ class PopQueue:
         """Return at least one lease, or an empty list if the time is over.
 
         Args:
-            wait_ms: Longest wait for the first lease, in ms.
-            only: Topics to take from; None for all.
             per_key: With ordered leases, limit of leases of one key; None for no limit.
         """
         deadline = self._loop.time() + wait_ms / 1000

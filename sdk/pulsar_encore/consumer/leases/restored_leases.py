@@ -76,11 +76,7 @@ class RestoredLease:
 
     @property
     def message(self) -> Message:
-        """Raise an error, because the message is not in this process.
-
-        Raises:
-            MessageNotHeldError: always.
-        """
+        """Raise an error, because the message is not in this process."""
         raise MessageNotHeldError(
             f"{self.message_id!r} was leased before a restart and is not here until it is "
             "redelivered: ack, nack or extend its lease, and store further data with the handle"
@@ -88,12 +84,7 @@ class RestoredLease:
 
 
 class RestoredLeases:
-    """The leases that earlier processes have granted.
-
-    Args:
-        receipts: Ack receipts that acks wait for; None if they do not.
-        precision: Precision of nacks, in bits; None to derive it from the delay.
-    """
+    """The leases that earlier processes have granted."""
 
     def __init__(
         self,
@@ -116,10 +107,8 @@ class RestoredLeases:
         """Return the lease that a handle names.
 
         Raises:
-            ConfigurationError: if the text is not a handle.
             LeaseLostError: if the lease is over, or belongs to a consumer with another state.
             MessageNotHeldError: if it is unknown yet whether the state belongs to this cluster.
-            ClosedError: if the consumer was closed meanwhile.
         """
         message_id = handles.message_id_of(named)
         try:
@@ -201,7 +190,6 @@ class RestoredLeases:
         """Ack the message of a lease; return the ack receipts to wait for.
 
         Raises:
-            LeaseLostError: if the lease is over, unless its holder acked the message.
             MessageNotHeldError: if the message is in a batch that has not arrived, and the
                 transport cannot ack a part of such a batch; the lease is still active.
         """

@@ -77,9 +77,6 @@ class Settlement:
 
         Returns:
             The topic state, and the position of the rest of the list.
-
-        Raises:
-            MessageNotHeldError: as for `ack`; nothing was acked.
         """
         first = items[start]
         if type(first) is not Message:
@@ -150,10 +147,6 @@ class Settlement:
 
         Returns:
             The state of the topic.
-
-        Raises:
-            ConfigurationError: if the topic is subscribed Shared.
-            MessageNotHeldError: if the message is not this consumer's.
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
@@ -176,12 +169,7 @@ class Settlement:
     # Forwarding
 
     def leave(self, message: Message, *, cumulative: bool) -> None:
-        """Mark a held message as being forwarded, so that no other call settles it.
-
-        Raises:
-            MessageNotHeldError: if the message is settled, nacked, or was redelivered since.
-            ConfigurationError: if `cumulative` and the topic is subscribed Shared.
-        """
+        """Mark a held message as being forwarded, so that no other call settles it."""
         own = self._ownership
         entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
         state: TopicState = entry.source
