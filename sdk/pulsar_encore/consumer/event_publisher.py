@@ -35,6 +35,7 @@ class EventDispatcher:
     """Calls an application's event listener, in the order of the events.
 
     Args:
+        loop: Where the listener runs. A producer that moves to another loop changes it.
         started: False keeps the events until `start`, because the application does not have the
             object yet that they concern.
     """

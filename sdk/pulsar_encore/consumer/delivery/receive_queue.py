@@ -213,7 +213,7 @@ class ReceiveQueue:
         *,
         permits: bool = True,
     ) -> None:
-        """Queue messages of an entry."""
+        """Queue messages of an entry. Without `permits`, theirs were returned before."""
         total = len(messages)
         if total > _GROUP:
             for start in range(0, total, _GROUP):

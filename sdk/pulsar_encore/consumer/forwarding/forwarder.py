@@ -185,7 +185,11 @@ class Forwarder:
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:
-        """Call `reconsume` for each message before the first wait."""
+        """Call `reconsume` for each message before the first wait.
+
+        Raises:
+            ExceptionGroup: with the error of every message that failed.
+        """
         failures: list[Exception] = []
         begun = []
         for message in messages:

@@ -75,8 +75,8 @@ class KeyQueues:
         dead_letter_if_spent: Called with the next message of a key. Dead-letters it and returns
             True if it has used up its attempts. Called only then, because later messages wait until
             the letter is stored.
-        spent: Returns True if a message has used up its attempts. It is then out alone or not at
-            all.
+        spent: Returns True if a message has used up its attempts. It is then
+            never leased behind others.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Leases that were granted before a restart, of a consumer with a state.
 
-The disk has the end of the lease and the attempt, which was not settled. Until then the message
+The disk has the attempt and the end of the lease, and no settlement since. Until then the message
 waits at this consumer, at another consumer of the directory, or at the broker, so it is settled by
 id.
 """

@@ -154,7 +154,7 @@ def _all_left(state: TopicState) -> bool:
 
 
 def _resolve(topic: _TopicReceipts) -> None:
-    """Resolve the futures up to the oldest unconfirmed flush."""
+    """Resolve the futures of flushes before the oldest unconfirmed one."""
     oldest = next(iter(topic.unconfirmed), None)
     while topic.left and (oldest is None or topic.left[0][0] < oldest):
         topic.left.popleft()[1].set_result(None)

@@ -222,9 +222,9 @@ class Redelivery:
     def redeliver_all(self, state: TopicState | None = None) -> None:
         """Redeliver every unacked message of one topic or of all, pending nacks included.
 
-        A transport that cannot rewind one topic alone rewinds all Exclusive and Failover topics. If
-        nothing is unacked there, no command is sent: every unacked message is already on its way,
-        and a rewind would only deliver it twice.
+        A transport that cannot rewind one topic alone rewinds all Exclusive and Failover topics.
+        Without unacked messages in this consumer, these topics need no rewind: the broker's unacked
+        messages are already on their way, and a rewind would deliver them twice.
         """
         rewound = self._sources.rewound_with(state)
         if self._options.ordered_leases:

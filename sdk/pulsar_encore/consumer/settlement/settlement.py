@@ -169,7 +169,12 @@ class Settlement:
     # Forwarding
 
     def leave(self, message: Message, *, cumulative: bool) -> None:
-        """Mark a held message as being forwarded, so that no other call settles it."""
+        """Mark a held message as being forwarded, so that no other call settles it.
+
+        Raises:
+            MessageNotHeldError: if the message is settled, nacked, or was redelivered since.
+            ConfigurationError: if `cumulative` and the topic is subscribed Shared.
+        """
         own = self._ownership
         entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
         state: TopicState = entry.source
