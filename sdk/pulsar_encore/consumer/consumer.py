@@ -733,8 +733,9 @@ class Consumer:
         self._acks.close(why)
 
     async def _send_acks(self) -> None:
-        """Send all acks. While disconnected, wait for the reconnect for up to `_CLOSE_S`. A
-        transport that has failed for good never reconnects, so it is not waited for.
+        """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect.
+
+        A transport that has failed for good never reconnects, so it is not waited for.
         """
         deadline = self._loop.time() + _CLOSE_S
         if not self._cannot_send:
@@ -757,9 +758,7 @@ class Consumer:
             await self._acks.confirmed(deadline - self._loop.time())
 
     def abandon(self) -> None:
-        """Fail every call from now on, without sending anything. Used when the client was shut
-        down.
-        """
+        """Fail every call from now on and send nothing, because the client was shut down."""
         self._cannot_send = True
         shut_down = ClosedError("the client was shut down")
         ending = [

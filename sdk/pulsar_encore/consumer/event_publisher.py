@@ -118,9 +118,7 @@ class ProducerEventPublisher:
         self.events.send(TopicRemoved(topic, self._component))
 
     def replaced(self) -> None:
-        """Mark all topics as attached, because a new letter producer has replaced the failed
-        one.
-        """
+        """Mark all topics as attached after a new letter producer has replaced the failed one."""
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
         self._lost.clear()

@@ -1,9 +1,9 @@
-"""Durable due times and attempts of a consumer: `StateWriter`, and `TopicStateWriter` as
-`core.Durable`.
+"""Durable due times and attempts of a consumer.
 
-They convert the loop's clock, which does not survive a restart, to the wall clock. Invariants: the
-store is open before the first message arrives and is closed after the last one is settled. A
-failing store stops no message and is reported in `statistics().state_trouble`.
+`StateWriter` and `TopicStateWriter` (a `core.Durable`) convert the loop's clock, which does not
+survive a restart, to the wall clock. Invariants: the store is open before the first message arrives
+and is closed after the last one is settled. A failing store stops no message and is reported in
+`statistics().state_trouble`.
 """
 
 from __future__ import annotations
@@ -646,9 +646,7 @@ class TopicStateWriter:
             self.forget_dead_lettered(now_ms(self._loop), _BURST)
 
     def _revive_ms(self, key: MessageKey) -> int:
-        """Return the backoff after the end of a lease on disk, in ms; 0 for a message that is not
-        leased.
-        """
+        """Return the backoff in ms after a lease on disk; 0 for a message that is not leased."""
         record = self._records.recall_entry(*key[:2])
         attempts = 0 if record is None else record.attempts_of(key[2])
         if record is None or not (attempts and record.held >> max(key[2], 0) & 1):
@@ -656,9 +654,7 @@ class TopicStateWriter:
         return self._writer.revive_delay_of(attempts - 1)
 
     def forget_dead_lettered(self, now: float, most: int | None = None) -> None:
-        """Delete the records of dead-lettered entries after their acks have arrived by `now`
-        (ms).
-        """
+        """Delete the records of dead-lettered entries with acks that have arrived by `now` (ms)."""
         state = self._topic_state()
         acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times

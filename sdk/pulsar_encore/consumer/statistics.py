@@ -73,9 +73,7 @@ class Statistics:
 
     @property
     def window_share(self) -> float:
-        """Return the used share of the unacked window, from 0 to 1; above 1 with prefetched
-        messages.
-        """
+        """Return the used share of the unacked window; above 1 with prefetched messages."""
         return self.unacked / self.unacked_window
 
 

@@ -77,9 +77,7 @@ class TopicStates:
         self._rewound_at = -math.inf
 
     def expect(self, topic: str) -> None:
-        """Create the state of a topic or partition, if this consumer reads it and knows its
-        number.
-        """
+        """Create the state of a topic or partition, if this consumer reads it."""
         number = self._link.source_of(topic, partition_of(topic))
         if number is not None:
             _ = self.by_number[number]
@@ -111,9 +109,7 @@ class TopicStates:
         return state
 
     def _apply_changes(self, state: TopicState) -> None:
-        """Apply earlier connection changes: messages may have waited in the transport since
-        then.
-        """
+        """Apply earlier connection changes, which may concern messages in the transport."""
         changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
         match changes[-2:]:
             case [*_, (_, "doubtful")]:
@@ -173,7 +169,5 @@ class TopicStates:
         return sum(state.acks.lost for state in self.by_number.values())
 
     def count(self, *states: int) -> int:
-        """Return the number of messages in these states (not NACKED), by a walk over all
-        entries.
-        """
+        """Count the messages in these states (not NACKED), by a walk over all entries."""
         return sum(state.count(each) for state in self.by_number.values() for each in states)

@@ -781,9 +781,7 @@ class ReceiveQueue:
             self._return_permits(cursor, 0)
 
     def want(self) -> None:
-        """Request messages again after a delivery of unwanted ones, if they arrive only on
-        request.
-        """
+        """Request messages for waiting callers, if messages arrive only on request."""
         if self._wanted is not None and self._waiters:
             self._wanted(len(self._waiters))
 

@@ -74,9 +74,7 @@ class BoundedCopy:
         self.failed_at: str = ""
 
     async def room(self, messages: int = 1) -> bool:
-        """Wait until this many more messages may be in flight; return False if the run has
-        failed.
-        """
+        """Wait until more messages may be in flight; return False if the run has failed."""
         while self._tasks and sum(self._tasks.values()) + messages > self._limit:
             self._task_ended.clear()
             await self._task_ended.wait()

@@ -190,9 +190,7 @@ class KeyQueues:
             key_queues = growing
 
     def _may_follow(self, key_queue: KeyQueue, now: int) -> bool:
-        """Return True if the next message of a key queue may be leased behind those that are
-        out.
-        """
+        """Return True if the next message of a key queue may be leased behind its predecessors."""
         items = key_queue.items
         while key_queue.out < len(items):
             item = items[key_queue.out]
@@ -389,9 +387,7 @@ class KeyQueues:
     # Messages returned to the broker
 
     def _dropped(self, states: Collection[object] | None) -> None:
-        """Remove messages that the broker redelivers, in order: of some topics, or of all at the
-        end.
-        """
+        """Remove messages that the broker redelivers in order; None for all, at the end."""
         if states is None:
             self._alarm.close()
             self._delayed.clear()

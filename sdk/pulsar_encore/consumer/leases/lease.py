@@ -163,9 +163,7 @@ class Lease:
 
 
 class RenewedLease:
-    """Renews one lease while a block runs; see `Lease.kept`. It cancels as `asyncio.timeout`
-    does.
-    """
+    """Renews one lease while a block runs (`Lease.kept`), and cancels as `asyncio.timeout` does."""
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ def lost(record: LeasedMessage) -> LeaseLostError:
 
 
 def length_ms(length: float | timedelta, name: str) -> int:
-    """Return a length above 0 in ms."""
+    """Return a length in ms, from 1 ms to `LONGEST`."""
     found_s = seconds_of(length, name)
     if not 0.001 <= found_s <= LONGEST.total_seconds():
         raise ConfigurationError(f"{name} must be from 1 ms to {LONGEST.days} days, got {length!r}")

@@ -19,9 +19,8 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: Every fifth pop takes previously failed messages first, as in RocketMQ. Without this, a queue
-#: full of new messages would delay them; with it at each pop, poison messages would delay the
-#: others.
+#: Every fifth pop takes previously failed messages first, as in RocketMQ. If no pop did, a queue
+#: full of new messages would delay them. If every pop did, poison messages would delay the others.
 _FAILED_FIRST_EVERY: Final = 5
 
 

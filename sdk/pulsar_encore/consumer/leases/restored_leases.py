@@ -209,9 +209,7 @@ class RestoredLeases:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """Nack the message of an active lease. After its last attempt it is dead-lettered at
-        arrival.
-        """
+        """Nack a leased message. After its last attempt it is dead-lettered when it arrives."""
         delay_ms = None if delay is None else to_ms(delay, "delay")
         self.check(lease)
         if delay_ms is None:

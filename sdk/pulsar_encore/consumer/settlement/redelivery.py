@@ -197,7 +197,7 @@ class Redelivery:
                 self._acks.flush()
             try:
                 if unsent and not self._link.can_ack(state.number):
-                    raise NotConnected("what is acked beside it cannot be sent yet")
+                    raise NotConnected("acks of the same entries cannot be sent yet")
                 self._link.redeliver(state.number, groups)
             except TransportError as error:
                 self._put_back(state, index, due, now, error)
