@@ -120,7 +120,6 @@ def make_consumer(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> Consumer:
-    """Create a consumer over an open subscription."""
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)

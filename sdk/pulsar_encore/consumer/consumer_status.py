@@ -23,11 +23,9 @@ class ConsumerStatus:
         self._callbacks: list[Callable[[Exception], None]] = []
 
     def on_failure(self, callback: Callable[[Exception], None]) -> None:
-        """Call `callback` with the error when the transport fails for good."""
         self._callbacks.append(callback)
 
     def failed(self, error: Exception) -> None:
-        """Record that the transport has failed for good or was closed."""
         if error is not self.refusal:  # else this is `close`, and the transport can still send
             self.dead = True
         if self.closing:

@@ -202,7 +202,6 @@ class EventPublisher:
             self._events.send(Disconnected(topics or self._named, self._component))
 
     def retrying(self, source: int | None, notice: RetryNotice) -> None:
-        """Report a failed attempt to attach a topic."""
         event = _retrying(notice, self._component)
         if source is not None:  # otherwise `TopicAdded` reports the success
             self._lost.add(source)
@@ -267,7 +266,6 @@ class EventPublisher:
 
     @property
     def all_ended(self) -> bool:
-        """True if every topic that is read now has ended."""
         return bool(self._ended) and self._ended.issuperset(self._sources(None))
 
     @property

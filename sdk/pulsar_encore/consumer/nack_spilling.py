@@ -130,7 +130,6 @@ class NackSpilling:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
 
     def statistics(self) -> NackIndexStatistics:
-        """Return the sums over all topics."""
         found = [index.statistics() for index in self._indexes]
         return NackIndexStatistics(
             in_memory=sum(each.loaded for each in found),

@@ -153,7 +153,6 @@ class SettlementCalls:
             await AwaitingReceipt(self._receipts.of(listed.acked))
 
     def take_mailbox(self) -> None:
-        """Run the calls that other threads have posted."""
         self._mailbox.take_all()
 
     def settle_now(self) -> None:

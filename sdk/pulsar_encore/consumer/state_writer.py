@@ -121,11 +121,9 @@ class StateWriter:
         self.watch()
 
     def topics(self) -> list[str]:
-        """Return the topics and partitions with known state."""
         return [] if self._store is None else self._store.topics(self._options.subscription_name)
 
     def watch(self) -> None:
-        """Schedule a poll, unless one is scheduled already."""
         if self._store is None:
             return
         if self._timer is None:
@@ -191,7 +189,6 @@ class StateWriter:
             durable.tell_attempts(entry, state, indexes)
 
     def one_write(self) -> AbstractContextManager[object]:
-        """Return a context that groups deliveries into one write."""
         assert self._store is not None
         return self._store.one_batch()
 
@@ -280,7 +277,6 @@ class StateWriter:
         self.ack = _no_hook
 
     def forget(self) -> None:
-        """Delete the state of a deleted subscription."""
         if self._store is None:
             return
         options = self._options
@@ -427,7 +423,6 @@ class TopicStateWriter:
         return None if record is None else record.first_ms
 
     def started(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
-        """Write that messages of an entry were delivered."""
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
         for attempt, mask in self._masks(entry, state, indexes).items():
@@ -639,7 +634,6 @@ class TopicStateWriter:
             self._changed()
 
     def write_buffered(self) -> None:
-        """Write buffered changes."""
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
         if self._arriving:
@@ -669,7 +663,6 @@ class TopicStateWriter:
 
     @property
     def unwritten(self) -> bool:
-        """True if changes are only in memory."""
         return self._records.buffered > 0 or len(self._arriving) > 0
 
     def close(self) -> None:

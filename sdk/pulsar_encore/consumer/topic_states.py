@@ -160,7 +160,6 @@ class TopicStates:
 
     @property
     def unsent_acks(self) -> int:
-        """Return the number of entries with unsent acks."""
         return sum(len(state.acks) for state in self.by_number.values())
 
     @property

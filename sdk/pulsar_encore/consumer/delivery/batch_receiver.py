@@ -58,7 +58,6 @@ class BatchReceiver:
                 return batch
 
     async def _prepare(self) -> None:
-        """Make the message objects of the next batch in steps."""
         fair_yield = self._fair_yield
         for _ in self._queue.prepare(self._most, self._bytes):
             if fair_yield.clock() >= fair_yield.ends:

@@ -370,7 +370,6 @@ class ReceiveQueue:
     def take_of(
         self, only: Container[int], most: int, *, failed_first: bool = False
     ) -> list[Message]:
-        """Take up to `most` messages of certain topics, from the whole queue."""
         taken: list[Message] = []
         done: list[_Cursor] = []
         with self._one_write():
@@ -478,7 +477,6 @@ class ReceiveQueue:
             self._bytes -= cursor.weigh()
 
     def _return_permits(self, cursor: _Cursor, remaining: int) -> None:
-        """Return all but `remaining` permits of a cursor."""
         messages = cursor.permits - remaining
         if messages > 0:
             cursor.permits = remaining
@@ -654,7 +652,6 @@ class ReceiveQueue:
         return True
 
     def _take_weighed(self, most: int, most_bytes: int) -> list[Message]:
-        """Take messages while the limit of bytes may apply."""
         taken: list[Message] = []
         left: float = most_bytes
         while len(taken) < most:

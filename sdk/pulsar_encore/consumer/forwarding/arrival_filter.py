@@ -114,7 +114,6 @@ class ArrivalFilter:
         return True
 
     def spent(self, entry: Entry, index: int) -> bool:
-        """Return True if a queued message has used up its attempts."""
         attempts = entry.source.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
         return self._verdicts.on_arrival(failed, tried_here=tried_here) is not None

@@ -38,7 +38,6 @@ def write(
 
 
 def read(text: str) -> LeaseHandle:
-    """Return the content of a handle."""
     if not isinstance(text, str):
         raise ConfigurationError(
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
@@ -55,7 +54,6 @@ def read(text: str) -> LeaseHandle:
 
 
 def message_id_of(handle: LeaseHandle) -> MessageId:
-    """Return the id of the leased message."""
     try:
         return MessageId.deserialize(handle.message_id, handle.topic)
     except ConfigurationError as error:

@@ -70,7 +70,6 @@ class LeaseRecord:
 
     @property
     def holds(self) -> bool:
-        """True if the message is still held by this delivery."""
         entry, index, _, hand_over = self.held
         state: TopicState = entry.source
         return entry.state[index] == HELD and state.holds(entry, index, hand_over)
@@ -81,7 +80,6 @@ class LeaseRecord:
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery attempt, from 1."""
         return self.held.failed + 1
 
 

@@ -102,13 +102,11 @@ class LeaseTable:
 
     @property
     def is_open(self) -> bool:
-        """True if the consumer and its event loop are open."""
         return self._refusal is None and not self._affinity.over
 
     # Granting
 
     def check_open(self) -> None:
-        """Raise the error of a consumer that has ended."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
@@ -138,7 +136,6 @@ class LeaseTable:
         return record_granter is None or not record_granter.is_open
 
     def find(self, text: str) -> LeaseRecord:
-        """Return the lease that a handle names."""
         named = handles.read(text)
         if named.record_granter != self._record_granter:
             raise LeaseLostError(
@@ -158,7 +155,6 @@ class LeaseTable:
         return record
 
     def check(self, record: LeaseRecord) -> None:
-        """Raise an error if a lease is over."""
         self._affinity.check()
         if record.over is None and self._refusal is not None:
             # The walk of `close` has not reached this lease yet.
@@ -371,7 +367,6 @@ class LeaseTable:
             expired.setdefault(record.held.entry.source, []).append(record)
 
     def _expire(self, state: TopicState, records: list[LeaseRecord]) -> None:
-        """Nack the messages of expired leases."""
         if not self._nack_handler.expire(state, [record.held for record in records]):
             for record in records:
                 if record.over is None:  # it may be lost together with an earlier lease of its key

@@ -48,7 +48,6 @@ class LeaseWriter:
         return (None if durable is None else durable.first_ms(entry.key)) or 0
 
     def extended(self, record: LeaseRecord) -> None:
-        """Schedule the write of a moved end."""
         if record.handle is not None and not self._closed:
             self._extended[record.number] = record
             if self._timer is None:

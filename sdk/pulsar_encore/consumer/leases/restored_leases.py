@@ -168,7 +168,6 @@ class RestoredLeases:
         return lease.handle
 
     def check(self, lease: RestoredLease) -> None:
-        """Raise an error if a lease is over, as `LeaseTable.check`."""
         self._affinity.check()
         if lease.over is None and self._until(lease) is None:
             lease.over = "it ended, or was settled elsewhere"
@@ -178,7 +177,6 @@ class RestoredLeases:
             raise lost(lease)
 
     def extend(self, lease: RestoredLease, length_ms: int) -> None:
-        """End an active lease `length_ms` from now."""
         self.check(lease)
         due_ms = due_in_ms(self._loop, length_ms)
         lease.durable.waits_anywhere(lease.key, due_ms, BITS, _size(lease), leased=True)

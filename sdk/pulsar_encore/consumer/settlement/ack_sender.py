@@ -207,7 +207,6 @@ class AckSender:
             state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
-        """Wait for all awaited receipts, for up to `longest_s` seconds."""
         awaited = self.receipts.awaited
         if awaited:
             await asyncio.wait(awaited, timeout=longest_s)

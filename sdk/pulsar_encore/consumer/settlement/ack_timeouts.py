@@ -25,7 +25,6 @@ class AckTimeouts:
         self._alarm = alarm
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Start the timeouts of delivered messages."""
         state: TopicState = entry.source
         if state.volatile:
             return  # non-persistent topics cannot redeliver, and acks never untrack (issue 26548)

@@ -343,7 +343,6 @@ class _RewindWatch:
         self.rewinds = 0
 
     def moved(self, came: int, now: float, taken: int) -> bool:
-        """Return True if messages arrived since the last check."""
         if came == self.came:
             return False
         self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
