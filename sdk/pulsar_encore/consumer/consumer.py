@@ -233,7 +233,7 @@ class Consumer:
         topic: str | None = None,
         max_per_key: int | None = None,
     ) -> list[Lease]:
-        """Lease messages for a time; a message that is not acked in that time has failed.
+        """Lease messages for a time; a message that is not settled in that time has failed.
 
         A message whose lease expires is redelivered after the backoff of its attempt if the
         subscription has a `negative_ack_redelivery_backoff` (as in RIP-73), and otherwise at once.
