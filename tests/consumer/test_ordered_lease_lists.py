@@ -316,7 +316,7 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     assert consumer.statistics().unacked == 0
     lanes: Any = consumer._parts.popping._key_queues
     assert len(lanes) == lanes._bytes == 0 and not lanes._key_queues
-    assert not consumer._parts.popping._lane_of
+    assert not consumer._parts.popping._key_queue_of
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 0
 

@@ -92,11 +92,11 @@ def freeze(app: App, now: float) -> Any:
         for each in link.down
     )
     up = tuple((command, _command(details)) for command, details in link.up)
-    patience = app.redelivery._patience.get(0)
+    patience = app.redelivery._rewind_watches.get(0)
     waited = None
     if patience is not None and source.rewind is not None:
         waited = (
-            round(now - patience.since),
+            round(now - patience.since_s),
             patience.rewinds,
             patience.came == source.rewind.came,
         )
