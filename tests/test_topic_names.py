@@ -33,9 +33,9 @@ def test_names_after_the_first_topic(given_: list[str], base: str) -> None:
 
 @given(st.lists(names, min_size=1, max_size=5), names)
 def test_names_do_not_depend_on_the_order_of_topics(given_: list[str], subscription: str) -> None:
-    assert letter_topic_names.retry_topic_of(given_, subscription) == letter_topic_names.retry_topic_of(
-        reversed(given_), subscription
-    )
+    assert letter_topic_names.retry_topic_of(
+        given_, subscription
+    ) == letter_topic_names.retry_topic_of(reversed(given_), subscription)
 
 
 @given(names, st.integers(0, 10_000))

@@ -46,7 +46,7 @@ from .forwarding.forwarder import Forwarder
 from .forwarding.nack_handler import NackHandler
 from .leases import lease_handle as handles
 from .leases.lease import Lease
-from .leases.lease_record import length_ms
+from .leases.lease_length import length_ms
 from .leases.lease_table import LeaseTable
 from .leases.pop_queue import PopQueue
 from .leases.restored_leases import RestoredLeases
@@ -58,7 +58,7 @@ from .settlement.settlement import Settlement
 from .settlement_calls import LONG, SettlementCalls
 from .statistics import Statistics, snapshot
 from .topic_states import TopicStates
-from .unacked_window import UnackedWindowMonitor
+from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.spilling.spilling_metrics import MetricSample

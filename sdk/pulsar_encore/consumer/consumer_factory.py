@@ -49,7 +49,7 @@ from .settlement.ownership import Ownership
 from .settlement.redelivery import Redelivery
 from .settlement.settlement import Settlement
 from .topic_states import TopicStates
-from .unacked_window import UnackedWindowMonitor
+from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_spilling import NackSpilling

@@ -32,7 +32,7 @@ from .forwarding.arrival_filter import ArrivalFilter
 from .settlement.ack_sender import AckSender
 from .settlement.redelivery import Redelivery
 from .topic_states import TopicStates
-from .unacked_window import UnackedWindowMonitor
+from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .state_writer import StateWriter

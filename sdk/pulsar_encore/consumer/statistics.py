@@ -9,7 +9,7 @@ from ..core.message_states import QUEUED
 from .event_publisher import EventPublisher
 from .events import Failed, Retrying
 from .topic_states import TopicStates
-from .unacked_window import UnackedWindowMonitor
+from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.rocks import StoreStatistics

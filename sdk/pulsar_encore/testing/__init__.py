@@ -20,8 +20,7 @@ Code with threads or sockets, which includes the stock transport, needs real tim
         ...
         url.broker.drop_connections()  # see `BrokerThread`
 
-A `FaultPlan` injects faults into either one. `broker()` returns a `BrokerUrl`, a str with the
-running broker in its attribute `broker`.
+A `FaultPlan` injects faults into either one. `BrokerUrl.broker` is the running broker.
 """
 
 from ..devbroker import BrokerSettings, BrokerThread, Credential, Fault, FaultPlan, TlsSettings

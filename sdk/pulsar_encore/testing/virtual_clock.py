@@ -49,8 +49,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """An event loop that sleeps in no time. Its clock starts at 0 s.
 
     Args:
-        patience_s: Real seconds to wait for another thread if no timer is set. Threads that open
-            files are slow on a busy machine.
+        patience_s: Real seconds to wait for another thread if no timer is set.
     """
 
     def __init__(self, patience_s: float = 10.0) -> None:

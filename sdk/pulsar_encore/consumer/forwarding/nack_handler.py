@@ -1,7 +1,7 @@
 """Nacks: decide what to do with a failed message, and do it.
 
-`core.nack_verdicts` decides before any change. The message then waits (`Redelivery`) or is forwarded
-(`Forwarder`), in one step.
+`core.nack_verdicts` decides before any change. The message then waits (`Redelivery`) or is
+forwarded (`Forwarder`), in one step.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from ...eventloop.fair_yield import FairYield
 from ...letters.evidence import check_error
 from ...message import Message
 from ...values.message_id import MessageId
-from .lease_record import LeasedMessage, LeaseGranter, length_ms, lost
+from .lease_length import length_ms
+from .lease_record import LeasedMessage, LeaseGranter, lost
 
 _LIMIT: Final = timedelta(hours=3)  # RocketMQ's proxy stops renewing at the same limit
 _LATE_MS: Final = 100  # delay after the end at which the lease is checked

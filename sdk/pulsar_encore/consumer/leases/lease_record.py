@@ -9,13 +9,10 @@ from typing import Final, Protocol, TypeVar
 
 from ...core.message_states import HELD
 from ...core.topic_state import TopicState
-from ...errors import ConfigurationError, LeaseLostError
+from ...errors import LeaseLostError
 from ...message import Held, Message
-from ...values.backoff import seconds_of
 from ...values.message_id import MessageId
 
-#: A longer time is a mistake of units. RocketMQ's longest is 12 hours.
-LONGEST: Final = timedelta(days=30)
 BITS: Final = 6  # buckets of 64 ms, by which a lease may expire late
 
 
@@ -121,11 +118,3 @@ def lost(record: LeasedMessage) -> LeaseLostError:
     return LeaseLostError(
         f"the lease on {record.message_id!r} is over: {record.over}; stop work on it"
     )
-
-
-def length_ms(length: float | timedelta, name: str) -> int:
-    """Return a length in ms, from 1 ms to `LONGEST`."""
-    found_s = seconds_of(length, name)
-    if not 0.001 <= found_s <= LONGEST.total_seconds():
-        raise ConfigurationError(f"{name} must be from 1 ms to {LONGEST.days} days, got {length!r}")
-    return round(found_s * 1000)
