@@ -66,11 +66,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._epoch_s + self._jumping.now_s
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock without running timers, like a busy or suspended process.
-
-        Raises:
-            ValueError: if `seconds` is negative.
-        """
+        """Advance the clock by 0 s or more without running timers, like a suspended process."""
         if seconds < 0:
             raise ValueError(f"time only goes forward, not {seconds} s")
         self._jumping.now_s += seconds
