@@ -1,1 +1,1 @@
-"""One suite over two brokers: what the development broker and a real Pulsar must agree on."""
+"""The contract suite against a real Pulsar."""

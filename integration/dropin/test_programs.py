@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ..pulsar_server import Server
+from harness.pulsar_server import Server
+
 from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, of_ours, of_stock, run
 
 #: Programs about what stock cannot do, and what they say: the child of a fork that touches its

@@ -1,1 +1,1 @@
-"""Connections that break, wait and lie: seeded cases, each of which must lose nothing."""
+"""The cases of `harness.faults` against a real Pulsar."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from integration.faults.__main__ import failure, in_memory, main
-from integration.faults.cases import generate
-from integration.faults.networks import Memory
-from integration.faults.play import Patience, play
 
+from harness.faults.__main__ import failure, in_memory, main
+from harness.faults.cases import generate
+from harness.faults.networks import Memory
+from harness.faults.play import Patience, play
 from pulsar_encore.testing import run
 from pulsar_encore.transport.interface import Delivery
 from pulsar_encore.transport.native.consumer.topic_events import TopicEvents

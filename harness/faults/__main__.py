@@ -1,4 +1,4 @@
-"""`python -m integration.faults --cases 1-1000 --broker dev|real`: play cases, and report.
+"""`python -m harness.faults --cases 1-1000 --broker dev|real`: play cases, and report.
 
 Owns the command line. On the development broker a case is in memory and in virtual time.
 """
@@ -51,7 +51,7 @@ async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
 
 def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
     """A failing case: what it was, what was found, and the command that plays it again."""
-    again = f"python -m integration.faults --cases {verdict.case.seed} --broker {broker}"
+    again = f"python -m harness.faults --cases {verdict.case.seed} --broker {broker}"
     events = verdict.events[-shown:] if shown else []
     return "\n".join(
         [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", again]
@@ -60,7 +60,7 @@ def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 when a case has a finding, 2 when none could be played."""
-    parser = argparse.ArgumentParser(prog="python -m integration.faults")
+    parser = argparse.ArgumentParser(prog="python -m harness.faults")
     parser.add_argument("--cases", default="1-1000", help="such as 7, 1-1000 or 3,9,20-30")
     parser.add_argument("--broker", choices=("dev", "real"), default="dev")
     parser.add_argument("--at-once", type=int, default=2, help="processes, or cases on a broker")

@@ -1,4 +1,4 @@
-"""A consumer that is killed: `python -m integration.contract.crash_process URL TOPIC ENGINE MODE`.
+"""A consumer that is killed: `python -m harness.contract.crash_process URL TOPIC ENGINE MODE`.
 
 Prints the payload of each message, in mode `settle` after acking it, and nacks every third; in
 mode `hold` it only holds them.

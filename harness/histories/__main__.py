@@ -1,4 +1,4 @@
-"""`python -m integration.histories --seeds 1-500 --broker real|dev`: run on, and report.
+"""`python -m harness.histories --seeds 1-500 --broker real|dev`: run on, and report.
 
 Owns the command line. What is wrong with it, or with the broker, is said in one line with exit code
 2 before anything runs: no broker is no finding.
@@ -38,7 +38,7 @@ _EPILOG: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 when a history has a finding, 2 when none could be run."""
-    parser = argparse.ArgumentParser(prog="python -m integration.histories", epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog="python -m harness.histories", epilog=_EPILOG)
     parser.add_argument("--seeds", default="1-20", help="such as 7, 1-500 or 3,9,20-30")
     parser.add_argument("--broker", choices=("real", "dev"), default="real")
     parser.add_argument("--only", help=f"a family ({', '.join(FAMILIES)})")

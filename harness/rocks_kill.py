@@ -5,7 +5,7 @@ and says on a pipe what it did: of a hand-over and of a nack once the call has r
 and of what is done with before it is called. It is killed with SIGKILL; then the directory is
 opened and held against what was said, and the next child goes on with it.
 
-    python -m integration.benchmarks.rocks_kill [--kills 50] [--seed 1]
+    python -m harness.rocks_kill [--kills 50] [--seed 1]
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int) -> tuple[Known, li
     known, wrong = Known(), []
     rng = random.Random(seed)
     for life in range(kills):
-        command = [sys.executable, "-m", "integration.benchmarks.rocks_kill", "--child"]
+        command = [sys.executable, "-m", "harness.rocks_kill", "--child"]
         with subprocess.Popen(
             [*command, str(folder), str(life), str(rng.randrange(2**31))], stdout=subprocess.PIPE
         ) as child:

@@ -1,0 +1,1 @@
+"""Random workloads on a broker, recorded, and a checker that knows no code of ours."""
