@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-from reading_kit import numbered, publish, read_ranges, source
+from reader_kit import numbered, publish, read_ranges, source
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.spark.driver.batch import NarrowedBatchReader, PulsarBatchReader
