@@ -6,7 +6,7 @@ import gc
 import tracemalloc
 
 from pulsar_encore.core.due_index import TimeBucketIndex, precision_bits
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 
 def bytes_per_nack(size: int, count: int = 100_000) -> float:

@@ -13,7 +13,7 @@ from consumer_kit import TOPIC
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.leases.key_queues import KeyQueues
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 LONG = 1 << 40
 

@@ -9,7 +9,7 @@ from core_kit import Settling, source_state
 
 from pulsar_encore.consumer.settlement import settlement
 from pulsar_encore.core.entry import QUEUED, Entry
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.acks import Acks, Unsent
-from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates, Flush
+from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, DuplicateWindow, Flush
 from pulsar_encore.core.entry import ACKED, Entry, EntryKey
 
 SIZE = 3
@@ -32,8 +32,8 @@ FULL = (1 << SIZE) - 1
 class AgainstModel(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        self.duplicates = Duplicates()
-        self.acks = Acks(self.duplicates)
+        self.window = DuplicateWindow()
+        self.acks = Acks(self.window)
         self.now = 10_000
         self.entries: dict[EntryKey, Entry] = {}  # the live records
         self.acked: dict[EntryKey, int] = {}  # bit 1 = acked here
@@ -178,8 +178,8 @@ class AgainstModel(RuleBasedStateMachine):
         if len(self.acks):
             return
         self.now += 31_000
-        self.duplicates.trust()
-        while self.duplicates.forget_overtaken():
+        self.window.end_reconnect()
+        while self.window.advance():
             pass
         self.sent.clear()
         for key, bits in self.acked.items():
@@ -189,7 +189,7 @@ class AgainstModel(RuleBasedStateMachine):
     def seek(self) -> None:
         self.unconfirmed.clear()
         self.acks.clear()
-        self.duplicates.clear()
+        self.window.clear()
         for entry in self.entries.values():
             assert not entry.unsent_part
         self.entries.clear()
@@ -227,7 +227,7 @@ def test_agrees_with_the_model() -> None:
 
 
 def test_a_cumulative_ack_only_moves_forward() -> None:
-    acks = Acks(Duplicates())
+    acks = Acks(DuplicateWindow())
     assert acks.cumulative.advance((1, 5), 1, -1)
     assert not acks.cumulative.advance((1, 5), 1, -1)
     assert not acks.cumulative.advance((1, 4), 1, -1)
@@ -240,7 +240,7 @@ def test_a_cumulative_ack_only_moves_forward() -> None:
 
 
 def test_what_was_sent_long_ago_is_not_suspect() -> None:
-    acks = Acks(Duplicates())
+    acks = Acks(DuplicateWindow())
     acks.add_whole((1, 1))
     acks.take(1_000)
     acks.add_whole((1, 2))
@@ -253,7 +253,7 @@ def test_what_was_sent_long_ago_is_not_suspect() -> None:
 
 
 def test_what_was_not_confirmed_is_suspect_however_old() -> None:
-    acks = Acks(Duplicates())
+    acks = Acks(DuplicateWindow())
     flushes = []
     for entry in range(3):
         acks.add_whole((1, entry))
@@ -271,7 +271,7 @@ def test_what_was_not_confirmed_is_suspect_however_old() -> None:
 
 
 def test_more_than_a_window_stays_in_doubt_when_somebody_waits_for_it() -> None:
-    acks = Acks(Duplicates())
+    acks = Acks(DuplicateWindow())
     for entry in range(150_000):
         acks.add_whole((1, entry))
         if entry % 10_000 == 9_999:
@@ -292,13 +292,13 @@ def test_the_ack_set_has_a_bit_for_each_unacked_index(size: int) -> None:
 
 def test_what_is_acked_after_a_seek_while_the_connection_is_away_is_recognised() -> None:
     """As without the seek: it may be lost with the connection, and is sent again."""
-    duplicates = Duplicates()
-    acks = Acks(duplicates)
+    window = DuplicateWindow()
+    acks = Acks(window)
     acks.add_whole((1, 1))
     acks.take(1_000)
     acks.disconnected(1_000)
     acks.clear()
-    duplicates.clear()
+    window.clear()
     assert not acks.covers((1, 1)), "from before the seek: it comes again rightly"
     acks.add_whole((1, 2))
     acks.take(1_100)

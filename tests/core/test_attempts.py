@@ -6,6 +6,7 @@ import time
 import tracemalloc
 
 import pytest
+from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,13 +35,14 @@ def test_counts_in_a_batch_are_by_message_and_of_failures_only() -> None:
     assert [attempts.count(entry, index) for index in range(3)] == [0, 2, 1]
 
 
-def test_of_a_message_that_is_its_entry_the_broker_counts() -> None:
-    attempts = Attempts()
-    entry = Entry(None, (1, 2), 1, False, attempts.delivered((1, 2), 4))
-    attempts.failed(entry, 1)
-    assert attempts.count(entry, 0) == 4
-    attempts.delivered_again(entry, 6)
-    assert attempts.count(entry, 0) == 6
+def test_the_broker_counts_attempts_at_an_unbatched_message() -> None:
+    source = source_state()
+    entry, _ = source.arrive((1, 2), 0, 4, (0,))
+    assert entry is not None
+    source.attempts.failed(entry, 1)
+    assert source.attempts.count(entry, 0) == 4
+    source.arrive((1, 2), 0, 6, (0,))
+    assert source.attempts.count(entry, 0) == 6
 
 
 def test_what_the_broker_forgot_is_remembered_for_a_dead_letter_policy() -> None:
@@ -49,8 +51,8 @@ def test_what_the_broker_forgot_is_remembered_for_a_dead_letter_policy() -> None
         each.remember((1, 2, -1), 0, None)
         each.remember((1, 3, 1), 0, None)
     batch = Entry(None, (1, 3), 2, True)
-    assert attempts.delivered((1, 2), 0) == attempts.count(batch, 1) == 1
-    assert forgetful.delivered((1, 2), 0) == forgetful.count(batch, 1) == 0
+    assert attempts.remembered((1, 2, -1)) == attempts.count(batch, 1) == 1
+    assert forgetful.remembered((1, 2, -1)) == forgetful.count(batch, 1) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["x", "y", None])), max_size=60))

@@ -15,7 +15,7 @@ from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 KEY = (7, 3)
@@ -126,7 +126,7 @@ def test_the_oldest_batch_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_on_exclusive_and_failover_nothing_is_counted() -> None:
-    attempts = Attempts(counts_overlooked=False)
+    attempts = Attempts(counts_redeliveries=False)
     attempts.batch_asked(KEY)
     assert attempts.batch_delivered(KEY, 5) == 0
     assert not attempts.batches
@@ -175,7 +175,7 @@ def test_a_batch_that_only_waits_keeps_the_count_while_it_is_packed() -> None:
     entry = arrive(state, 2)
     for index in range(3):
         state.nack(entry, index, 1_000, 0)
-    assert KEY in state._packed
+    assert KEY in state.snapshot()["packed"]
     del entry
     again = state.find(KEY)
     assert again is not None and state.attempts.count(again, 0) == 2

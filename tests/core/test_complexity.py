@@ -18,7 +18,7 @@ from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.options import ConsumerOptions
 
 FEW, MANY = 10_000, 40_000
@@ -213,8 +213,8 @@ def test_acking_each_message_cumulatively_is_linear_in_what_it_settles() -> None
     def acked(count: int) -> int:
         source, entries = source_with(count, shared=False)
         steps = Steps()
-        source._entries, before = Walked(steps), source._entries
-        source._entries.update(before)
+        source.table.entries, before = Walked(steps), source.table.entries
+        source.table.entries.update(before)
         with steps:
             for entry in entries[:100]:
                 source.ack_cumulative(entry.key, 0, 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core.entry import HELD, QUEUED, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 steps = st.lists(
     st.tuples(st.just("come"), st.integers(0, 30), st.integers(1, 8))
@@ -81,7 +81,7 @@ class Twin:
     def told(self) -> tuple[object, ...]:
         rewind = self.state.rewind
         follows = None if rewind is None else (rewind._at, rewind._edge, list(rewind._owed.items()))
-        here = sorted((key, e.state[0], e.again) for key, e in self._entries.items() if e.live)
+        here = sorted((key, e.state[0], e.causes) for key, e in self._entries.items() if e.live)
         return self.state.unacked, here, len(self.state.acks), follows
 
 

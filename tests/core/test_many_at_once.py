@@ -14,7 +14,7 @@ from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.core import source_state as module
+from pulsar_encore.core import entry_table as module
 from pulsar_encore.core.entry import (
     ACKED,
     AWAY,
@@ -28,7 +28,7 @@ from pulsar_encore.core.entry import (
     drop_queued_alone,
     release_alone,
 )
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 STATES = (AWAY, QUEUED, HELD, NACKED, LEAVING)
 COUNT = 80
@@ -94,10 +94,10 @@ def observed(source: TopicState) -> Any:
     rewind = source.rewind
     return (
         source.unacked,
-        {key: (bytes(entry.state), entry.active) for key, entry in source._entries.items()},
+        source.snapshot()["entries"],
         len(source.nacks),
         len(source.acks),
-        dict(source.attempts.copies),
+        dict(source.window.unattempted),
         None if rewind is None else rewind._owed.items(),
     )
 

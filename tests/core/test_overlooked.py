@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
-from pulsar_encore.core import attempts
-from pulsar_encore.core.attempts import Attempts
+from pulsar_encore.core import duplicate_window
 from pulsar_encore.core.due_time import DueBatch
+from pulsar_encore.core.duplicate_window import DuplicateWindow
 from pulsar_encore.core.entry import EntryKey
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message
 
 KEYS = [(1, number) for number in range(3)]
@@ -112,7 +112,7 @@ class Looks(RuleBasedStateMachine):
         assert message._entry is not None
         self.source.ack(message._entry, 0)
         self.broker.pop(key, None)
-        assert self.source.attempts.copies.get(key) is None
+        assert self.source.window.unattempted.get(key) is None
 
     @rule(data=st.data())
     def ask_for_all(self, data: st.DataObject) -> None:
@@ -125,7 +125,7 @@ class Looks(RuleBasedStateMachine):
         self.queue.drop()
         self.commands.append(None)
         for key, _ in unseen:
-            self.source.overlook(key, 1)
+            self.source.ignore_copy(key, 1)
 
 
 def test_the_count_is_the_number_of_looks_that_ended() -> None:
@@ -151,7 +151,7 @@ def test_given_back_unseen_again_and_again_it_has_no_attempts() -> None:
     for count in range(100):
         assert arrive(source, count) == 0
         source.release_all()
-    assert len(source.attempts.copies) == 1
+    assert len(source.window.unattempted) == 1
 
 
 def test_a_broker_that_forgot_its_count_begins_anew() -> None:
@@ -163,7 +163,7 @@ def test_a_broker_that_forgot_its_count_begins_anew() -> None:
     source.disconnected()
     source.reconnected()
     assert arrive(source, 0) == 0
-    assert len(source.attempts.copies) == 0
+    assert len(source.window.unattempted) == 0
     source.disconnected()
     source.reconnected()
     assert arrive(source, 2) == 2  # elsewhere
@@ -171,7 +171,7 @@ def test_a_broker_that_forgot_its_count_begins_anew() -> None:
 
 def test_another_consumers_attempts_count() -> None:
     source = source_state()
-    source.overlook((1, 1), 1)
+    source.ignore_copy((1, 1), 1)
     assert arrive(source, 3) == 2
 
 
@@ -190,16 +190,16 @@ def test_a_copy_by_a_reconnect_is_none_that_the_broker_counted() -> None:
 def test_nothing_is_kept_of_what_is_acked() -> None:
     source = source_state()
     for number in range(4):
-        source.overlook((1, number), 1)
+        source.ignore_copy((1, number), 1)
     for number in range(2):
         entry, _ = source.arrive((1, number), 0, 1, (0,))
         assert entry is not None
         source.ack(entry, 0)
     source.ack_entry((1, 2))
-    source.overlook((1, 2), 1)
-    assert list(source.attempts.copies) == [(1, 3)]
+    source.ignore_copy((1, 2), 1)
+    assert list(source.window.unattempted) == [(1, 3)]
     source.reset()
-    assert len(source.attempts.copies) == 0
+    assert len(source.window.unattempted) == 0
 
 
 def test_batches_and_rewinds_keep_nothing() -> None:
@@ -208,13 +208,13 @@ def test_batches_and_rewinds_keep_nothing() -> None:
     exclusive.arrive((1, 1), 0, 0, (0,))
     for source in (batch, exclusive):
         source.release_all()
-        source.overlook((1, 2), 1 if source is exclusive else 3)
-        assert len(source.attempts.copies) == 0
+        source.ignore_copy((1, 2), 1 if source is exclusive else 3)
+        assert len(source.window.unattempted) == 0
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MOST_OVERLOOKED", 2)
-    kept = Attempts()
+    monkeypatch.setattr(duplicate_window, "MOST_UNATTEMPTED", 2)
+    window = DuplicateWindow()
     for number in (1, 2, 1, 3):
-        kept.overlooked((1, number))
-    assert [kept.delivered((1, number), 2) for number in (1, 2, 3)] == [0, 2, 1]
+        window.ignore_copy((1, number))
+    assert [window.attempts_in((1, number), 2) for number in (1, 2, 3)] == [0, 2, 1]

@@ -60,7 +60,7 @@ class Bench:
         self.settling.ack(messages[1])
         self.settling.nack(messages[2], 10)
         assert self.flush() == ([], [(KEY, 0b100)])
-        assert len(self.source._packed) == 1
+        assert len(self.source.snapshot()["packed"]) == 1
         return messages
 
 
@@ -88,7 +88,7 @@ def test_its_ack_cancels_the_nack_and_settles_the_batch(named: tuple[Bench, Any]
 def test_another_nack_moves_its_time(named: tuple[Bench, Any]) -> None:
     bench, message = named
     bench.settling.nack(message, 30)
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     assert bench.give_back(11_500) == []
     assert bench.give_back(31_500) == [(1, [1])]
 
@@ -120,9 +120,9 @@ def test_it_waits_on_where_the_batch_comes_early() -> None:
     bench.one_waits()
     assert bench.deliver([0, 1, 2]) == []
     assert bench.flush() == ([], [(KEY, 0b100)])
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     assert bench.deliver([2]) == []
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     assert bench.give_back(11_500) == [(1, [1])]
 
 
@@ -133,7 +133,7 @@ def test_only_the_last_look_can_nack_it_again() -> None:
     (second,) = bench.deliver([2])
     bench.settling.nack(second, 10)
     bench.flush()
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     bench.settling.nack(first, 1_000)
     assert bench.give_back(21_000) == []
     assert bench.give_back(21_600) == [(1, [1])]
@@ -150,7 +150,7 @@ def test_a_look_from_before_a_forgotten_record_cannot_nack_it_again() -> None:
     new = bench.deliver([0, 1, 2])
     for message in new:
         bench.settling.nack(message, 10)
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     bench.settling.nack(old[0], 1_000)
     assert bench.give_back(11_500) == [(1, [1])]
     assert bench.source.unacked == 0
@@ -160,7 +160,7 @@ def test_a_batch_of_which_all_waits_is_parked_too() -> None:
     bench = Bench()
     for message in bench.deliver([0, 1, 2]):
         bench.settling.nack(message, 10)
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     assert bench.source.unacked == len(bench.source.nacks) == 3
     assert bench.give_back(11_500) == [(1, [1])]
     assert bench.source.unacked == 0
@@ -170,16 +170,16 @@ def test_what_is_held_or_unsent_is_not_parked() -> None:
     bench = Bench()
     first, second, third = bench.deliver([0, 1, 2])
     bench.settling.nack(first, 10)
-    assert not len(bench.source._packed), "two are held"
+    assert not len(bench.source.snapshot()["packed"]), "two are held"
     bench.settling.ack(second)
     bench.settling.nack(third, 10)
-    assert not len(bench.source._packed), "an ack waits to be sent"
+    assert not len(bench.source.snapshot()["packed"]), "an ack waits to be sent"
     bench.flush()
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
     bench.settling.ack(first)
-    assert not len(bench.source._packed), "an ack waits to be sent"
+    assert not len(bench.source.snapshot()["packed"]), "an ack waits to be sent"
     assert bench.flush() == ([], [(KEY, 0b100)])
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
 
 
 def test_after_a_reconnect_the_acks_of_the_last_moments_are_sent_again() -> None:
@@ -189,7 +189,7 @@ def test_after_a_reconnect_the_acks_of_the_last_moments_are_sent_again() -> None
     bench.source.disconnected()
     bench.source.reconnected()
     assert bench.flush() == ([], [(KEY, 0b100)])
-    assert len(bench.source._packed) == 1
+    assert len(bench.source.snapshot()["packed"]) == 1
 
 
 def test_after_a_reconnect_acks_sent_long_ago_are_told_when_the_batch_comes() -> None:
@@ -245,7 +245,7 @@ def test_a_pending_nack_inside_a_batch_weighs_under_64_bytes() -> None:
             if number % 100 == 99:
                 source.sent(source.acks.take(number // 10).parts)
         del entry
-        source.duplicates.take_lost_parts()
+        source.window.take_lost_parts()
         gc.collect()
         weight, _ = tracemalloc.get_traced_memory()
     finally:

@@ -136,7 +136,7 @@ def test_nobody_else_writes_a_state() -> None:
     assert writers == {
         "core/entry.py": len(writes_of_state(Path(module.__file__))),
         # Made for each message, where a call would cost more than the step.
-        "core/source_state.py": 1,
+        "core/topic_state.py": 1,
         "consumer/delivery/receive_queue.py": 3,
     }
     assert writers["core/entry.py"] >= 10, "the look at the code finds them"

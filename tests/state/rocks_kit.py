@@ -1,4 +1,4 @@
-"""What tests of state on disk share: directories, and what a kill leaves of one."""
+"""Helpers for tests of state on disk: directories, and copies of them as a kill leaves them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def source_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> TopicSto
 
 
 def nack(source: TopicStore, key: MessageKey, due_ms: int, bits: int = 0) -> None:
-    """A message that nobody is known to have received waits."""
+    """Nack a message without a recorded delivery."""
     size = 1 if key[2] < 0 else max(key[2] + 1, 2)
     source.records.waits(key, due_ms, 0, 0, bits=bits, size=size)
 
 
 def waiting(source: TopicStore) -> list[tuple[int, MessageKey]]:
-    """(due time, key) of all that waits, by due time."""
+    """Return (due time, key) of all waiting messages, by due time."""
     return sorted(
         (due_ms, (*entry, index))
         for entry, record in source.records.entries_waiting()
@@ -40,24 +40,24 @@ def waiting(source: TopicStore) -> list[tuple[int, MessageKey]]:
 
 
 def keys_of(source: TopicStore) -> list[MessageKey]:
-    """The keys of all that waits, by due time."""
+    """Return the keys of all waiting messages, by due time."""
     return [key for _, key in waiting(source)]
 
 
 def killed(path: Path) -> Path:
-    """A copy of the directory as it is now: what a process that is killed now leaves behind."""
+    """Copy the directory as it is now, which is how a kill would leave it."""
     copy = path.with_name(f"{path.name}.{next(copies)}")
     while True:
         try:
             shutil.copytree(path, copy)
             return copy
-        except shutil.Error:  # RocksDB tidied up meanwhile
+        except shutil.Error:  # RocksDB removed a file meanwhile
             shutil.rmtree(copy)
 
 
 @contextmanager
 def after_kill(path: Path, **options: Any) -> Iterator[TopicStore]:
-    """The source of the same name, as its next owner finds it."""
+    """Yield the topic store as the next owner after a kill would see it."""
     store = opened(killed(path))
     try:
         yield source_of(store, **options)

@@ -1,4 +1,4 @@
-"""What tests of the spilling index share: a store whose writes fail or kill, and a plain model."""
+"""Helpers for tests of the spilling index: stores with writes that fail or kill."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pulsar_encore.state.blobs.blob_store import BlobWriter
 
 
 class Crash(BaseException):
-    """The process dies; not an error, so that nothing catches it on its way."""
+    """The process dies. Not an `Exception`, so that no handler catches it."""
 
 
 class FaultyBlobs(MemoryBlobs):
-    """Counts its writes, and does as it is told at some of them.
+    """A store that counts its writes, and fails some of them.
 
     Args:
-        judge: Called with the number of each write, from 0; raises, or says how much of the write
-            takes place before `Crash` (0 to 1), or None for all of it and no crash.
+        judge: Called with the number of each write, from 0. It raises, or returns the share of the
+            write (0 to 1) that takes place before `Crash`, or None for a normal write.
     """
 
     def __init__(self, judge: Callable[[int], float | None] = lambda number: None) -> None:
@@ -33,7 +33,7 @@ class FaultyBlobs(MemoryBlobs):
         self.reads = 0
 
     def fork(self) -> MemoryBlobs:
-        """What is on disk now, without faults."""
+        """Return a copy of the stored data, without faults."""
         other = MemoryBlobs()
         other._blobs = dict(self._blobs)
         other._journals = {number: bytearray(data) for number, data in self._journals.items()}
@@ -42,7 +42,7 @@ class FaultyBlobs(MemoryBlobs):
 
     @contextmanager
     def write(self) -> Iterator[float]:
-        """One write: how much of it takes place, and the end of the process after it."""
+        """Do one write: yield the share that takes place, then raise `Crash` if it is partial."""
         number = self.writes
         self.writes += 1
         share = self.judge(number)
@@ -79,10 +79,10 @@ class FaultyBlobs(MemoryBlobs):
 
 
 class UnsyncedBlobs(MemoryBlobs):
-    """Knows what of it would survive a loss of power: no more than was synced.
+    """A store that remembers which data was synced.
 
     Attributes:
-        meanwhile: Called when a sync of a journal has begun; what it writes is not synced.
+        meanwhile: Called after a sync of a journal has begun. Its writes are not synced.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class UnsyncedBlobs(MemoryBlobs):
         self.meanwhile: Callable[[], None] = lambda: None
 
     def without_power(self) -> MemoryBlobs:
-        """What is on disk after a loss of power."""
+        """Return the data that survives a loss of power."""
         other = MemoryBlobs()
         other._blobs = dict(self.safe._blobs)
         for number, data in self._journals.items():
@@ -149,8 +149,8 @@ class _Writer:
         self._inner.abort()
 
 
-class Later(Executor):
-    """Does what it was asked to when it is told."""
+class DeferredExecutor(Executor):
+    """An executor that runs its work only when `run` is called."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -170,14 +170,14 @@ class Later(Executor):
                 future.cancel()
 
     def run(self) -> None:
-        """All that was asked for by now."""
+        """Run the work that was submitted so far."""
         asked, self._asked = self._asked, []
         for future, call in asked:
             future.set_result(call())
 
 
 def full_disk(after: int, until: int) -> Callable[[int], float | None]:
-    """Writes that have no room, from one up to another."""
+    """Return a judge that fails writes for lack of space, from one number up to another."""
 
     def judge(number: int) -> None:
         if after <= number < until:
@@ -187,7 +187,7 @@ def full_disk(after: int, until: int) -> Callable[[int], float | None]:
 
 
 def drained(index: SpillingIndex, now_ms: int = 2**62) -> list[MessageKey]:
-    """Everything, taken and done."""
+    """Take all keys and mark them as done."""
     found: list[MessageKey] = []
     while batch := index.pop_due(now_ms, 1000):
         found += batch

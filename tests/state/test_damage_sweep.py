@@ -1,7 +1,7 @@
-"""Any file of a state directory cut, emptied, removed or changed: all ids are there, or an error.
+"""Any file of a state directory is cut, emptied, removed or changed: all ids survive, or an error.
 
 Only the end of the newest log or journal may be missing without an error, because a crash leaves
-the same. Then the first ids are there.
+the same. The earlier ids survive then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_STATE = ("LOG", "LOCK", "IDENTITY", "OPTIONS", "rocksdict")
 
 
 class Engine:
-    """An index on disk, whatever keeps it."""
+    """An index on disk, with either kind of store."""
 
     def __init__(self, kind: str, path: Path) -> None:
         self.blobs = self.store = None
@@ -48,7 +48,7 @@ class Engine:
         return [entry for entry, each in known if each is not None and each.due_ms == 1000 + entry]
 
     def flush_tables(self) -> None:
-        """Have RocksDB write tables, and with them its MANIFEST."""
+        """Make RocksDB write tables, and its MANIFEST with them."""
         if self.store is not None:
             self.store.one_batch().database.flush()
         elif isinstance(self.blobs, RocksBlobs):
@@ -60,14 +60,14 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Path]:
-    """A directory that needs no fsync, as each case opens one several times."""
+    """Yield a directory in memory: each case opens several, and would sync them on a disk."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as made:
         yield Path(made)
 
 
 def filled(kind: str, how: str, path: Path) -> Path:
-    """A directory of two owners; returns where it is after the second one ended."""
+    """Make a directory that had two owners. Return its path after the second one ended."""
     engine = Engine(kind, path)
     for entry in range(ENTRIES // 2):
         engine.add(entry)
@@ -108,7 +108,7 @@ ALL = list(range(ENTRIES))
 
 
 def found(kind: str, whole: Path, name: Path, damage: Callable[[Path], None]) -> object:
-    """The entries that are found after the damage, or the error."""
+    """Return the entries that survived the damage, or the error."""
     path = whole.with_name("damaged")
     shutil.copytree(whole, path)
     try:
@@ -126,7 +126,7 @@ def found(kind: str, whole: Path, name: Path, damage: Callable[[Path], None]) ->
 
 @pytest.mark.parametrize("how", ["closed", "killed", "killed with new tables"])
 @pytest.mark.parametrize("kind", ["RocksStore", "RocksBlobs", "DirectoryBlobs"])
-def test_any_damaged_file_is_an_error_or_no_loss(memory: Path, kind: str, how: str) -> None:
+def test_any_corrupted_file_is_an_error_or_no_loss(memory: Path, kind: str, how: str) -> None:
     whole = filled(kind, how, memory / f"{kind} {how}")
     names = [each.relative_to(whole) for each in whole.rglob("*") if each.is_file()]
     names = [each for each in names if not each.name.startswith(NOT_STATE)]

@@ -1,4 +1,4 @@
-"""A directory as a store: whole or not at all, found out when damaged, one owner at a time."""
+"""`DirectoryBlobs`: files are complete or absent, damage is detected, and there is one owner."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SDK = str(Path(__file__).parents[2] / "sdk")
 
 
 @pytest.fixture(params=["memory", "directory", "rocks"])
-def again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], BlobStore]:
-    """Opens the same store again; the one before is closed by then."""
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], BlobStore]:
+    """Return a function that reopens the store after it was closed."""
     memory = MemoryBlobs()
 
     def make() -> BlobStore:
@@ -52,8 +52,8 @@ def write(store: BlobStore, generation: int, *segments: bytes, meta: bytes = b"m
     writer.commit(meta, sync=True)
 
 
-def test_what_was_committed_is_there_after_a_restart(again: Callable[[], BlobStore]) -> None:
-    store = again()
+def test_a_committed_blob_survives_a_restart(reopen: Callable[[], BlobStore]) -> None:
+    store = reopen()
     write(store, 3, b"one", b"", b"three" * 1000, meta=b"about it")
     write(store, 1, b"x")
     store.write_manifest(b"first", sync=True)
@@ -63,7 +63,7 @@ def test_what_was_committed_is_there_after_a_restart(again: Callable[[], BlobSto
     store.append(7, b"cd", sync=False)
     store.append(8, b"e", sync=False)
     store.close()
-    store = again()
+    store = reopen()
     assert store.generations() == [1, 3] and store.journals() == [7, 8]
     assert [store.segment(3, number) for number in range(3)] == [b"one", b"", b"three" * 1000]
     assert store.meta(3) == b"about it" and store.size(3) > 5000
@@ -83,8 +83,8 @@ def test_what_was_committed_is_there_after_a_restart(again: Callable[[], BlobSto
     store.close()
 
 
-def test_what_was_not_committed_is_not_there(again: Callable[[], BlobStore]) -> None:
-    store = again()
+def test_an_uncommitted_blob_does_not_exist(reopen: Callable[[], BlobStore]) -> None:
+    store = reopen()
     assert store.read_manifest() is None
     writer = store.create(1)
     writer.append(b"half")
@@ -93,14 +93,14 @@ def test_what_was_not_committed_is_not_there(again: Callable[[], BlobStore]) -> 
     left = store.create(2)
     left.append(b"half")
     store.close()
-    store = again()
+    store = reopen()
     assert store.generations() == []
     store.close()
     left.abort()
 
 
-def test_a_blob_may_be_written_again(again: Callable[[], BlobStore]) -> None:
-    store = again()
+def test_a_blob_may_be_written_again(reopen: Callable[[], BlobStore]) -> None:
+    store = reopen()
     write(store, 1, b"one", b"two")
     assert store.segment(1, 1) == b"two"
     write(store, 1, b"other")
@@ -118,7 +118,7 @@ def store(tmp_path: Path) -> DirectoryBlobs:
     return store
 
 
-def test_a_byte_that_changed_anywhere_is_found_out(store: DirectoryBlobs, tmp_path: Path) -> None:
+def test_any_changed_byte_is_detected(store: DirectoryBlobs, tmp_path: Path) -> None:
     path = tmp_path / "blob-1"
     whole = path.read_bytes()
     for at in range(len(whole)):
@@ -132,7 +132,7 @@ def test_a_byte_that_changed_anywhere_is_found_out(store: DirectoryBlobs, tmp_pa
     store.close()
 
 
-def test_a_file_cut_short_is_found_out(store: DirectoryBlobs, tmp_path: Path) -> None:
+def test_a_truncated_file_is_detected(store: DirectoryBlobs, tmp_path: Path) -> None:
     path = tmp_path / "blob-1"
     whole = path.read_bytes()
     for size in range(0, len(whole), 7):
@@ -144,7 +144,7 @@ def test_a_file_cut_short_is_found_out(store: DirectoryBlobs, tmp_path: Path) ->
     store.close()
 
 
-def test_another_version_is_named(store: DirectoryBlobs, tmp_path: Path) -> None:
+def test_the_error_names_an_unsupported_version(store: DirectoryBlobs, tmp_path: Path) -> None:
     path = tmp_path / "blob-1"
     path.write_bytes(b"PEBLOB\x09\x00" + path.read_bytes()[8:])
     with pytest.raises(StateFormatError, match="version 9"):
@@ -152,10 +152,10 @@ def test_another_version_is_named(store: DirectoryBlobs, tmp_path: Path) -> None
     store.close()
 
 
-def test_a_second_one_in_this_process_is_refused(tmp_path: Path) -> None:
+def test_a_second_opening_in_this_process_raises(tmp_path: Path) -> None:
     first, second = DirectoryBlobs(tmp_path), DirectoryBlobs(tmp_path)
     first.open()
-    for _ in range(2):  # to be refused does not give the first one's lock free
+    for _ in range(2):  # a failed open must not release the first one's lock
         with pytest.raises(StateInUseError, match=f"this process, {os.getpid()}"):
             second.open()
     with pytest.raises(StateInUseError):
@@ -178,7 +178,7 @@ time.sleep(60)
 """
 
 
-def test_a_second_process_is_refused_with_the_owner_named_until_that_is_killed(
+def test_a_second_process_gets_an_error_with_the_owner_until_it_is_killed(
     tmp_path: Path,
 ) -> None:
     owner = subprocess.Popen(
@@ -199,7 +199,7 @@ def test_a_second_process_is_refused_with_the_owner_named_until_that_is_killed(
     store.close()
 
 
-def test_a_write_that_has_no_room_is_named_and_leaves_no_half(
+def test_a_write_to_a_full_disk_raises_and_leaves_no_partial_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DirectoryBlobs(tmp_path)
@@ -235,7 +235,7 @@ def test_a_write_that_has_no_room_is_named_and_leaves_no_half(
     store.close()
 
 
-def test_a_full_disk_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_opens_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryBlobs(tmp_path)
     store.open()
     write(store, 1, b"segment")
@@ -256,9 +256,7 @@ def test_a_full_disk_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.Monkey
     other.close()
 
 
-def test_an_opening_that_fails_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_open_leaks_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(file: int, operation: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -274,7 +272,7 @@ def test_an_opening_that_fails_keeps_nothing(
     store.close()
 
 
-def test_nothing_is_appended_to_half_a_record(
+def test_a_partial_record_is_cut_off_before_the_next_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DirectoryBlobs(tmp_path)
@@ -300,7 +298,7 @@ def test_nothing_is_appended_to_half_a_record(
     store.close()
 
 
-def test_the_name_of_a_journal_is_synced_until_it_was(
+def test_the_directory_sync_of_a_new_journal_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DirectoryBlobs(tmp_path)
@@ -323,7 +321,7 @@ def test_the_name_of_a_journal_is_synced_until_it_was(
     store.close()
 
 
-def test_opened_again_it_reads_what_another_owner_wrote(store: DirectoryBlobs) -> None:
+def test_a_reopened_store_reads_the_blobs_of_another_owner(store: DirectoryBlobs) -> None:
     assert store.segment(1, 0) == b"segment 0"
     store.close()
     other = DirectoryBlobs(store._path)
@@ -335,15 +333,15 @@ def test_opened_again_it_reads_what_another_owner_wrote(store: DirectoryBlobs) -
     store.close()
 
 
-def test_a_slow_read_of_a_blob_holds_up_no_write(
+def test_a_slow_blob_read_does_not_block_journal_writes(
     store: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pread = os.pread
-    reads, goes_on = threading.Event(), threading.Event()
+    reads, resume = threading.Event(), threading.Event()
 
     def slow(file: int, size: int, offset: int) -> bytes:
         reads.set()
-        assert goes_on.wait(10)
+        assert resume.wait(10)
         return pread(file, size, offset)
 
     monkeypatch.setattr(os, "pread", slow)
@@ -357,18 +355,18 @@ def test_a_slow_read_of_a_blob_holds_up_no_write(
                 writing.submit(store.delete_journal, 1).result(5)
                 assert not segment.done()
         finally:
-            goes_on.set()
+            resume.set()
         assert segment.result(10) == b"segment 0"
     store.close()
 
 
 @pytest.mark.parametrize("path", ["", None, 7, "a\0b"])
-def test_what_is_no_path_is_named(path: Any) -> None:
+def test_a_value_that_is_not_a_path_raises(path: Any) -> None:
     with pytest.raises(ConfigurationError, match="path"):
         DirectoryBlobs(path)
 
 
-def test_what_is_no_directory_is_said(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StoreError, match="name a directory"):

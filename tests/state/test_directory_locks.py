@@ -1,4 +1,4 @@
-"""A state directory has one owner, whatever the owner does and by whatever name it is reached."""
+"""A state directory has one owner, whatever the owner does and under any name of the directory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def take(kind: str, path: Path) -> RocksStore | RocksBlobs | DirectoryBlobs:
 
 
 def other_process(kind: str, path: Path, directory: Path | None = None) -> str:
-    """Another process opens the directory: "opened", or the error."""
+    """Open the directory in another process. Return "opened", or the error."""
     environment = {**os.environ, "PYTHONPATH": SDK}
     command = [sys.executable, "-c", OPEN, kind, str(path)]
     return subprocess.run(
@@ -58,7 +58,7 @@ def other_process(kind: str, path: Path, directory: Path | None = None) -> str:
 
 
 @KINDS
-def test_an_owner_that_copies_its_directory_keeps_it(tmp_path: Path, kind: str) -> None:
+def test_an_owner_that_copies_its_directory_keeps_the_lock(tmp_path: Path, kind: str) -> None:
     path, copy = tmp_path / "d", tmp_path / "copy"
     owner = take(kind, path)
     shutil.copytree(path, copy)
@@ -66,7 +66,7 @@ def test_an_owner_that_copies_its_directory_keeps_it(tmp_path: Path, kind: str) 
     assert text.startswith("refused") and f"process {os.getpid()} on " in text.replace(
         f"this process, {os.getpid()}", f"process {os.getpid()} on "
     )
-    assert other_process(kind, copy) == "opened\n"  # a backup that is restored elsewhere
+    assert other_process(kind, copy) == "opened\n"  # a backup restored to another path
     owner.close()
     assert other_process(kind, path) == "opened\n"
 
@@ -106,7 +106,7 @@ def test_a_directory_under_another_name_is_the_same(tmp_path: Path, kind: str, h
         assert text.startswith("refused") and str(os.getpid()) in text
         if how == "relative":
             return
-        if kind == "RocksStore" and how != "hard links":  # shared, as under its own name
+        if kind == "RocksStore" and how != "hard links":  # shared, as under its first name
             second = RocksStore(name, wall_now_ms=0)
             assert not second.alone
             second.close()
@@ -129,11 +129,11 @@ def test_a_forked_child_neither_keeps_the_lock_nor_writes(tmp_path: Path, kind: 
     ready, go = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(go[1])  # or it would wait for ever for a parent that failed
+        os.close(go[1])  # otherwise the child would wait forever if the parent failed
         outcome = 1
         try:
             if isinstance(owner, RocksStore):
-                owner.close()  # does nothing here
+                owner.close()  # does nothing in the child
                 outcome = 0
             else:
                 try:
@@ -148,7 +148,7 @@ def test_a_forked_child_neither_keeps_the_lock_nor_writes(tmp_path: Path, kind: 
         os.read(ready[0], 1)
         assert other_process(kind, path).startswith("refused")
         owner.close()
-        assert other_process(kind, path) == "opened\n"  # though the child lives
+        assert other_process(kind, path) == "opened\n"  # although the child is alive
     finally:
         owner.close()
         for each in (*ready, *go):
@@ -159,7 +159,7 @@ def test_a_forked_child_neither_keeps_the_lock_nor_writes(tmp_path: Path, kind: 
 
 @KINDS
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named(
+def test_the_error_names_a_file_system_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
 ) -> None:
     def fails(file: int, operation: int) -> None:
@@ -167,8 +167,10 @@ def test_a_file_system_without_locks_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr("fcntl.flock", fails)
-        with pytest.raises(StoreError, match=r"no file locks, name a directory on a local") as told:
+        with pytest.raises(
+            StoreError, match=r"no file locks, name a directory on a local"
+        ) as caught:
             take(kind, tmp_path / "d")
-    assert not isinstance(told.value, StateInUseError)
-    assert re.search(re.escape(str(tmp_path / "d")), str(told.value))
+    assert not isinstance(caught.value, StateInUseError)
+    assert re.search(re.escape(str(tmp_path / "d")), str(caught.value))
     take(kind, tmp_path / "d").close()

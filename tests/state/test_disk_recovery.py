@@ -1,4 +1,4 @@
-"""Full disks and failed fsyncs: everything is on disk once the disk takes it again."""
+"""Full disks and failed fsyncs: everything is on disk once the disk accepts writes again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("end", ["flush", "close", "maintain"])
 @pytest.mark.parametrize(("head", "fsync"), [(50_000, "none"), (100, "interval"), (100, "always")])
 @pytest.mark.parametrize("kind", ["RocksBlobs", "DirectoryBlobs"])
-def test_a_spilling_index_is_on_disk_again_after_a_full_disk(
+def test_a_spilling_index_writes_again_after_a_full_disk(
     tmp_path: Path, kind: str, head: int, fsync: str, end: str
 ) -> None:
     child = subprocess.run(
@@ -69,7 +69,7 @@ def test_a_spilling_index_is_on_disk_again_after_a_full_disk(
 
 
 def fsync_fails(count: int) -> Callable[[Database], None]:
-    """`Database.sync` as RocksDB does it: after one failure it fails until it is opened anew."""
+    """Return a `Database.sync` that, like RocksDB's, fails after one failure until a reopen."""
     sync = Database.sync
     failed: list[Database] = []
 
@@ -87,7 +87,7 @@ def fsync_fails(count: int) -> Callable[[Database], None]:
 async def test_a_failed_fsync_is_retried_until_it_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """Without another write, and told meanwhile."""
+    """The retry needs no other write, and the failure is reported meanwhile."""
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(tmp_path / "s", durability="power")
     source_of(store).records.waits((1, 1, -1), 100, 1, 0)
@@ -110,7 +110,7 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
 def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without an event loop there is nobody to open the database anew before."""
+    """Without an event loop, only `close` can reopen the database."""
     store = opened(tmp_path / "s", durability="power")
     records = source_of(store).records
     with monkeypatch.context() as patch:
@@ -136,8 +136,7 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
 
 
 class LostPages(UnsyncedBlobs):
-    """An fsync that failed once: the kernel drops the pages, so the next one says "done" for
-    nothing."""
+    """A failed fsync: the kernel drops the pages, so the next fsync succeeds wrongly."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Blobs in RocksDB: a spilling index on them, kills, and directories that are something else's."""
+"""Blobs in RocksDB: a spilling index on them, kills, and directories with other files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pulsar_encore.state.rocks.write_batch import WriteBatch
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """No fsync, no write, or writes that say that they failed and did not."""
+    """Make fsyncs or writes fail, or report a failure after a successful write."""
     write = Database.write
 
     def sync_fails(database: Database) -> None:
         raise StoreError("Input/output error")
 
     def write_fails(database: Database, writes: WriteBatch) -> None:
-        if what == "told so":
+        if what == "false failure":
             write(database, writes)
         raise StoreError("Input/output error")
 
@@ -40,12 +40,12 @@ def failing(what: str) -> Iterator[None]:
         yield
 
 
-FAILURES = pytest.mark.parametrize("what", ["sync", "write", "told so"])
+FAILURES = pytest.mark.parametrize("what", ["sync", "write", "false failure"])
 
 
 @FAILURES
 @pytest.mark.parametrize("fresh", [True, False])
-def test_what_is_appended_again_after_a_failure_is_there_once(
+def test_data_appended_again_after_a_failure_is_stored_once(
     tmp_path: Path, what: str, fresh: bool
 ) -> None:
     blobs = RocksBlobs(tmp_path / "b")
@@ -80,7 +80,7 @@ def test_a_commit_that_fails_leaves_the_old_blob_or_the_new_one(tmp_path: Path, 
     blobs.close()
 
 
-def test_an_index_whose_journal_was_not_synced_at_first_is_there_after_a_restart(
+def test_an_index_survives_a_restart_after_a_failed_journal_sync(
     tmp_path: Path,
 ) -> None:
     now = 0.0
@@ -96,7 +96,7 @@ def test_an_index_whose_journal_was_not_synced_at_first_is_there_after_a_restart
 
 
 @pytest.mark.parametrize("journal", [True, False])
-def test_a_spilling_index_goes_on_after_a_restart(tmp_path: Path, journal: bool) -> None:
+def test_a_spilling_index_continues_after_a_restart(tmp_path: Path, journal: bool) -> None:
     rng = random.Random(5)
     dues = {(1, entry, -1): rng.randrange(100_000) for entry in range(5_000)}
     index = SpillingIndex(RocksBlobs(tmp_path / "b"), journal=journal)
@@ -106,7 +106,7 @@ def test_a_spilling_index_goes_on_after_a_restart(tmp_path: Path, journal: bool)
     taken = list(index.pop_due(20_000))
     index.close()
     index = SpillingIndex(RocksBlobs(tmp_path / "b"), journal=journal)
-    again = list(index.pop_due(20_000))  # what was not done with is due again
+    again = list(index.pop_due(20_000))  # keys that were not done are due
     assert sorted(again) == sorted(taken) == sorted(k for k, due in dues.items() if due <= 20_000)
     rest = list(index.pop_due(100_000))
     assert sorted([*again, *rest]) == sorted(dues)
@@ -114,7 +114,7 @@ def test_a_spilling_index_goes_on_after_a_restart(tmp_path: Path, journal: bool)
     index.close()
 
 
-def test_killed_at_any_moment_everything_is_there(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     index = SpillingIndex(RocksBlobs(tmp_path / "b"), journal=True)
     for entry in range(3_000):
         index.add((1, entry, -1), 1_000 + entry, 0)
@@ -129,7 +129,7 @@ def test_killed_at_any_moment_everything_is_there(tmp_path: Path) -> None:
     index.close()
 
 
-def test_it_has_one_owner_who_is_named(tmp_path: Path) -> None:
+def test_a_second_owner_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
     first, second = RocksBlobs(tmp_path / "b"), RocksBlobs(tmp_path / "b")
     first.open()
     with pytest.raises(StateInUseError, match=re.escape(f"process {os.getpid()} on ")):
@@ -144,7 +144,7 @@ def test_it_has_one_owner_who_is_named(tmp_path: Path) -> None:
     second.close()
 
 
-def test_what_is_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_raises(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"beach")
     with pytest.raises(StateFormatError, match="something else"):
         RocksBlobs(tmp_path).open()

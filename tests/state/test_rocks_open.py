@@ -1,4 +1,4 @@
-"""A directory that is slow to open or to close holds up nobody who works with another one."""
+"""A directory that opens or closes slowly does not block other directories."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 from pulsar_encore.state.rocks.database import Database
 
-# The package has a function of that name.
+# `import` would give the function of this name, which the package exports.
 stores: Any = sys.modules["pulsar_encore.state.rocks.rocks_store"]
 LONG_S = 10  # a deadlock is a failure, not a hang
 
 
 class Gate:
-    """Stops threads at a place until it is opened."""
+    """Stops threads until it is opened."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -58,20 +58,20 @@ def thread(does: Callable[[], object]) -> Iterator[None]:
 
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """The directory "slow" takes long to be opened."""
-    gate, begin = Gate(), stores._begin
+    """Make the directory "slow" take long to open."""
+    gate, begin = Gate(), stores._open_database
 
     def begins(path: Path, *rest: Any) -> object:
         if path.name == "slow":
             gate()
         return begin(path, *rest)
 
-    monkeypatch.setattr(stores, "_begin", begins)
+    monkeypatch.setattr(stores, "_open_database", begins)
     yield gate
     gate.open()
 
 
-def test_a_directory_that_opens_slowly_stops_no_other(tmp_path: Path, slow: Gate) -> None:
+def test_a_slow_open_does_not_block_other_directories(tmp_path: Path, slow: Gate) -> None:
     made: list[RocksStore] = []
     with thread(lambda: made.append(opened(tmp_path / "slow"))):
         assert slow.reached.wait(LONG_S)
@@ -86,7 +86,7 @@ def test_a_directory_that_opens_slowly_stops_no_other(tmp_path: Path, slow: Gate
     assert not stores._slots
 
 
-def test_who_opens_a_directory_that_is_being_opened_shares_it(tmp_path: Path, slow: Gate) -> None:
+def test_two_concurrent_opens_share_the_directory(tmp_path: Path, slow: Gate) -> None:
     made: list[RocksStore] = []
 
     def begin() -> None:
@@ -104,18 +104,18 @@ def test_who_opens_a_directory_that_is_being_opened_shares_it(tmp_path: Path, sl
     assert not stores._slots
 
 
-def test_a_directory_that_could_not_be_opened_can_be_opened_again(
+def test_a_directory_can_be_opened_after_a_failed_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "_begin", lambda *_: (_ for _ in ()).throw(StoreError("no")))
+        patch.setattr(stores, "_open_database", lambda *_: (_ for _ in ()).throw(StoreError("no")))
         with pytest.raises(StoreError):
             opened(tmp_path / "state")
     assert not stores._slots
     opened(tmp_path / "state").close()
 
 
-def test_a_directory_that_closes_slowly_stops_no_other_and_is_opened_after_that(
+def test_a_slow_close_blocks_only_the_next_open_of_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, flush = Gate(), Database.flush
@@ -138,7 +138,7 @@ def test_a_directory_that_closes_slowly_stops_no_other_and_is_opened_after_that(
     assert not stores._slots
 
 
-async def test_the_loop_goes_on_while_another_directory_opens(tmp_path: Path, slow: Gate) -> None:
+async def test_the_loop_runs_while_a_directory_opens(tmp_path: Path, slow: Gate) -> None:
     opening = asyncio.ensure_future(RocksStore.open(tmp_path / "slow", wall_now_ms=0))
     other = await RocksStore.open(tmp_path / "other", wall_now_ms=0)
     other.claim()
@@ -148,7 +148,7 @@ async def test_the_loop_goes_on_while_another_directory_opens(tmp_path: Path, sl
     await (await opening).aclose()
 
 
-def test_a_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, sync = Gate(), Database.sync
     with monkeypatch.context() as patch:
         store = opened(tmp_path / "state", durability="power")

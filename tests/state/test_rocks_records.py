@@ -1,4 +1,4 @@
-"""Attempts on disk: what is counted, what is written and what is not."""
+"""`AttemptRecords`: which attempts are counted, and which changes are written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: 
         assert (again.attempts, again.unfinished, again.first_ms) == (2, False, 1000)
 
 
-def test_a_nack_is_one_write_for_its_time_and_its_count(store: RocksStore, path: Path) -> None:
+def test_a_nack_writes_due_time_and_count_at_once(store: RocksStore, path: Path) -> None:
     records = before(store)
     records.started([DeliveredRecord(1, 1)], 1000)
     writes = store.statistics().writes
@@ -67,7 +67,7 @@ def test_a_nack_is_one_write_for_its_time_and_its_count(store: RocksStore, path:
         assert (found.attempts, found.unfinished) == (1, False)
 
 
-def test_a_nack_that_is_refused_changes_nothing(store: RocksStore) -> None:
+def test_an_invalid_nack_changes_nothing(store: RocksStore) -> None:
     records = before(store)
     with pytest.raises(ConfigurationError):
         records.waits((1, 1, -1), -1, 1, 1000)
@@ -99,7 +99,7 @@ def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path
         assert (killer.attempts, killer.unfinished, killer.due_ms) == (1, True, None)
 
 
-def test_only_what_was_handed_over_of_a_batch_is_counted(store: RocksStore) -> None:
+def test_only_delivered_messages_of_a_batch_are_counted(store: RocksStore) -> None:
     records = before(store)
     records.started([DeliveredRecord(1, 1, 100, 0b111)], 0)
     records.started([DeliveredRecord(1, 1, 100, 0b001, attempt=2)], 0)
@@ -134,12 +134,12 @@ def test_a_fast_ack_writes_nothing(store: RocksStore) -> None:
         records.started([DeliveredRecord(1, entry)], now)
         records.flush(now)
         if entry >= 100:
-            records.settled(1, entry - 100)  # 2 s
+            records.settled(1, entry - 100)  # acked after 2 s
     assert store.statistics().writes == writes
     assert records.buffered == 100
 
 
-def test_what_stays_is_written_the_longest_there_first(store: RocksStore, path: Path) -> None:
+def test_flush_writes_the_oldest_records_first(store: RocksStore, path: Path) -> None:
     records = lazy(store)
     for entry in range(5):
         records.started([DeliveredRecord(1, entry)], entry * 1000)
@@ -156,7 +156,7 @@ def test_what_stays_is_written_the_longest_there_first(store: RocksStore, path: 
         ]
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up(store: RocksStore) -> None:
+def test_a_clock_set_back_does_not_delay_flush(store: RocksStore) -> None:
     records = lazy(store)
     records.started([DeliveredRecord(1, 1)], 5_000_000)
     assert records.flush(1000) == 1
@@ -171,7 +171,7 @@ def test_the_buffer_is_bounded(store: RocksStore) -> None:
     records._check()
 
 
-def test_what_is_new_needs_no_look_at_the_disk(
+def test_a_new_entry_does_not_read_the_disk(
     store: RocksStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = before(store)
@@ -182,7 +182,7 @@ def test_what_is_new_needs_no_look_at_the_disk(
     assert records.recall(2, 0) is None
 
 
-def test_a_cumulative_ack_forgets_what_it_covers(store: RocksStore, path: Path) -> None:
+def test_a_cumulative_ack_forgets_the_entries_it_covers(store: RocksStore, path: Path) -> None:
     records = lazy(store)
     for ledger in (1, 2, 3):
         records.started([DeliveredRecord(ledger, entry) for entry in range(10)], ledger * 10_000)
@@ -197,7 +197,7 @@ def test_a_cumulative_ack_forgets_what_it_covers(store: RocksStore, path: Path) 
         assert source.records.recall(1, 9) is None
 
 
-def test_all_of_a_cumulative_ack_at_the_largest_id(store: RocksStore) -> None:
+def test_a_cumulative_ack_works_at_the_largest_id(store: RocksStore) -> None:
     records = before(store)
     last = 2**63 - 1
     records.started(
@@ -209,7 +209,7 @@ def test_all_of_a_cumulative_ack_at_the_largest_id(store: RocksStore) -> None:
     assert len(records) == 0
 
 
-def test_what_is_given_back_is_not_taken_for_a_crash(store: RocksStore, path: Path) -> None:
+def test_a_released_attempt_is_not_unfinished(store: RocksStore, path: Path) -> None:
     records = before(store)
     records.started([DeliveredRecord(1, 1)], 0)
     records.given_back(1, 1, 1, 0)
@@ -228,7 +228,7 @@ def test_a_seek_forgets_everything(store: RocksStore, path: Path) -> None:
         assert len(source.records) == 0
 
 
-def test_the_next_consumer_of_a_process_knows_what_the_last_one_had(store: RocksStore) -> None:
+def test_the_next_consumer_of_a_process_has_the_records_of_the_last_one(store: RocksStore) -> None:
     source = source_of(store, count_attempts="lazy")
     source.records.started([DeliveredRecord(1, 1)], 0)
     source.close()
@@ -241,7 +241,7 @@ def test_the_next_consumer_of_a_process_knows_what_the_last_one_had(store: Rocks
     [{"count_attempts": "never"}, {"stay_buffer_ms": -1}, {"most_buffered": 0}],
     ids=str,
 )
-def test_options_out_of_range_are_refused(store: RocksStore, options: dict[str, object]) -> None:
+def test_options_out_of_range_raise(store: RocksStore, options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         source_of(store, **options)
 
@@ -254,7 +254,9 @@ masks = st.integers(0, 2**70 - 1) | st.integers(0, 70).map(lambda n: (1 << n) - 
     calls=st.lists(st.tuples(st.integers(0, 3), masks, st.integers(1, 5)), max_size=12),
     epoch=st.integers(0, 2**32),
 )
-def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], epoch: int) -> None:
+def test_records_agree_with_a_model_of_lists(
+    size: int, calls: list[tuple[int, int, int]], epoch: int
+) -> None:
     record = steps.fresh(size, 7, epoch)
     counts, held, done = [0] * size, [False] * size, [False] * size
     for what, mask, attempts in calls:
@@ -270,7 +272,7 @@ def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], ep
         for i in range(size):
             if not mask >> i & 1:
                 continue
-            if what == 0:  # also what was settled: its ack was lost
+            if what == 0:  # settled messages, too: their ack was lost
                 counts[i], held[i], done[i] = max(counts[i], attempts), True, False
             elif what == 1 and not done[i]:
                 counts[i], held[i] = max(counts[i], attempts), False
@@ -286,7 +288,7 @@ def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], ep
 
 
 @given(data=st.binary(max_size=40) | st.binary(max_size=40).map(b"\x01".__add__))
-def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_record_raise(data: bytes) -> None:
     try:
         found = from_bytes(data)
     except ValueError:
@@ -294,7 +296,7 @@ def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
     assert isinstance(found, EntryRecord)
 
 
-def test_a_scattered_mask_is_not_long() -> None:
+def test_a_scattered_mask_has_a_short_encoding() -> None:
     record = steps.handed_over(steps.fresh(1000, 0, 0), int("10" * 500, 2), 1, 0)
     assert len(to_bytes(record)) < 170
 
@@ -303,7 +305,7 @@ def test_a_scattered_mask_is_not_long() -> None:
     keys=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 9) | st.just(2**63 - 1))),
     through=st.tuples(st.integers(0, 4), st.integers(0, 9) | st.just(2**63 - 1)),
 )
-def test_entries_up_to_one_leave_the_set(
+def test_take_through_removes_an_entry_and_all_before_it(
     keys: set[tuple[int, int]], through: tuple[int, int]
 ) -> None:
     entries = EntrySet()

@@ -1,4 +1,4 @@
-"""The directory: whose it is, what damage and a full disk do, and what can be seen from outside."""
+"""`RocksStore`: its owner, corrupted files, full disks, and readers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def filled(path: Path, entries: int = 50) -> None:
-    """A directory that was closed in order."""
+    """Make a directory that was closed in order."""
     store = opened(path)
     source = source_of(store)
     source.records.started([DeliveredRecord(1, entry) for entry in range(entries)], 0)
@@ -54,7 +54,7 @@ def filled(path: Path, entries: int = 50) -> None:
 
 
 def python(code: str, *arguments: object) -> subprocess.Popen[bytes]:
-    """Another process; what it prints is read to know that it is there."""
+    """Start another process. Reading its output waits until it is ready."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -72,10 +72,10 @@ time.sleep(60)
 """
 
 
-# Whose it is
+# Ownership
 
 
-def test_a_second_process_is_refused_and_told_by_whom(path: Path) -> None:
+def test_a_second_process_gets_an_error_that_names_the_owner(path: Path) -> None:
     with python(OWNER, path) as owner:
         assert owner.stdout is not None and owner.stdout.readline()
         try:
@@ -83,7 +83,7 @@ def test_a_second_process_is_refused_and_told_by_whom(path: Path) -> None:
                 opened(path)
             text = str(caught.value)
             assert f"process {owner.pid} on " in text and "2027-01-15T08:00:00" in text
-            with StateReader(path) as reader:  # looking is allowed
+            with StateReader(path) as reader:  # reading is allowed
                 assert list(reader.waiting()) == [(5, 0, (1, 1, -1))]
         finally:
             owner.kill()
@@ -94,7 +94,7 @@ def test_a_second_process_is_refused_and_told_by_whom(path: Path) -> None:
     store.close()
 
 
-def test_opening_and_closing_in_order_says_nothing(
+def test_an_orderly_open_and_close_logs_nothing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for durability in ("kill", "power"):
@@ -106,7 +106,7 @@ def test_opening_and_closing_in_order_says_nothing(
     assert caplog.text == ""
 
 
-def test_a_process_opens_it_once_for_all_its_consumers(path: Path) -> None:
+def test_a_process_opens_a_directory_once_for_all_consumers(path: Path) -> None:
     one, other = opened(path), opened(path)
     nack(source_of(one), (1, 1, -1), 5)
     one.close()
@@ -126,15 +126,15 @@ def test_consumers_of_one_subscription_share_its_state(path: Path) -> None:
     assert store.source(TOPIC, "s", "another owner") is not source
     nack(source, (1, 1, -1), 5)
     source.close()
-    assert (1, 1, -1) in keys_of(source)  # the other one has it still
+    assert (1, 1, -1) in keys_of(source)  # the other consumer still has it
     source.close()
     assert source_of(store) is not source
     store.close()
     other.close()
-    source.close()  # too late to do anything
+    source.close()  # does nothing: the store is closed
 
 
-def test_another_thread_is_refused(path: Path) -> None:
+def test_another_thread_gets_an_error(path: Path) -> None:
     store = opened(path)
     source_of(store)
     with ThreadPoolExecutor(1) as thread:
@@ -143,8 +143,8 @@ def test_another_thread_is_refused(path: Path) -> None:
     store.close()
 
 
-def test_a_thread_that_said_so_has_it_until_it_closes_it(path: Path) -> None:
-    """Before it has a source: a topic may be quiet for long."""
+def test_a_claim_holds_until_close(path: Path) -> None:
+    """A claim works before the store has a topic, because a topic may be quiet for long."""
     store, other = opened(path), opened(path)
     store.claim()
     store.claim()
@@ -159,7 +159,7 @@ def test_a_thread_that_said_so_has_it_until_it_closes_it(path: Path) -> None:
     other.close()
 
 
-def test_a_subscription_that_was_deleted_is_forgotten(path: Path) -> None:
+def test_a_deleted_subscription_is_forgotten(path: Path) -> None:
     store = opened(path)
     for topic in (TOPIC, f"{TOPIC}-partition-1", "persistent://public/default/u"):
         source = source_of(store, topic)
@@ -179,8 +179,8 @@ HOUR = 3600 * 1000
 DAY = 24 * HOUR
 
 
-def known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
-    """Of which entries anything is known when it is opened."""
+def entries_known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
+    """Return the entries that have a record when the directory is opened."""
     store = opened(path, now=now)
     records = source_of(store).records
     known = [entry for entry in entries if records.recall(1, entry) is not None]
@@ -188,21 +188,21 @@ def known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
     return known
 
 
-def test_what_is_known_of_messages_that_never_came_again_is_let_go(path: Path) -> None:
+def test_records_of_messages_that_never_come_are_removed(path: Path) -> None:
     store = opened(path)
     records = source_of(store).records
     records.started([DeliveredRecord(1, 1), DeliveredRecord(1, 2)], 0)
     records.waits((1, 3, -1), 90 * DAY, 1, 0)
     records.started([DeliveredRecord(1, 4)], 20 * DAY)
     store.close()
-    for day in range(21, 52):  # that owner ended at some time before the 21st
-        assert known_at(path, day * DAY) == [1, 2, 3, 4]
-    assert known_at(path, 52 * DAY) == [3]
-    assert known_at(path, 0) == [3]
+    for day in range(21, 52):  # its owner ended before day 21
+        assert entries_known_at(path, day * DAY) == [1, 2, 3, 4]
+    assert entries_known_at(path, 52 * DAY) == [3]
+    assert entries_known_at(path, 0) == [3]
 
 
-def test_a_message_that_is_worked_on_for_months_keeps_its_count(path: Path) -> None:
-    """In one process after the other, which end while they have it, or about to have it."""
+def test_a_message_redelivered_for_months_keeps_its_count(path: Path) -> None:
+    """Several processes in a row end while they hold the message, or are about to get it."""
     now = 1_700_000_000_000
     for day in range(1, 30):
         store = opened(path, now=now)
@@ -212,12 +212,12 @@ def test_a_message_that_is_worked_on_for_months_keeps_its_count(path: Path) -> N
         source.records.started([DeliveredRecord(1, 1, attempt=day)], now)
         if day % 2:
             source.records.waits((1, 1, -1), now + DAY, day, now)
-            source.records.passed([(1, 1, -1)])  # it came
+            source.records.passed([(1, 1, -1)])  # redelivered
         now += DAY if day < 10 else 10 * DAY
         store.close()
 
 
-def test_what_came_after_a_wait_of_months_keeps_its_count(path: Path) -> None:
+def test_a_message_that_waited_for_months_keeps_its_count(path: Path) -> None:
     store = opened(path)
     source_of(store).records.waits((1, 1, -1), 60 * DAY, 7, 0)
     store.close()
@@ -225,17 +225,17 @@ def test_what_came_after_a_wait_of_months_keeps_its_count(path: Path) -> None:
     source = source_of(store)
     source.records.flush(61 * DAY)
     assert source.records.recall(1, 1) is not None
-    source.records.passed([(1, 1, -1)])  # it is here, and not handed over yet
+    source.records.passed([(1, 1, -1)])  # queued, and not delivered yet
     store.flush()
     left = killed(path)
     store.close()
-    assert known_at(left, 61 * DAY) == [1]
+    assert entries_known_at(left, 61 * DAY) == [1]
 
 
-def test_what_waited_for_topics_that_are_gone_is_let_go(
+def test_due_times_of_deleted_topics_are_removed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.store_loader.MOST_REMOVED", 1_000)
+    monkeypatch.setattr("pulsar_encore.state.rocks.store_loader.MAX_REMOVED", 1_000)
     store = opened(path)
     gone = source_of(store)
     for entry in range(1_500):
@@ -249,14 +249,14 @@ def test_what_waited_for_topics_that_are_gone_is_let_go(
 
     def left(now: int, **options: Any) -> tuple[int, int, int]:
         store = opened(path, now=now, **options)
-        told = store.statistics()
+        statistics = store.statistics()
         store.close()
-        return told.sources, told.waiting, told.entries
+        return statistics.sources, statistics.waiting, statistics.entries
 
     assert left(31 * DAY) == (52, 1551, 1551)
     assert left(62 * DAY, tidies=False) == (52, 1551, 1551)
-    assert left(62 * DAY) == (52, 1551, 1551)  # so far one opening says that it is so late
-    assert left(63 * DAY) == (52, 551, 551)  # so many at once
+    assert left(62 * DAY) == (52, 1551, 1551)  # only one opening shows this time so far
+    assert left(63 * DAY) == (52, 551, 551)  # the limit of one opening
     assert left(63 * DAY) == (1, 1, 1)
     store = opened(path, now=63 * DAY)
     again = source_of(store)
@@ -269,8 +269,8 @@ def test_what_waited_for_topics_that_are_gone_is_let_go(
 
 
 @pytest.mark.parametrize("ahead", [2 * HOUR, 40 * DAY, 400 * DAY])
-def test_a_clock_that_is_ahead_at_some_openings_gives_nothing_up(path: Path, ahead: int) -> None:
-    """Also if the process is started several times before the clock is right again."""
+def test_a_clock_ahead_at_some_openings_removes_nothing(path: Path, ahead: int) -> None:
+    """The process may even be started several times before the clock is right again."""
     now = 1_700_000_000_000
     store = opened(path, now=now)
     records = source_of(store).records
@@ -278,7 +278,7 @@ def test_a_clock_that_is_ahead_at_some_openings_gives_nothing_up(path: Path, ahe
     records.started([DeliveredRecord(1, 2, attempt=3)], now)
     store.close()
     for _ in range(3):
-        assert known_at(path, now + ahead) == [1, 2]
+        assert entries_known_at(path, now + ahead) == [1, 2]
     store = opened(path, now=now)
     for entry in (1, 2):
         found = source_of(store).records.recall(1, entry)
@@ -287,7 +287,7 @@ def test_a_clock_that_is_ahead_at_some_openings_gives_nothing_up(path: Path, ahe
     store.close()
 
 
-def test_options_that_do_not_fit_are_refused(path: Path) -> None:
+def test_conflicting_options_raise(path: Path) -> None:
     store = opened(path)
     with pytest.raises(ConfigurationError, match="durability"):
         opened(path, durability="power")
@@ -300,7 +300,7 @@ def test_options_that_do_not_fit_are_refused(path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_process_is_refused(path: Path) -> None:
+def test_a_forked_child_gets_an_error(path: Path) -> None:
     store = opened(path)
     pid = os.fork()
     if pid == 0:
@@ -319,7 +319,7 @@ def test_a_child_process_is_refused(path: Path) -> None:
     store.close()
 
 
-def test_without_the_package_it_says_what_to_install(
+def test_a_missing_package_is_named_in_the_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
@@ -327,7 +327,7 @@ def test_without_the_package_it_says_what_to_install(
         opened(path)
 
 
-def test_nobody_else_loads_the_package() -> None:
+def test_no_other_module_imports_the_package() -> None:
     code = "import sys, pulsar_encore, pulsar_encore.state.rocks; print('rocksdict' in sys.modules)"
     assert python(code).communicate()[0] == b"False\n"
 
@@ -336,7 +336,7 @@ def test_nobody_else_loads_the_package() -> None:
 @pytest.mark.parametrize(
     "error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")]
 )
-def test_what_may_not_be_written_is_not_in_use(
+def test_a_directory_without_write_permission_is_not_reported_as_in_use(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     filled(path)
@@ -355,25 +355,27 @@ def test_what_may_not_be_written_is_not_in_use(
     opened(path).close()
 
 
-def test_where_no_directory_can_be_the_text_says_what_to_change(tmp_path: Path) -> None:
+def test_the_error_gives_advice_if_no_directory_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StoreError, match="name a directory"):
             opened(path)
 
 
-# What is in it
+# Content
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "diary.txt").write_text("dear")
     with pytest.raises(StateFormatError, match=r"diary\.txt"):
         opened(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["diary.txt"]
 
 
-@pytest.mark.parametrize(("value", "match"), [(number(99), "format 99"), (b"?", "no sense")])
-def test_another_format_is_refused(path: Path, value: bytes, match: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "match"), [(number(99), "format 99"), (b"?", "cannot be decoded")]
+)
+def test_an_unknown_format_raises(path: Path, value: bytes, match: str) -> None:
     filled(path)
     database = Database(path / "db")
     writes = WriteBatch()
@@ -385,7 +387,7 @@ def test_another_format_is_refused(path: Path, value: bytes, match: str) -> None
             call(path)
 
 
-def test_somebody_elses_database_is_refused(path: Path) -> None:
+def test_a_database_of_another_program_raises(path: Path) -> None:
     path.mkdir()
     database = Database(path / "db")
     writes = WriteBatch()
@@ -396,12 +398,12 @@ def test_somebody_elses_database_is_refused(path: Path) -> None:
         opened(path)
 
 
-def test_what_makes_no_sense_harms_nothing_else(path: Path) -> None:
+def test_an_unreadable_record_does_not_affect_others(path: Path) -> None:
     filled(path)
     database = Database(path / "db")
     writes = WriteBatch()
     for family, key, value in (
-        (STATE, entry_key(77, 1, 1), b""),  # of no source
+        (STATE, entry_key(77, 1, 1), b""),  # no topic has this number
         (STATE, b"short", b""),
         (STATE, entry_key(0, 1, 3), b"\xff\xff"),
     ):
@@ -415,14 +417,14 @@ def test_what_makes_no_sense_harms_nothing_else(path: Path) -> None:
     assert len(keys_of(source)) == 49
     found = source.records.recall(1, 4)
     assert found is not None and found.attempts == 1
-    assert store.statistics().unreadable == 4  # that record is asked for twice
+    assert store.statistics().unreadable == 4  # one of the records is read twice
     source.records.started([DeliveredRecord(1, 3, attempt=9), DeliveredRecord(1, 60)], 0)
     found = source.records.recall(1, 3)
     assert found is not None and found.attempts == 9
     store.close()
 
 
-# Damage
+# Corruption
 
 
 def cut(path: Path, share: float) -> None:
@@ -447,17 +449,17 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "the manifest is cut": lambda path: cut(largest(path, "MANIFEST*"), 0.5),
     "the manifest is changed": lambda path: flip(largest(path, "MANIFEST*")),
     "the manifest is gone": lambda path: largest(path, "MANIFEST*").unlink(),
-    "what is current is gone": lambda path: (path / "db" / "CURRENT").unlink(),
-    "what is current is junk": lambda path: (path / "db" / "CURRENT").write_text("junk\n"),
+    "CURRENT is gone": lambda path: (path / "db" / "CURRENT").unlink(),
+    "CURRENT has junk": lambda path: (path / "db" / "CURRENT").write_text("junk\n"),
     "the database is gone": lambda path: shutil.rmtree(path / "db"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_an_error_and_not_a_loss(path: Path, damage: str) -> None:
+def test_corruption_is_an_error_and_not_a_silent_loss(path: Path, damage: str) -> None:
     filled(path, 3000)
     DAMAGE[damage](path)
-    for _ in range(2):  # and nothing is made worse by trying
+    for _ in range(2):  # a failed open must not make it worse
         with pytest.raises(StoreError) as caught:
             opened(path)
         assert "salvage" in str(caught.value)
@@ -471,7 +473,7 @@ def test_damage_is_an_error_and_not_a_loss(path: Path, damage: str) -> None:
     store.close()
 
 
-def test_a_log_that_is_changed_is_an_error_and_what_was_before_can_be_had(path: Path) -> None:
+def test_a_changed_log_is_an_error_and_earlier_records_can_be_salvaged(path: Path) -> None:
     store = opened(path)
     source = source_of(store)
     for entry in range(1000):
@@ -493,13 +495,15 @@ ONLY_NAMES = [
     "the manifest is cut",
     "the manifest is changed",
     "the manifest is gone",
-    "what is current is gone",
-    "what is current is junk",
+    "CURRENT is gone",
+    "CURRENT has junk",
 ]
 
 
 @pytest.mark.parametrize("damage", ONLY_NAMES)
-def test_all_can_be_had_when_only_what_names_the_tables_is_damaged(path: Path, damage: str) -> None:
+def test_everything_can_be_salvaged_if_only_the_manifest_is_corrupted(
+    path: Path, damage: str
+) -> None:
     filled(path, 3000)
     DAMAGE[damage](path)
     store = opened(path, salvage=True)
@@ -517,10 +521,10 @@ def test_all_can_be_had_when_only_what_names_the_tables_is_damaged(path: Path, d
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.98])
-def test_a_manifest_is_cut_anywhere(path: Path, share: float) -> None:
+def test_a_cut_manifest_is_an_error_and_can_be_salvaged(path: Path, share: float) -> None:
     filled(path)
     cut(largest(path, "MANIFEST*"), share)
-    if share < 0.98:  # its last line names no table
+    if share < 0.98:  # the last line of the MANIFEST names no table
         with pytest.raises(StateDamagedError, match="salvage"):
             opened(path)
     store = opened(path, salvage=True)
@@ -529,13 +533,13 @@ def test_a_manifest_is_cut_anywhere(path: Path, share: float) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_any_table_is_damaged(path: Path, damage: str) -> None:
-    """Also that of the names, of which a copy is beside the database."""
+def test_any_corrupted_table_is_an_error_and_can_be_salvaged(path: Path, damage: str) -> None:
+    """This includes the table of the names, which are also in a file beside the database."""
     filled(path)
     found = []
     for table in [*sorted((path / "db").glob("*.sst")), None]:
         copy = killed(path)
-        if table is None:  # a directory of before there was a copy
+        if table is None:  # a directory from before the copy of the names existed
             table = max((path / "db").glob("*.sst"))
             (copy / "sources").unlink()
         victim = copy / "db" / table.name
@@ -554,9 +558,7 @@ def test_any_table_is_damaged(path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty"])
-def test_a_log_that_is_lost_is_an_error_and_what_is_in_tables_can_be_had(
-    path: Path, damage: str
-) -> None:
+def test_a_lost_log_is_an_error_and_the_tables_can_be_salvaged(path: Path, damage: str) -> None:
     filled(path)
     store = opened(path)
     nack(source_of(store), (2, 1, -1), 5000)
@@ -571,8 +573,8 @@ def test_a_log_that_is_lost_is_an_error_and_what_is_in_tables_can_be_had(
     store.close()
 
 
-def test_damage_beside_an_owner_is_its_own_matter(path: Path) -> None:
-    """Its files come and go: who looks meanwhile may miss one."""
+def test_a_live_owner_is_reported_before_corruption(path: Path) -> None:
+    """Files of a live owner come and go, so a second opener may miss one."""
     filled(path)
     with python(OWNER, path) as owner:
         assert owner.stdout is not None and owner.stdout.readline()
@@ -593,11 +595,11 @@ def test_damage_beside_an_owner_is_its_own_matter(path: Path) -> None:
         opened(path)
 
 
-def test_salvaging_that_fails_or_is_killed_is_done_again(
+def test_a_failed_or_killed_salvage_can_be_repeated(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(path, 3000)
-    DAMAGE["what is current is gone"](path)
+    DAMAGE["CURRENT is gone"](path)
     write, writes = Database.write, 0
 
     def full(database: Database, batch: WriteBatch) -> None:
@@ -636,7 +638,7 @@ def test_salvaging_that_fails_or_is_killed_is_done_again(
         store.close()
 
 
-def test_both_ends_of_a_changed_table_can_be_had(path: Path) -> None:
+def test_both_ends_of_a_corrupted_table_can_be_salvaged(path: Path) -> None:
     filled(path, 20_000)
     flip(largest(path, "*.sst"))
     store = opened(path, salvage=True)
@@ -647,8 +649,8 @@ def test_both_ends_of_a_changed_table_can_be_had(path: Path) -> None:
     store.close()
 
 
-def test_a_log_that_is_cut_loses_what_was_cut(path: Path) -> None:
-    """As a machine that loses power does; documented for `durability="kill"`."""
+def test_a_cut_log_loses_only_its_end(path: Path) -> None:
+    """A loss of power cuts the log, as documented for `durability="kill"`."""
     store = opened(path)
     source = source_of(store)
     for entry in range(1000):
@@ -662,7 +664,7 @@ def test_a_log_that_is_cut_loses_what_was_cut(path: Path) -> None:
     store.close()
 
 
-# Writes that fail
+# Failed writes
 
 
 @contextmanager
@@ -675,9 +677,7 @@ def full_disk(store: RocksStore) -> Iterator[None]:
         yield
 
 
-def test_what_cannot_be_written_stays_in_memory(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_writes_stay_in_memory(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(path)
     source = source_of(store)
     for entry in range(20):
@@ -695,7 +695,7 @@ def test_what_cannot_be_written_stays_in_memory(
         assert len(caplog.records) == 1  # not for each
         with after_kill(path) as old:
             assert old.records.waiting == 20
-    source.records.started([DeliveredRecord(1, 2)], 0)  # any write brings the rest along
+    source.records.started([DeliveredRecord(1, 2)], 0)  # any write retries the others
     assert store.trouble is None and store.statistics().unwritten == 0
     with after_kill(path) as new:
         assert sorted(keys_of(new)) == [(1, 0, -1), (1, 20, -1)]
@@ -704,10 +704,10 @@ def test_what_cannot_be_written_stays_in_memory(
     store.close()
 
 
-def test_what_is_too_much_to_keep_is_told_also_when_the_disk_takes_more(
+def test_lost_changes_stay_reported_after_the_disk_recovers(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.write_journal._MOST_UNWRITTEN", 10)
+    monkeypatch.setattr("pulsar_encore.state.rocks.write_journal._MAX_UNWRITTEN", 10)
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -719,7 +719,7 @@ def test_what_is_too_much_to_keep_is_told_also_when_the_disk_takes_more(
     store.close()
 
 
-def test_what_is_lost_with_the_end_is_told(path: Path) -> None:
+def test_close_reports_changes_that_are_lost(path: Path) -> None:
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -729,7 +729,7 @@ def test_what_is_lost_with_the_end_is_told(path: Path) -> None:
     opened(path).close()
 
 
-def test_what_failed_is_all_written_with_the_end_when_there_is_room_again(path: Path) -> None:
+def test_close_writes_all_failed_changes_if_the_disk_has_space(path: Path) -> None:
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -741,7 +741,7 @@ def test_what_failed_is_all_written_with_the_end_when_there_is_room_again(path: 
     store.close()
 
 
-def test_a_disk_that_has_room_again_is_not_opened_anew(
+def test_a_disk_that_has_space_again_needs_no_reopen(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
@@ -750,7 +750,7 @@ def test_a_disk_that_has_room_again_is_not_opened_anew(
         for entry in range(2_500):
             nack(source, (1, entry, -1), 100)
         assert not store.flush() and store.refuses
-    assert not store.flush() and not store.refuses  # so much at once and no more
+    assert not store.flush() and not store.refuses  # a call retries only so many
     with monkeypatch.context() as patch:
         patch.setattr("pulsar_encore.state.rocks.database.library", None)
         assert store.mend()
@@ -760,7 +760,7 @@ def test_a_disk_that_has_room_again_is_not_opened_anew(
     store.close()
 
 
-def test_a_write_that_fails_costs_no_more_when_much_has_failed(path: Path) -> None:
+def test_a_failing_write_does_not_slow_down_with_the_backlog(path: Path) -> None:
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -770,10 +770,10 @@ def test_a_write_that_fails_costs_no_more_when_much_has_failed(path: Path) -> No
         begun = time.process_time()
         for entry in range(200):
             nack(source, (2, entry, -1), 100)
-        assert time.process_time() - begun < 0.2  # 2.7 ms each when all of it was looked through
+        assert time.process_time() - begun < 0.2  # 2.7 ms each with a scan of all of them
         begun = time.process_time()
         source.records.clear()
-        assert time.process_time() - begun < 2  # 10,000 ranges: a minute or so, likewise
+        assert time.process_time() - begun < 2  # about a minute with such a scan of 10,000 ranges
         nack(source, (3, 1, -1), 100)
     assert store.mend()
     with after_kill(path) as found:
@@ -784,7 +784,7 @@ def test_a_write_that_fails_costs_no_more_when_much_has_failed(path: Path) -> No
 FULL = """
 import resource, sys
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
 source = store.source(sys.argv[2], "s")
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -797,7 +797,7 @@ for _ in range(100):
     source.records.waits((1, entry, -1), 100 + entry, 0, 0)
     entry += 1
 try:
-    source.records.started([HandedOver(2, 1)], 0)
+    source.records.started([DeliveredRecord(2, 1)], 0)
 except StoreError:
     entry += 1_000_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -807,7 +807,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_disk_that_was_full_is_mended(path: Path) -> None:
+def test_mend_recovers_from_a_full_disk(path: Path) -> None:
     with python(FULL, path, TOPIC) as child:
         out, error = child.communicate()
     assert child.returncode == -signal.SIGKILL, error.decode()
@@ -821,7 +821,7 @@ def test_a_disk_that_was_full_is_mended(path: Path) -> None:
     store.close()
 
 
-def test_a_mend_that_fails_can_be_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_mend_can_be_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -838,7 +838,7 @@ def test_a_mend_that_fails_can_be_tried_again(path: Path, monkeypatch: pytest.Mo
     store.close()
 
 
-def test_a_store_that_could_not_be_mended_says_so_to_who_reads(
+def test_a_closed_database_raises_for_reads_and_close(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
@@ -850,9 +850,7 @@ def test_a_store_that_could_not_be_mended_says_so_to_who_reads(
         store.close()
 
 
-def test_what_was_not_mended_is_told_at_the_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_reports_a_failed_mend(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(path)
     with full_disk(store):
         nack(source_of(store), (1, 1, -1), 100)
@@ -868,18 +866,18 @@ def test_what_was_not_mended_is_told_at_the_end(
 NO_ROOM = """
 import resource, sys
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks import DeliveredRecord, RocksStore
 store = RocksStore(sys.argv[1], wall_now_ms=0)
 source = store.source(sys.argv[2], "s")
 for entry in range(1000):
-    source.records.started([HandedOver(1, entry, 10, 0b11, 5)], 0)
+    source.records.started([DeliveredRecord(1, entry, 10, 0b11, 5)], 0)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
 failed = 0
 for call in (
-    lambda: source.records.started([HandedOver(1, 8, 10, 1, 6)], 0),
+    lambda: source.records.started([DeliveredRecord(1, 8, 10, 1, 6)], 0),
     store.mend,
-    lambda: source.records.started([HandedOver(1, 7, 10, 1, 6)], 0),
+    lambda: source.records.started([DeliveredRecord(1, 7, 10, 1, 6)], 0),
 ):
     try:
         call()
@@ -893,7 +891,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_disk_without_room_is_not_closed_to_be_mended(path: Path) -> None:
+def test_mend_does_not_close_a_database_on_a_full_disk(path: Path) -> None:
     with python(NO_ROOM, path, TOPIC) as child:
         out, error = child.communicate()
     assert child.returncode == -signal.SIGKILL, error.decode()
@@ -910,7 +908,7 @@ def counts_of(source: TopicStore, entry: int) -> list[int]:
     return [record.attempts_of(0), record.attempts_of(1)]
 
 
-def test_what_cannot_be_opened_anew_can_be_read_and_is_nobody_elses(
+def test_a_database_that_cannot_be_reopened_is_readable_and_locked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
@@ -951,9 +949,7 @@ def unreadable(text: str = "Input/output error") -> Iterator[None]:
 
 
 @pytest.mark.parametrize("count_attempts", ["before", "lazy"])
-def test_what_cannot_be_read_for_a_while_is_not_written_over(
-    path: Path, count_attempts: str
-) -> None:
+def test_a_record_that_cannot_be_read_is_not_overwritten(path: Path, count_attempts: str) -> None:
     store = opened(path)
     source_of(store).records.started(
         [DeliveredRecord(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
@@ -990,7 +986,7 @@ def test_what_cannot_be_read_for_a_while_is_not_written_over(
     store.close()
 
 
-def test_what_stays_unreadable_until_the_end_keeps_its_old_count(path: Path) -> None:
+def test_a_record_unreadable_until_close_keeps_its_count(path: Path) -> None:
     filled(path, 3)
     store = opened(path)
     source = source_of(store)
@@ -1005,12 +1001,10 @@ def test_what_stays_unreadable_until_the_end_keeps_its_old_count(path: Path) -> 
     store.close()
 
 
-# The loss of power
+# Loss of power
 
 
-async def test_what_is_synced_is_synced_in_groups(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_fsync_covers_several_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     sync = Database.sync
 
@@ -1026,12 +1020,12 @@ async def test_what_is_synced_is_synced_in_groups(
     at = store.one_batch().database.sequence
     await store.synced()
     assert synced[-1] >= at
-    await store.synced()  # nothing is new
+    await store.synced()  # no new writes
     assert len(synced) < 100
     await store.aclose()
 
 
-async def test_an_fsync_that_fails_is_told(
+async def test_a_failed_fsync_is_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
@@ -1049,23 +1043,23 @@ async def test_an_fsync_that_fails_is_told(
             with pytest.raises(StoreError, match="Input"):
                 await asyncio.wait_for(store.synced(), 10)
             assert "Input" in str(store.trouble)
-        assert caplog.text.count("may not survive the loss of power") == 1  # not for each
+        assert caplog.text.count("may not survive a loss of power") == 1  # not for each
     await asyncio.wait_for(store.synced(), 10)
-    assert store.trouble is None and "survives the loss of power again" in caplog.text
+    assert store.trouble is None and "survives a loss of power again" in caplog.text
     await store.aclose()
 
 
 @pytest.mark.parametrize("good", [True, False])
-async def test_who_waits_for_an_fsync_is_told_at_the_end(
+async def test_close_ends_pending_waits_for_an_fsync(
     path: Path, monkeypatch: pytest.MonkeyPatch, good: bool
 ) -> None:
-    """Also whose write came while the one was under way that failed."""
+    """This includes a write that came during the failing fsync."""
     monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 3600)
-    began, goes_on = threading.Event(), threading.Event()
+    began, resume = threading.Event(), threading.Event()
 
     def fails(database: Database) -> None:
         began.set()
-        goes_on.wait(10)
+        resume.wait(10)
         raise StoreError("Input/output error")
 
     store = opened(path, durability="power")
@@ -1079,7 +1073,7 @@ async def test_who_waits_for_an_fsync_is_told_at_the_end(
         nack(source, (1, 2, -1), 100)
         second = asyncio.ensure_future(store.synced())
         await asyncio.sleep(0)
-        goes_on.set()
+        resume.set()
         with pytest.raises(StoreError, match="Input"):
             await asyncio.wait_for(first, 10)
         if not good:
@@ -1089,7 +1083,7 @@ async def test_who_waits_for_an_fsync_is_told_at_the_end(
         await asyncio.wait_for(second, 10)
 
 
-async def test_what_cannot_be_mended_is_not_said_to_be_synced(
+async def test_synced_raises_after_a_failed_mend(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path, durability="power")
@@ -1105,16 +1099,16 @@ async def test_what_cannot_be_mended_is_not_said_to_be_synced(
     store.close()
 
 
-async def test_without_it_nothing_is_waited_for(path: Path) -> None:
+async def test_synced_does_not_wait_with_durability_kill(path: Path) -> None:
     store = opened(path)
     await store.synced()
     store.close()
 
 
-# From outside
+# Readers
 
 
-def test_all_of_it_can_be_seen_while_it_is_in_use(path: Path) -> None:
+def test_a_reader_sees_a_directory_in_use(path: Path) -> None:
     store = opened(path, now=1_800_000_000_000)
     source, other = source_of(store), source_of(store, "persistent://public/default/u")
     source.records.started([DeliveredRecord(1, 1, 10, 0b11), DeliveredRecord(2, 1)], 7)
@@ -1137,7 +1131,7 @@ def test_all_of_it_can_be_seen_while_it_is_in_use(path: Path) -> None:
         assert len(list(reader.waiting())) == 2
 
 
-def test_looking_writes_nothing_there(path: Path) -> None:
+def test_a_reader_writes_nothing(path: Path) -> None:
     filled(path)
     files = {
         each: (each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(path.rglob("*"))
@@ -1155,7 +1149,7 @@ def test_looking_writes_nothing_there(path: Path) -> None:
     }
 
 
-def test_looking_makes_nothing(path: Path) -> None:
+def test_a_reader_creates_no_directory(path: Path) -> None:
     with pytest.raises(StateFormatError, match="no state"):
         StateReader(path)
     assert not path.exists()
@@ -1164,7 +1158,7 @@ def test_looking_makes_nothing(path: Path) -> None:
 # A kill
 
 
-def test_nothing_told_is_lost_to_kills(path: Path) -> None:
+def test_kills_lose_no_confirmed_write(path: Path) -> None:
     seed = 5
     known, wrong = kill_again_and_again(path, 3, seed)
     assert not wrong, f"seed {seed}: {wrong[:5]}"

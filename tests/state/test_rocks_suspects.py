@@ -19,7 +19,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A directory in which entries 0 to 9 wait for an hour, after 5 attempts each."""
+    """Make a directory in which entries 0 to 9 wait for an hour, after 5 attempts each."""
     path = tmp_path / "state"
     store = opened(path)
     records = source_of(store).records
@@ -37,7 +37,7 @@ def store(path: Path) -> Iterator[RocksStore]:
 
 
 def on_disk(path: Path) -> dict[int, tuple[int, int, int | None]]:
-    """Fingerprint, attempts and due time by entry, as the next owner finds them."""
+    """Return fingerprint, attempts and due time by entry, as the next owner sees them."""
     with after_kill(path) as source:
         found = {}
         for entry in range(10):
@@ -81,7 +81,7 @@ def test_a_suspect_record_is_not_used_and_not_changed(
     records._check()
 
 
-def test_a_match_decides_what_becomes_of_suspect_records(store: RocksStore, path: Path) -> None:
+def test_a_match_deletes_suspect_records_that_are_as_new(store: RocksStore, path: Path) -> None:
     records = source_of(store).records
     for entry in range(3):
         assert not records.compare(1, entry, NEW)
@@ -94,16 +94,16 @@ def test_a_match_decides_what_becomes_of_suspect_records(store: RocksStore, path
     del expected[1]
     assert on_disk(path) == expected
     records._check()
-    # From now on a record that differs is dropped at once.
+    # After the match, a record that differs is deleted at once.
     assert not records.compare(1, 5, NEW)
     store.flush()
     del expected[5]
     assert on_disk(path) == expected
 
 
-def test_a_match_with_a_record_of_this_owner_decides_nothing(store: RocksStore, path: Path) -> None:
+def test_a_match_with_a_record_of_this_owner_proves_nothing(store: RocksStore, path: Path) -> None:
     records = source_of(store).records
-    delivered(records, 20)  # an id that the directory does not know
+    delivered(records, 20)  # an id without a record
     assert records.compare(1, 20, NEW)
     assert not records.compare(1, 0, NEW)
     delivered(records, 0)
@@ -112,8 +112,8 @@ def test_a_match_with_a_record_of_this_owner_decides_nothing(store: RocksStore, 
     assert on_disk(path) == KEPT
 
 
-def test_a_match_with_a_newer_record_decides_nothing(path: Path) -> None:
-    """An owner that was at the wrong cluster wrote it."""
+def test_a_match_with_a_newer_record_proves_nothing(path: Path) -> None:
+    """An owner that was connected to the wrong cluster wrote the newer record."""
     store = opened(path)
     delivered(source_of(store).records, 20)
     store.close()
@@ -125,7 +125,7 @@ def test_a_match_with_a_newer_record_decides_nothing(path: Path) -> None:
     store.flush()
     assert on_disk(path) == KEPT
     store.close()
-    # At the right cluster that record is the one that is dropped.
+    # At the right cluster, that record is deleted.
     store = opened(path)
     records = source_of(store).records
     assert not records.compare(1, 20, OLD)
@@ -136,7 +136,7 @@ def test_a_match_with_a_newer_record_decides_nothing(path: Path) -> None:
 
 
 def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> None:
-    """Records of format 1 have none, and those of messages that are nacked by their ids."""
+    """Records of format 1, and of messages that are nacked by id, have no fingerprint."""
     store = opened(path)
     records = source_of(store).records
     records.waits((1, 20, -1), HOUR, 3, 0)
@@ -225,17 +225,17 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("decided", ["no", "match", "fresh"])
-def test_a_record_that_could_not_be_read_is_not_joined_with_another_message(
+def test_an_unread_record_is_not_merged_with_another_message(
     store: RocksStore, path: Path, decided: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its 5 attempts would bury the new message untried."""
+    """Its 5 attempts would dead-letter the new message without a delivery."""
     records = source_of(store).records
     if decided == "match":
         assert records.compare(1, 9, OLD)
     elif decided == "fresh":
         records.drop_mismatched()
     with unreadable(monkeypatch):
-        assert records.compare(1, 0, NEW)  # not known
+        assert records.compare(1, 0, NEW)  # no record
         with pytest.raises(StoreError):
             delivered(records, 0)
     records.flush(2)
@@ -245,11 +245,11 @@ def test_a_record_that_could_not_be_read_is_not_joined_with_another_message(
     assert on_disk(path) == {**KEPT, 0: KEPT[0] if decided == "no" else (NEW, 1, None)}
 
 
-def test_a_record_that_could_not_be_read_keeps_the_fuller_fingerprint(
+def test_an_unread_record_keeps_the_fuller_fingerprint(
     store: RocksStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = source_of(store).records
-    bare = OLD >> 24 << 24  # the transport does not show the sequence id
+    bare = OLD >> 24 << 24  # a transport that does not provide the sequence id
     with unreadable(monkeypatch):
         assert records.compare(1, 0, bare)
         with pytest.raises(StoreError):

@@ -1,4 +1,4 @@
-"""A directory of format 1: its due times are in the records afterwards, also after kills."""
+"""Upgrade of a directory of format 1: its due times move into the records, even with kills."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def varint(value: int) -> bytes:
 
 
 def old_record(size: int, attempts: int, mask_runs: list[int], *, held: bool = False) -> bytes:
-    """The bytes of a record of format 1: of some messages so many attempts."""
+    """Encode a record of format 1, with attempts for some messages."""
     numbers = [size, NOW, 1, 1, attempts, *mask_runs]
     return bytes((0x11 if held else 0x01,)) + b"".join(map(varint, numbers))
 
@@ -53,14 +53,14 @@ DUES: list[tuple[int, MessageKey]] = [
     (NOW + 3 * HOUR, (1, 3, 1)),  # of a batch with a record
     (NOW + 4 * HOUR, (1, 3, 2)),
     (NOW + 5 * HOUR, (1, 4, 5)),  # of a batch without one
-    (NOW + 6 * HOUR, (1, 1, -1)),  # a second time, which is void: the earlier one counts
+    (NOW + 6 * HOUR, (1, 1, -1)),  # a second due time, without effect: the earlier one counts
 ]
 WAITING = DUES[:5]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A directory as the version before wrote it."""
+    """Make a directory as the previous version wrote it."""
     path = tmp_path / "state"
     path.mkdir()
     database = Database(path / "db")
@@ -80,7 +80,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def check(path: Path) -> None:
-    """All of it is there, in the present format."""
+    """Check that everything is there, in the present format."""
     store = opened(path, now=NOW)
     source = source_of(store)
     assert waiting(source) == WAITING
@@ -90,7 +90,7 @@ def check(path: Path) -> None:
     assert counts == {1: 3, 2: 0, 9: 7}
     batch = source.records.recall_entry(1, 3)
     assert batch is not None and batch.size == 10 and batch.attempts_of(1) == 2
-    # It matches whatever comes, and takes its fingerprint with its next write.
+    # The record matches any message, and takes its fingerprint with the next write.
     assert source.records.compare(1, 1, 1 << 24 | 1)
     assert source.records.matched == 0
     source.records.waits((1, 1, -1), NOW + HOUR, 4, NOW, fingerprint=1 << 24 | 1)
@@ -107,11 +107,11 @@ def check(path: Path) -> None:
     database.close()
 
 
-def test_all_of_it_is_there(path: Path) -> None:
+def test_an_upgrade_keeps_everything(path: Path) -> None:
     check(path)
 
 
-def test_it_can_be_looked_at_without_a_change(path: Path) -> None:
+def test_a_reader_does_not_upgrade(path: Path) -> None:
     with StateReader(path) as reader:
         assert [(due_ms, key) for due_ms, _, key in reader.waiting()] == DUES
         assert len(list(reader.records())) == 3 and reader.unreadable == 0
@@ -122,10 +122,10 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_killed_between_two_writes_it_goes_on(
+def test_an_upgrade_killed_between_two_writes_continues(
     path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(loading_module, "_CHUNK", 1)
+    monkeypatch.setattr(loading_module, "_CHUNK_ROWS", 1)
     write, writes = Database.write, 0
     left: list[Path] = []
 
@@ -147,7 +147,7 @@ def test_killed_between_two_writes_it_goes_on(
     check(copy)
 
 
-def test_what_makes_no_sense_is_left_alone(path: Path) -> None:
+def test_an_upgrade_keeps_unreadable_rows(path: Path) -> None:
     database = Database(path / "db")
     writes = WriteBatch()
     writes.put(DUE, b"short", b"")
@@ -162,7 +162,7 @@ def test_what_makes_no_sense_is_left_alone(path: Path) -> None:
     database.close()
 
 
-def test_the_version_before_refuses_the_new_format(
+def test_the_previous_version_rejects_the_new_format(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(path, now=NOW).close()

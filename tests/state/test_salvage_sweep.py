@@ -1,4 +1,4 @@
-"""Salvage keeps every record outside of the damaged table, whatever table that is."""
+"""Salvage keeps every record outside of the corrupted table, whichever table it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables whose ranges of keys overlap: generation g has the entries g, g + 2, g + 4, ..."""
+    """Make tables with overlapping key ranges: generation g has the entries g, g + 2, g + 4, ..."""
     path = tmp_path_factory.mktemp("salvage") / "state"
     for generation in range(GENERATIONS):
         store = opened(path)
@@ -66,7 +66,7 @@ def generations_lost(store: RocksStore) -> set[int]:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_only_records_of_the_damaged_table_are_lost(
+def test_only_records_of_the_corrupted_table_are_lost(
     closed: Path, tmp_path: Path, name: str
 ) -> None:
     tables = sorted(each.name for each in (closed / "db").glob("*.sst"))
@@ -79,8 +79,9 @@ def test_only_records_of_the_damaged_table_are_lost(
         store = opened(path, salvage=True)
         lost[table] = generations_lost(store)
         store.close()
-        store = opened(path)  # and it stays so
+        store = opened(path)  # the next owner sees the same
         assert generations_lost(store) == lost[table]
         store.close()
     assert all(len(each) <= 1 for each in lost.values()), lost
-    assert sum(not each for each in lost.values()) >= GENERATIONS - 1, lost  # those of `meta`
+    # Tables of `meta` lose no generation.
+    assert sum(not each for each in lost.values()) >= GENERATIONS - 1, lost

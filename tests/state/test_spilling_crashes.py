@@ -1,6 +1,7 @@
-"""A crash at every single write, before it, half way and after it: each id comes once, no sooner.
+"""Crashes at every write, before, during and after it: each id comes due once, and not early.
 
-What a call that returned has said holds; the call that the crash cut short may hold or not.
+Results of calls that returned must hold. The call that the crash interrupted may have happened or
+not.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that calls come between the steps of what is done at once where it is small."""
-    monkeypatch.setattr(heads, "_AT_ONCE", 2)
+    """Make steps small, so that calls come between the steps of work that would take one step."""
+    monkeypatch.setattr(heads, "_KEYS_PER_STEP", 2)
 
 
 class World:
-    """An index, and what it must still know whatever happens.
+    """An index, and the state that it must still have after a crash.
 
     Attributes:
-        due: By key: when it is due; also of what was taken and is not done.
-        unsure: Keys of the call under way: what it was before, what it would be; None: not there.
+        due: Due times by key, including keys that were taken and are not done.
+        unsure: Keys of the running call: their due times before and after it; None: not tracked.
         done: Keys that were done.
     """
 
@@ -77,8 +78,8 @@ class World:
             limit = rng.choice([None, 3, 20])
             batch = index.pop_due(self.now_ms, limit)
             for key in batch:
-                assert key in self.due and key not in taken, "twice, or never added"
-                assert self.due[key] <= self.now_ms, "early"
+                assert key in self.due and key not in taken, "taken twice, or never added"
+                assert self.due[key] <= self.now_ms, "taken early"
             if batch:
                 self.taken.append(batch)
         elif self.taken:
@@ -88,7 +89,7 @@ class World:
             index.flush()
 
     def _forget(self, keys: Collection[MessageKey]) -> None:
-        """What was taken of these is nothing that `done` says anything of."""
+        """Drop these keys from taken batches: `done` no longer affects them."""
         rest = sorted({key for batch in self.taken for key in batch}.difference(keys))
         self.taken = [
             DueBatch(
@@ -122,7 +123,7 @@ class World:
             batch = index.pop_due(edge)
             assert batch
             for key in batch:
-                assert key not in last, "twice"
+                assert key not in last, "taken twice"
                 last[key] = edge
             index.done(batch)
         taken = {key for batch in self.taken for key in batch}
@@ -132,22 +133,22 @@ class World:
                 del last[key]
         expected = {key: at for key, at in self.due.items() if key not in self.unsure}
         assert last.keys() == expected.keys()
-        for key, edge in last.items():  # what came due already may come at an older time
+        for key, edge in last.items():  # a key that was due already may come with an older due time
             assert edge == expected[key] or (key in taken and edge <= self.now_ms), key
         assert len(index) == 0
         index.close()
-        assert not drained(SpillingIndex(blobs)), "done, and again after a restart"
+        assert not drained(SpillingIndex(blobs)), "a done key is due after a restart"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_id_is_lost_or_comes_twice_whatever_write_the_crash_is_at(seed: int) -> None:
+def test_a_crash_at_any_write_loses_and_repeats_no_id(seed: int) -> None:
     steps = 260
     whole = FaultyBlobs()
     world = World(whole, seed)
     for _ in range(steps):
         world.step()
     world.check_after_crash(whole.fork())
-    assert whole.writes > 200 and len(whole.deleted) > 5, "sealed, merged and trimmed"
+    assert whole.writes > 200 and len(whole.deleted) > 5, "nothing was sealed, merged or trimmed"
     for at in range(whole.writes):
         share = (0.0, 0.5, 1.0)[(at + seed) % 3]
         blobs = FaultyBlobs(lambda number, at=at, share=share: share if number == at else None)  # type: ignore[misc]
@@ -167,8 +168,8 @@ def test_no_id_is_lost_or_comes_twice_whatever_write_the_crash_is_at(seed: int) 
 
 
 @pytest.mark.parametrize("seed", [103, *range(10, 15)])
-def test_no_id_is_lost_or_comes_twice_between_two_calls(seed: int) -> None:
-    """103 had a merge commit while a head with copies of what it merged was half sealed."""
+def test_a_crash_between_two_calls_loses_and_repeats_no_id(seed: int) -> None:
+    """With seed 103, a merge commits while a head with copies of its keys is half sealed."""
     blobs = FaultyBlobs()
     world = World(blobs, seed)
     for step in range(260):
@@ -182,8 +183,8 @@ def test_no_id_is_lost_or_comes_twice_between_two_calls(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20, 26))
-def test_what_was_flushed_survives_a_loss_of_power(seed: int) -> None:
-    """Also what is in a journal that a head, sealed and not committed yet, has left."""
+def test_flushed_changes_survive_a_loss_of_power(seed: int) -> None:
+    """This includes the journal of a head that is sealed and not committed yet."""
     blobs = UnsyncedBlobs()
     world = World(blobs, seed)
     for step in range(400):
@@ -198,12 +199,12 @@ def test_what_was_flushed_survives_a_loss_of_power(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30, 33))
-def test_after_the_interval_it_survives_a_loss_of_power_without_a_flush(seed: int) -> None:
+def test_changes_survive_a_loss_of_power_after_the_interval(seed: int) -> None:
     blobs = UnsyncedBlobs()
     index = SpillingIndex(blobs, **{**SMALL, "fsync_interval_s": 0.0})  # type: ignore[arg-type]
     rng = random.Random(seed)
     for entry in range(300):
         index.add((1, entry, -1), rng.randrange(1, 300), 0)
-        last = entry - 8  # of the calls: a sync takes a step or two of one
+        last = entry - 8  # a sync takes one or two steps, each in a call
         there = drained(SpillingIndex(blobs.without_power()))
         assert {key[1] for key in there} >= set(range(last)), f"seed {seed}, entry {entry}"

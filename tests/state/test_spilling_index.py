@@ -1,4 +1,4 @@
-"""What a spilling index promises beyond other due indexes: restarts, failures, what it costs."""
+"""`SpillingIndex` beyond the contract of due indexes: restarts, failures and costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spilling_kit import FaultyBlobs, Later, UnsyncedBlobs, drained, full_disk
+from spilling_kit import DeferredExecutor, FaultyBlobs, UnsyncedBlobs, drained, full_disk
 
 from pulsar_encore.core.due_index import DueBatch, MessageKey
 from pulsar_encore.errors import (
@@ -27,7 +27,7 @@ from pulsar_encore.state.spilling import head_journal as journals
 
 
 def filled(blobs: object, count: int = 1000, **options: object) -> SpillingIndex:
-    """Entries 0 and so on of ledger 1, due at 10 times their number, in snapshots of 100."""
+    """Add entries 0 and up of ledger 1, due at 10 times their number, in snapshots of 100."""
     made = {"min_index_count_per_bucket": 100, "max_indexes_per_bucket_snapshot_segment": 20}
     index = SpillingIndex(blobs, **(made | options))  # type: ignore[arg-type]
     for entry in range(count):
@@ -35,14 +35,14 @@ def filled(blobs: object, count: int = 1000, **options: object) -> SpillingIndex
     return index
 
 
-def settled(index: SpillingIndex) -> SpillingIndex:
-    """All that was begun is done."""
+def finish_work(index: SpillingIndex) -> SpillingIndex:
+    """Finish all work that has begun."""
     while index.maintain():
         pass
     return index
 
 
-def test_opened_again_it_goes_on(tmp_path: Path) -> None:
+def test_a_reopened_index_continues(tmp_path: Path) -> None:
     index = filled(DirectoryBlobs(tmp_path))
     index.move((1, 3, -1), 77_777, 0)
     index.discard((1, 4, -1))
@@ -58,9 +58,7 @@ def test_opened_again_it_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("journal", [True, False])
-def test_what_was_taken_and_not_done_is_due_again_after_a_restart(
-    tmp_path: Path, journal: bool
-) -> None:
+def test_keys_taken_and_not_done_are_due_after_a_restart(tmp_path: Path, journal: bool) -> None:
     index = filled(DirectoryBlobs(tmp_path), 1050, journal=journal)
     index.flush()
     taken, done = index.pop_due(100), index.pop_due(200)
@@ -73,7 +71,7 @@ def test_what_was_taken_and_not_done_is_due_again_after_a_restart(
     index.close()
 
 
-def test_what_was_put_back_takes_the_place_of_done(tmp_path: Path) -> None:
+def test_a_key_added_again_is_not_removed_by_done(tmp_path: Path) -> None:
     index = filled(DirectoryBlobs(tmp_path), 300)
     batch = index.pop_due(50)
     for key in batch:
@@ -85,7 +83,7 @@ def test_what_was_put_back_takes_the_place_of_done(tmp_path: Path) -> None:
     index.close()
 
 
-def test_a_closed_index_says_so(tmp_path: Path) -> None:
+def test_a_closed_index_raises(tmp_path: Path) -> None:
     index = filled(DirectoryBlobs(tmp_path), 10)
     index.close()
     index.close()
@@ -99,7 +97,7 @@ def test_a_closed_index_says_so(tmp_path: Path) -> None:
             call()
 
 
-def test_two_on_one_directory_are_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_index_on_a_directory_raises_and_the_first_works(tmp_path: Path) -> None:
     index = filled(DirectoryBlobs(tmp_path), 150)
     with pytest.raises(StateInUseError, match="process"):
         SpillingIndex(DirectoryBlobs(tmp_path))
@@ -107,7 +105,7 @@ def test_two_on_one_directory_are_refused_and_the_first_goes_on(tmp_path: Path) 
     index.close()
 
 
-def test_a_start_that_fails_gives_the_directory_free(tmp_path: Path) -> None:
+def test_a_failed_start_releases_the_directory(tmp_path: Path) -> None:
     filled(DirectoryBlobs(tmp_path), 150).close()
     manifest = (tmp_path / "manifest").read_bytes()
     (tmp_path / "manifest").write_bytes(b"something else altogether")
@@ -119,16 +117,16 @@ def test_a_start_that_fails_gives_the_directory_free(tmp_path: Path) -> None:
     index.close()
 
 
-def test_no_start_takes_damage_for_nothing(tmp_path: Path) -> None:
-    """Manifest, metas and journals: a byte of them changed or gone is an error by name."""
+def test_a_start_detects_any_corrupted_file(tmp_path: Path) -> None:
+    """A changed or missing byte of a manifest, meta or journal raises an error."""
     index = filled(DirectoryBlobs(tmp_path), 320)
-    settled(index)
+    finish_work(index)
     index.flush()
-    index._blobs.close()  # as a crash leaves it, with a journal
+    index._blobs.close()  # a crash: the head is only in the journal
     journal = next(path for path in tmp_path.glob("journal-*"))
     for path in (tmp_path / "manifest", journal):
         whole = path.read_bytes()
-        end = len(whole) - (60 if path is journal else 0)  # the last record could be a torn one
+        end = len(whole) - (60 if path is journal else 0)  # the last record may look torn
         for at in random.Random(3).sample(range(end), min(end, 60)):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             with pytest.raises((StateDamagedError, StateFormatError), match=r"manifest|journal"):
@@ -166,7 +164,7 @@ def test_the_torn_end_of_a_journal_is_no_error(
     index.close()
 
 
-def test_another_version_of_a_journal_is_named() -> None:
+def test_the_error_names_an_unsupported_journal_version() -> None:
     blobs = MemoryBlobs()
     filled(blobs, 50).flush()
     (journal,) = blobs.journals()
@@ -177,17 +175,17 @@ def test_another_version_of_a_journal_is_named() -> None:
         SpillingIndex(blobs)
 
 
-def test_a_damaged_segment_loses_no_id(tmp_path: Path) -> None:
-    """Its ids are known from elsewhere, and come at the last time that one of them is due."""
+def test_a_corrupted_segment_loses_no_id(tmp_path: Path) -> None:
+    """Its ids are in the meta, and come at the latest due time of the segment."""
     blobs = FaultyBlobs()
-    index = settled(filled(blobs, 100))
+    index = finish_work(filled(blobs, 100))
     index.close()
     index = SpillingIndex(blobs)
     (generation,) = blobs.generations()
     blobs._blobs[generation].segments[2] = b"damaged"
     index.discard((1, 45, -1))
     assert len(index.pop_due(390)) == 40
-    assert not index.pop_due(500), "none of 40 to 59 early"
+    assert not index.pop_due(500), "keys 40 to 59 must not be early"
     assert index.next_due() == 590
     assert list(index.pop_due(590)) == [(1, entry, -1) for entry in range(40, 60) if entry != 45]
     assert len(index.pop_due(10_000)) == 40
@@ -195,18 +193,18 @@ def test_a_damaged_segment_loses_no_id(tmp_path: Path) -> None:
     index._check()
 
 
-def test_a_segment_that_cannot_be_read_now_is_read_later() -> None:
+def test_an_unreadable_segment_is_retried() -> None:
     blobs = FaultyBlobs()
-    index = settled(filled(blobs, 100))
+    index = finish_work(filled(blobs, 100))
     index.close()
     index = SpillingIndex(blobs)
     assert len(index.pop_due(190)) == 20
     read, blobs.segment = blobs.segment, unreadable  # type: ignore[method-assign]
-    assert len(index.pop_due(1000)) == 20, "what was in memory"
+    assert len(index.pop_due(1000)) == 20, "keys in memory must be due"
     for _ in range(3):
         assert not index.pop_due(1000)
     head = index.next_due()
-    assert head is not None and head > 1000, "an alarm would ring again and again"
+    assert head is not None and head > 1000, "an alarm would ring repeatedly"
     assert len(index) == 60
     blobs.segment = read  # type: ignore[method-assign]
     assert len(index.pop_due(head)) == 60
@@ -218,7 +216,7 @@ def unreadable(generation: int, number: int) -> bytes:
 
 
 class Clock:
-    """Seconds, set by hand."""
+    """A clock in seconds, set by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -228,7 +226,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(
+def test_a_full_disk_loses_nothing_and_writing_resumes(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(seed)
@@ -249,7 +247,7 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(
         index.flush()
     statistics = index.statistics()
     failed = statistics.journal_failed + sum(each.failed for each in statistics.operations.values())
-    assert failed and ("tried again" in caplog.text or "next try" in caplog.text)
+    assert failed and ("will be retried" in caplog.text or "until the retry" in caplog.text)
     blobs.judge = lambda number: None
     clock.now += 61
     index.add((1, 400, -1), 4000, 0)
@@ -265,36 +263,36 @@ ALWAYS_FULL = full_disk(0, 10**9)
 
 
 @pytest.mark.parametrize("wait_s", [0, 61])
-def test_where_a_trim_fails_what_left_does_not_come_again(wait_s: int) -> None:
+def test_removed_keys_stay_removed_after_a_failed_trim(wait_s: int) -> None:
     blobs, clock = FaultyBlobs(), Clock()
-    index = settled(filled(blobs, 100, clock=clock))
+    index = finish_work(filled(blobs, 100, clock=clock))
     for entry in range(100):
         index.add((2, entry, -1), 9_000_000, 0)
-    settled(index)
+    finish_work(index)
     assert index.discard_through(1, 99) == 100
     blobs.judge = ALWAYS_FULL
-    settled(index)
+    finish_work(index)
     assert blobs.generations() == [0, 1], "no manifest was written"
     blobs.judge = lambda number: None
     clock.now += wait_s
-    index.add((1, 5, -1), 8_000_000, 0)  # comes again, for longer
+    index.add((1, 5, -1), 8_000_000, 0)  # added again, with a later due time
     for entry in range(100, 199):
         index.add((1, entry, -1), 9_500_000, 0)
-    settled(index)
+    finish_work(index)
     index._check()
     again = SpillingIndex(blobs.fork())
     for each in (index, again):
         assert len(each) == 200
-        assert not each.pop_due(7_999_999), "at the time it had before, or what was settled"
+        assert not each.pop_due(7_999_999), "the old due time, or a discarded key"
         assert list(each.pop_due(8_000_000)) == [(1, 5, -1)]
     clock.now += 61
-    settled(index)
-    assert 0 not in blobs.generations(), "tried again"
+    finish_work(index)
+    assert 0 not in blobs.generations(), "the trim was not retried"
 
 
 @pytest.mark.parametrize("call", ["done", "discard"])
 @pytest.mark.parametrize("full", ["before", "after"])
-def test_flush_and_close_say_that_the_journal_could_not_be_written(call: str, full: str) -> None:
+def test_flush_and_close_raise_if_the_journal_cannot_be_written(call: str, full: str) -> None:
     blobs = FaultyBlobs()
     index = filled(blobs, 5)
     index.flush()
@@ -319,16 +317,16 @@ def test_flush_and_close_say_that_the_journal_could_not_be_written(call: str, fu
         assert not drained(SpillingIndex(blobs))
 
 
-def test_what_the_journal_had_no_room_for_is_not_flushed_before_it_is_in_a_snapshot(
+def test_flush_needs_a_snapshot_after_lost_journal_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journals, "_MOST_BACKLOG", 2000)
+    monkeypatch.setattr(journals, "_MAX_BACKLOG_BYTES", 2000)
     blobs, clock = FaultyBlobs(), Clock()
     index = filled(blobs, 50, min_index_count_per_bucket=1000, clock=clock)
     blobs.judge = ALWAYS_FULL
     for entry in range(50, 150):
         index.add((1, entry, -1), entry * 10, 0)
-    settled(index)
+    finish_work(index)
     assert len(SpillingIndex(blobs.fork())) == 50
     with pytest.raises(StoreError, match="No space left"):
         index.flush()
@@ -337,9 +335,9 @@ def test_what_the_journal_had_no_room_for_is_not_flushed_before_it_is_in_a_snaps
     assert drained(SpillingIndex(blobs.fork())) == [(1, entry, -1) for entry in range(150)]
 
 
-def test_a_sync_is_of_what_was_written_before_it_began() -> None:
-    """Not of what is written while it is under way, also where the head is sealed meanwhile."""
-    blobs, clock, executor = UnsyncedBlobs(), Clock(), Later()
+def test_a_sync_covers_writes_before_it_began() -> None:
+    """A write during the sync is not covered, even if the head is sealed meanwhile."""
+    blobs, clock, executor = UnsyncedBlobs(), Clock(), DeferredExecutor()
     index = filled(blobs, 10, clock=clock, executor=executor)
     clock.now += 2
     index.maintain()
@@ -360,21 +358,21 @@ def test_a_sync_is_of_what_was_written_before_it_began() -> None:
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always"])
-def test_what_a_killed_process_did_not_sync_is_synced_by_the_next(fsync: str) -> None:
+def test_flush_syncs_journals_of_a_killed_process(fsync: str) -> None:
     for how in ("flush", "close", "wait"):
         blobs, clock = UnsyncedBlobs(), Clock()
         filled(blobs, 5, fsync_interval_s=3600)
         index = filled(blobs, 0, fsync=fsync, clock=clock)
         if how == "wait":
             clock.now += 2
-            settled(index)
+            finish_work(index)
         else:
             getattr(index, how)()
         assert len(SpillingIndex(blobs.without_power())) == 5, how
 
 
-def test_what_is_in_hand_is_written_again_a_bit_at_a_time() -> None:
-    """A journal that is over, when thousands of ids that it has were taken and are not done."""
+def test_taken_keys_are_copied_to_a_new_journal_in_steps() -> None:
+    """The old journal has thousands of keys that were taken and are not done."""
     blobs = UnsyncedBlobs()
     filled(blobs, 5000, min_index_count_per_bucket=10**4)
     index = filled(blobs, 0, min_index_count_per_bucket=10**4, max_journal_bytes=10_000)
@@ -387,11 +385,11 @@ def test_what_is_in_hand_is_written_again_a_bit_at_a_time() -> None:
     while index.maintain():
         assert written() - before < 40_000
         turns, before = turns + 1, written()
-        if turns == 3:  # while it is under way, of what it has written and of what it has not
+        if turns == 3:  # during the copy: keys that are copied, and keys that are not
             for entry in (0, 2999):
                 index.move((1, entry, -1), 10**6, 0)
             index.done(DueBatch([(1, range(3000, 5000))]))
-        assert turns < 50, "not again, though it is as long as before"
+        assert turns < 50, "repeated although the journal is as long"
     assert turns > 5
     index._check()
     again = SpillingIndex(blobs)
@@ -400,12 +398,12 @@ def test_what_is_in_hand_is_written_again_a_bit_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("how", ["moved", "taken"])
-def test_one_id_that_a_spent_snapshot_has_to_keep_is_no_work_again_and_again(how: str) -> None:
+def test_a_snapshot_kept_for_one_id_does_not_cause_repeated_work(how: str) -> None:
     blobs = FaultyBlobs()
-    index = settled(filled(blobs, 100))
+    index = finish_work(filled(blobs, 100))
     for entry in range(100):
         index.add((2, entry, -1), 10**7, 0)
-    settled(index)
+    finish_work(index)
     kept = index.pop_due(0)
     if how == "moved":
         index.add((1, 0, -1), 10**7, 0)
@@ -416,28 +414,28 @@ def test_one_id_that_a_spent_snapshot_has_to_keep_is_no_work_again_and_again(how
     for entry in range(50):
         index.add((3, entry, -1), 10**7, 0)
         index.discard((2, entry, -1))
-    assert blobs.writes == writes + 100, "of the journal"
+    assert blobs.writes == writes + 100, "only the journal may be written"
     assert blobs.generations() == [0, 1]
     if how == "moved":
         index.discard((1, 0, -1))
     else:
         index.done(kept)
-    settled(index)
-    assert blobs.generations() == [1], "and once it need not, it goes"
+    finish_work(index)
+    assert blobs.generations() == [1], "an unneeded snapshot must be removed"
 
 
-def test_a_damaged_segment_far_ahead_stops_nothing_but_its_own_merging() -> None:
+def test_a_corrupted_segment_far_ahead_blocks_only_its_own_merge() -> None:
     blobs, clock = FaultyBlobs(), Clock()
-    index = settled(filled(blobs, 100, max_num_buckets=3, clock=clock, retry_s=60))
+    index = finish_work(filled(blobs, 100, max_num_buckets=3, clock=clock, retry_s=60))
     blobs._blobs[0].segments[0] = b"damaged"
     for entry in range(100, 3000):
         index.add((1, entry, -1), entry * 10, 0)
         clock.now += 0.2
-        assert index.statistics().loaded < 250, "seals wait for nothing"
-    settled(index)
+        assert index.statistics().loaded < 250, "seals must not wait for the merge"
+    finish_work(index)
     assert index.statistics().operations["merge"].failed == 1
     assert len(blobs.generations()) <= 6
-    assert 0 in blobs.generations(), "there until it is due, for those who read again"
+    assert 0 in blobs.generations(), "kept until it is due"
     index._blobs.close()
     index = SpillingIndex(blobs)
     assert sorted(drained(index)) == [(1, entry, -1) for entry in range(3000)]
@@ -445,14 +443,14 @@ def test_a_damaged_segment_far_ahead_stops_nothing_but_its_own_merging() -> None
 
 @pytest.mark.parametrize("cancel", [True, False])
 def test_an_executor_that_was_shut_down_loses_nothing(cancel: bool) -> None:
-    blobs, executor = MemoryBlobs(), Later()
+    blobs, executor = MemoryBlobs(), DeferredExecutor()
     index = filled(blobs, 150, executor=executor)
     if not cancel:
         executor.run()
     executor.shutdown(cancel_futures=cancel)
     for entry in range(150, 400):
         index.add((1, entry, -1), entry * 10, 0)
-    settled(index)
+    finish_work(index)
     assert len(blobs.generations()) > 1
     index._check()
     again = SpillingIndex(blobs)
@@ -471,13 +469,13 @@ def test_a_clock_set_back_delays_and_loses_nothing() -> None:
     assert len(index.pop_due(3000)) == 199
 
 
-def test_cleared_is_cleared_after_a_restart_too() -> None:
+def test_a_cleared_index_is_empty_after_a_restart() -> None:
     blobs = FaultyBlobs()
     index = filled(blobs, 350)
     index.clear()
     assert len(index) == 0 and index.next_due() is None
-    assert not drained(SpillingIndex(blobs.fork())), "at once"
-    settled(index)
+    assert not drained(SpillingIndex(blobs.fork())), "the clear must be durable at once"
+    finish_work(index)
     assert not blobs.generations()
     index.add((1, 5, -1), 7, 0)
     index.close()
@@ -488,19 +486,19 @@ def test_snapshots_that_are_used_up_are_removed() -> None:
     blobs = MemoryBlobs()
     index = filled(blobs, 1000)
     drained(index)
-    settled(index)
+    finish_work(index)
     index.flush()
     assert blobs.generations() == []
     assert index.statistics().bucket_snapshot_size_bytes == 0
     assert index._membership.left.to_array().tolist() == []
 
 
-def test_a_cumulative_ack_removes_what_it_settles() -> None:
+def test_discard_through_removes_snapshots() -> None:
     blobs = MemoryBlobs()
-    index = settled(filled(blobs, 1000))
+    index = finish_work(filled(blobs, 1000))
     assert len(blobs.generations()) == 9
     assert index.discard_through(1, 879) == 880
-    settled(index)
+    finish_work(index)
     assert blobs.generations() == [8]
     assert len(drained(index)) == 120
 
@@ -508,7 +506,7 @@ def test_a_cumulative_ack_removes_what_it_settles() -> None:
 def test_more_snapshots_than_allowed_are_merged() -> None:
     blobs = FaultyBlobs()
     index = filled(blobs, 3000, max_num_buckets=4)
-    settled(index)
+    finish_work(index)
     assert len(blobs.generations()) <= 5
     assert index.statistics().operations["merge"].succeed >= 5
     index._check()
@@ -518,7 +516,7 @@ def test_more_snapshots_than_allowed_are_merged() -> None:
 def test_an_id_is_copied_a_logarithmic_number_of_times() -> None:
     def written(count: int) -> float:
         blobs = FaultyBlobs()
-        index = settled(filled(blobs, count, max_num_buckets=8, journal=False))
+        index = finish_work(filled(blobs, count, max_num_buckets=8, journal=False))
         index.close()
         return blobs.writes / count
 
@@ -527,7 +525,7 @@ def test_an_id_is_copied_a_logarithmic_number_of_times() -> None:
 
 def test_a_start_reads_no_segment_and_a_drain_each_one_once() -> None:
     blobs = FaultyBlobs()
-    index = settled(filled(blobs, 2000))
+    index = finish_work(filled(blobs, 2000))
     index.close()
     blobs.reads = 0
     index = SpillingIndex(blobs)
@@ -546,7 +544,7 @@ def test_only_segments_that_are_near_are_in_memory() -> None:
     for entry in range(10_000):
         index.add((1, entry, -1), rng.randrange(10**6), 0)
         assert index.statistics().loaded < 2000
-    settled(index)
+    finish_work(index)
     while index:
         head = index.next_due()
         assert head is not None
@@ -554,7 +552,7 @@ def test_only_segments_that_are_near_are_in_memory() -> None:
         assert index.statistics().loaded < 2000
 
 
-def test_equal_due_times_are_cut_into_segments_and_come_in_order() -> None:
+def test_keys_of_one_due_time_span_segments_in_order() -> None:
     blobs = MemoryBlobs()
     index = SpillingIndex(
         blobs, min_index_count_per_bucket=500, max_indexes_per_bucket_snapshot_segment=50
@@ -562,7 +560,7 @@ def test_equal_due_times_are_cut_into_segments_and_come_in_order() -> None:
     keys: list[MessageKey] = [(ledger, entry, -1) for ledger in (1, 2) for entry in range(1000)]
     for key in random.Random(1).sample(keys, len(keys)):
         index.add(key, 5000, 0)
-    settled(index)
+    finish_work(index)
     first = list(index.pop_due(5000, 120))
     assert len(first) == 120 and first == sorted(first)
     batch = index.pop_due(5000)
@@ -570,15 +568,15 @@ def test_equal_due_times_are_cut_into_segments_and_come_in_order() -> None:
     assert [ledger for ledger, _ in batch.entries] == [1, 2]
 
 
-def test_segments_end_where_the_time_step_ends() -> None:
+def test_segments_end_with_the_time_step() -> None:
     blobs = MemoryBlobs()
-    index = settled(filled(blobs, 100, max_time_step_per_bucket_snapshot_segment_seconds=0.1))
+    index = finish_work(filled(blobs, 100, max_time_step_per_bucket_snapshot_segment_seconds=0.1))
     (generation,) = blobs.generations()
     assert len(blobs._blobs[generation].segments) == 10
     assert len(drained(index)) == 100
 
 
-def test_with_a_thread_it_is_the_same(tmp_path: Path) -> None:
+def test_an_index_with_an_executor_gives_the_same_keys(tmp_path: Path) -> None:
     rng = random.Random(8)
     with ThreadPoolExecutor(1) as executor:
         index = SpillingIndex(
@@ -623,7 +621,7 @@ def test_every_sync_policy_survives_the_death_of_the_process(fsync: str) -> None
     index.close()
 
 
-def test_arguments_out_of_range_are_refused_by_name() -> None:
+def test_the_error_names_an_argument_out_of_range() -> None:
     for name, value in (
         ("min_index_count_per_bucket", 0),
         ("max_time_step_per_bucket_snapshot_segment_seconds", 0),
@@ -638,19 +636,19 @@ def test_arguments_out_of_range_are_refused_by_name() -> None:
             SpillingIndex(MemoryBlobs(), **{name: value})  # type: ignore[arg-type]
 
 
-def test_a_journal_never_outgrows_its_limit_for_long() -> None:
+def test_a_journal_exceeds_its_limit_only_briefly() -> None:
     blobs = MemoryBlobs()
     index = SpillingIndex(blobs, max_journal_bytes=20_000)
     for turn in range(3000):
         index.add((1, turn % 5, -1), turn, 0)
         index.discard((1, turn % 5, -1))
-    settled(index)
+    finish_work(index)
     size = sum(len(blobs.read_journal(number)) for number in blobs.journals())
     assert size < 25_000
 
 
-def test_the_size_of_journals_is_what_a_start_reads() -> None:
-    """Also of those that a head has left that is not in a snapshot yet."""
+def test_journal_size_bytes_is_the_amount_a_start_reads() -> None:
+    """This includes the journals of a head that is not in a snapshot yet."""
     blobs = FaultyBlobs()
 
     def there() -> int:
@@ -675,9 +673,9 @@ def unwritable(data: bytes, *, sync: bool) -> None:
     raise StoreError("could not write: Input/output error")
 
 
-def test_what_is_stored_begins_with_magic_and_version() -> None:
+def test_stored_values_begin_with_magic_and_version() -> None:
     blobs = MemoryBlobs()
-    settled(filled(blobs, 150))
+    finish_work(filled(blobs, 150))
     manifest = blobs.read_manifest()
     assert manifest is not None and manifest[:6] == b"PEMF\x01\x00"
     assert int.from_bytes(manifest[12:16], "little") == zlib.crc32(manifest[16:])
@@ -685,7 +683,7 @@ def test_what_is_stored_begins_with_magic_and_version() -> None:
     assert blobs.read_journal(blobs.journals()[-1])[:6] == b"PEJL\x01\x00"
 
 
-# What an application may get wrong
+# Wrong arguments
 
 
 @pytest.mark.parametrize(
@@ -704,7 +702,7 @@ def test_what_is_stored_begins_with_magic_and_version() -> None:
         ((1, 2, -1), -5, 0),
     ],
 )
-def test_what_is_no_key_or_no_time_is_named_and_changes_nothing(
+def test_an_invalid_key_or_time_raises_and_changes_nothing(
     key: Any, due_ms: Any, bits: Any
 ) -> None:
     with SpillingIndex(MemoryBlobs()) as index:
@@ -735,12 +733,12 @@ def test_what_is_no_key_or_no_time_is_named_and_changes_nothing(
         {"fsync": "often"},
     ],
 )
-def test_an_option_that_makes_no_sense_is_named(options: dict[str, Any]) -> None:
+def test_the_error_names_an_invalid_option(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         SpillingIndex(**{"blobs": MemoryBlobs(), **options})
 
 
-def test_a_limit_that_is_no_number_is_named() -> None:
+def test_a_limit_that_is_not_a_number_raises() -> None:
     limit: Any
     with SpillingIndex(MemoryBlobs()) as index:
         for limit in (1.5, "1", -1):

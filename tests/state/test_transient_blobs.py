@@ -1,4 +1,4 @@
-"""The directory that a consumer spills to: one for each owner, removed with it or when it died."""
+"""Transient directories: one for each owner, removed with the owner or after its death."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def left(path: Path) -> list[Path]:
     return sorted(path.glob("spilled-*"))
 
 
-def test_the_directory_of_a_killed_process_is_removed_by_the_next_and_no_other(
+def test_the_next_process_removes_only_the_directory_of_a_killed_one(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", MAKES, str(tmp_path)]
@@ -42,7 +42,7 @@ def test_the_directory_of_a_killed_process_is_removed_by_the_next_and_no_other(
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().strip())
         mine, second = TransientDirectory.make(tmp_path), TransientDirectory.make(tmp_path)
-        assert left(tmp_path) == sorted([theirs, mine.path, second.path]), "all are alive"
+        assert left(tmp_path) == sorted([theirs, mine.path, second.path]), "all owners are alive"
         other.kill()
     mine.remove()
     mine.remove()
@@ -53,7 +53,7 @@ def test_the_directory_of_a_killed_process_is_removed_by_the_next_and_no_other(
     assert not left(tmp_path)
 
 
-def test_what_is_not_of_this_store_is_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_shared_directory_are_kept(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine").write_text("kept")
     TransientDirectory.make(tmp_path).remove()
@@ -61,7 +61,7 @@ def test_what_is_not_of_this_store_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_an_owner_is_removed(tmp_path: Path) -> None:
-    """Its maker died between two system calls."""
+    """Its owner died between two system calls."""
     (tmp_path / "spilled-abc").mkdir()
     TransientDirectory.make(tmp_path).remove()
     assert not left(tmp_path)
@@ -73,7 +73,7 @@ def test_a_file_in_the_place_of_the_directory_is_an_error_with_advice(tmp_path: 
         TransientDirectory.make(tmp_path / "file")
 
 
-def test_a_transient_index_writes_snapshots_only_and_nothing_at_its_close(tmp_path: Path) -> None:
+def test_a_transient_index_writes_only_snapshots_and_nothing_at_close(tmp_path: Path) -> None:
     path = tmp_path / "blobs"
     index = SpillingIndex(
         TransientBlobs(path), min_index_count_per_bucket=50, max_num_buckets=2, transient=True
@@ -95,7 +95,7 @@ def test_a_transient_index_writes_snapshots_only_and_nothing_at_its_close(tmp_pa
     assert len(index) == 200
 
 
-def test_a_take_reads_a_few_segments_and_the_next_call_goes_on() -> None:
+def test_a_pop_reads_a_few_segments_and_the_next_call_continues() -> None:
     """Ids of one due time are in 40 snapshots, and the lowest of them come first."""
 
     class Counting(MemoryBlobs):
@@ -117,23 +117,23 @@ def test_a_take_reads_a_few_segments_and_the_next_call_goes_on() -> None:
     while (head := index.next_due()) is not None:
         before = blobs.reads
         batch = list(index.pop_due(head, 25))
-        assert blobs.reads - before <= 10, "the loop waits for more"
+        assert blobs.reads - before <= 10, "too many reads in one call"
         came += sorted(entry for _, entry, _ in batch)
         calls += 1
         empty += not batch
         assert calls < 100
     assert came == list(range(400))
-    assert empty, "the first calls only read"
+    assert empty, "the first calls must only read"
     for entry in numbers:
         index.add((2, entry, -1), 2000, 0)
     while index.maintain():
         pass
-    assert len(index.pop_due(2000)) == 400, "without a limit all of it comes"
+    assert len(index.pop_due(2000)) == 400, "without a limit, all due keys are taken"
     index.close()
 
 
-def test_a_segment_that_cannot_be_read_in_advance_is_not_read_again_and_again() -> None:
-    """Else `maintain` would never say that there is nothing to do."""
+def test_a_failed_prefetch_is_not_repeated() -> None:
+    """Otherwise `maintain` would never return False."""
 
     class Unreadable(MemoryBlobs):
         reads = 0
@@ -158,7 +158,7 @@ def test_a_segment_that_cannot_be_read_in_advance_is_not_read_again_and_again() 
             time.sleep(0.001)
         else:
             raise AssertionError(f"never idle, after {blobs.reads} reads")
-        assert blobs.reads <= 4, "once for each snapshot that is due first"
+        assert blobs.reads <= 4, "one read for each snapshot that is due first"
         assert index.statistics().operations["load"].failed == blobs.reads
         blobs.broken = False
         assert len(index.pop_due(1000)) == 250
@@ -170,7 +170,7 @@ def test_a_forked_child_does_not_keep_the_directory_of_its_dead_parent(tmp_path:
     owner = os.fork()
     if owner == 0:
         TransientDirectory.make(tmp_path)
-        if os.fork() == 0:  # lives until this test closes the pipe
+        if os.fork() == 0:  # the child lives until this test closes the pipe
             os.close(write)
             os.read(read, 1)
         os._exit(0)
@@ -194,12 +194,12 @@ def test_a_forked_child_does_not_remove_the_directory(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     assert left(tmp_path) == [made.path]
     TransientDirectory.make(tmp_path).remove()
-    assert left(tmp_path) == [made.path], "it is still locked"
+    assert left(tmp_path) == [made.path], "the directory must stay locked"
     made.remove()
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "before it is locked", "always"])
-def test_a_new_directory_that_another_process_takes_for_a_dead_ones_is_made_again(
+def test_a_new_directory_removed_by_another_process_is_made_again(
     tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[Path] = []
@@ -235,6 +235,6 @@ def test_a_new_directory_that_another_process_takes_for_a_dead_ones_is_made_agai
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-def test_a_place_where_no_directory_can_be_made_is_an_error_with_advice() -> None:
+def test_a_path_where_no_directory_can_be_made_is_an_error_with_advice() -> None:
     with pytest.raises(StoreError, match="name another one"):
         TransientDirectory.make(Path("/proc/encore"))

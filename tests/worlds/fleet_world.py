@@ -19,7 +19,7 @@ from small_world import PlainIndex
 
 from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import ACKED, HELD, NACKED, QUEUED, Entry
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 Event: TypeAlias = tuple[Any, ...]

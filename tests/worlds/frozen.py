@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_encore.core.acks import Acks
 from pulsar_encore.core.cumulative import CumulativeAck, Position
-from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
+from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, DuplicateWindow
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.packed_entries import PackedEntries
+from pulsar_encore.core.entry_table import EntryTable
+from pulsar_encore.core.ordered_leases import OrderedLeases
+from pulsar_encore.core.packing import PackedBatches
 from pulsar_encore.core.rewind import Rewind, _Owed
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 if TYPE_CHECKING:
     from small_world import App, Look
@@ -37,12 +39,11 @@ _CONSTANT = {
         "lead_ms",
         "era",
         "attempts",  # decides counts only
-        # How records are ended and freed where they are many.
-        "_dispose",
-        "_alone",
-        "_left",
-        "live_alone",
+        "_forwarded",  # whether many records may be ended at once
+        "_observer",  # no state outlives these worlds
     },
+    # How records are ended and freed if there are many.
+    EntryTable: {"_dispose", "alone", "away", "live_alone"},
     Entry: {
         "source",
         "size",
@@ -51,22 +52,24 @@ _CONSTANT = {
         "hand_overs",
         "redelivered",
         "failed",
-        "again",
+        "causes",
         "era",
         "__weakref__",
     },
     Rewind: {"came", "_reach"},
-    Acks: {"_duplicates"},
-    CumulativeAck: {"_duplicates", "_sent"},
-    # What `asked_all` decides is counts, and `expects` is told by the others.
-    Duplicates: {
+    Acks: {"_window"},
+    CumulativeAck: {"_window", "_sent"},
+    # `all_requested` and `unattempted` decide counts only; `causes` follows from the others.
+    DuplicateWindow: {
         "_sent",
         "_sent_parts",
         "_sent_count",
-        "asked",
-        "asked_all",
-        "expects",
-        "_watched",
+        "all_requested",
+        "causes",
+        "covers_nothing",
+        "requested",
+        "unattempted",
+        "_cause",
     },
 }
 
@@ -79,7 +82,7 @@ def freeze(app: App, now: float) -> Any:
         (
             cursor.entry.key,
             bool(cursor.entry.live),
-            cursor.entry is source._entries.get(cursor.entry.key),
+            cursor.entry is source.table.entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
         for cursor in app.queue._cursors
@@ -130,7 +133,7 @@ def _command(details: Any) -> Any:
 def _look(look: Look, source: TopicState) -> Any:
     entry = look.message._entry
     assert entry is not None
-    known = entry is source._entries.get(entry.key)  # `find` would take it out of the store
+    known = entry is source.table.entries.get(entry.key)  # `find` would take it out of the store
     record = None
     if not known:  # what is left of it
         record = (bool(entry.live), entry.era == source.era, entry.unacked, bytes(entry.state))
@@ -140,7 +143,7 @@ def _look(look: Look, source: TopicState) -> Any:
 
 
 def _entry(entry: Entry, now: int) -> Any:
-    failed, again = entry.failed is not None, entry.again != 0
+    failed, again = entry.failed is not None, entry.causes != 0
     return (
         entry.key,
         failed,
@@ -161,24 +164,25 @@ def _cumulative(cumulative: CumulativeAck, now: int) -> Any:
     )
 
 
-def _duplicates(duplicates: Duplicates, now: int) -> Any:
+def _duplicates(duplicates: DuplicateWindow, now: int) -> Any:
     since = now - UNCERTAIN_MS
     sent = tuple(
         (flush.at_ms >= since, frozenset(keys))
         for flush, keys in (*duplicates._sent, *duplicates._sent_parts)
     )
-    asked = frozenset((key, earliest > now) for key, earliest in duplicates.asked.items())
-    return sent, asked, tuple(_value(getattr(duplicates, name), now) for name in _names(Duplicates))
+    asked = frozenset((key, earliest > now) for key, earliest in duplicates.requested.items())
+    names = _names(DuplicateWindow)
+    return sent, asked, tuple(_value(getattr(duplicates, name), now) for name in names)
 
 
 # Frozen by themselves, or told by the rest.
-_ELSEWHERE: Final = ("nacks", "timeouts", "_away", "_referred")
+_ELSEWHERE: Final = ("nacks", "timeouts")
 
 _SPECIAL: dict[type, Callable[[Any, int], Any]] = {
     Entry: _entry,
     Rewind: _rewind,
     CumulativeAck: _cumulative,
-    Duplicates: _duplicates,
+    DuplicateWindow: _duplicates,
     _Owed: lambda owed, now: tuple(owed.items()),
 }
 
@@ -208,7 +212,7 @@ def _value(value: Any, now: int) -> Any:
         return frozenset(value)
     if isinstance(value, Enum):
         return value
-    if kind is PackedEntries:
+    if kind is PackedBatches:
         return tuple((key, each.acked, each.nacked, frozenset(each.failed)) for key, each in value)
     if isinstance(value, dict):
         return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
@@ -222,8 +226,8 @@ def _value(value: Any, now: int) -> Any:
                 if name not in left_out and name not in _ELSEWHERE
             ]
         )
-    if kind is Acks:
-        return tuple([_value(getattr(value, name), now) for name in _names(Acks)])
+    if kind in (Acks, EntryTable, OrderedLeases):
+        return tuple([_value(getattr(value, name), now) for name in _names(kind)])
     raise TypeError(f"no way to freeze a {kind.__name__}")
 
 

@@ -10,10 +10,10 @@ from search import Found, reached, search
 from small_world import Event, Plan
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
-from pulsar_encore.core import duplicates
+from pulsar_encore.core import duplicate_window
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message
 
 M0 = ((1, 0), 0)
@@ -146,7 +146,7 @@ def test_an_ack_that_covers_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ack_lost_with_its_connection_and_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(duplicates, "_add", lambda suspects, keys: None)
+    monkeypatch.setattr(duplicate_window, "_add", lambda suspects, keys: None)
     assert "who acked it" in str(found(ACKING))
 
 

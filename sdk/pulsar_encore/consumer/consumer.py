@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..core.source_state import TopicState
+from ..core.topic_state import TopicState
 from ..errors import (
     ClosedError,
     ConfigurationError,

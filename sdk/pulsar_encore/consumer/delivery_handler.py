@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
 from ..core.rewind import Admission, Rewind
-from ..core.source_state import TopicState
+from ..core.topic_state import TopicState
 from ..errors import StateMismatchError
 from ..eventloop.alarm import now_ms
 from ..transport.interface import (
@@ -89,13 +89,17 @@ class DeliveryHandler:
         self._acks.arrived(now)
         arrived = 0
         for each in deliveries:
+            singly: Iterable[Delivery] = (each,) if isinstance(each, Delivery) else ()
             if isinstance(each, PlainDeliveries):
-                arrived += self._run(each, now)
-            else:
-                arrived += self._one(self._sources.by_number[each.source], each, now)
-            if self._foreign is not None:
-                self._end(self._foreign)
-                return
+                queued = self._run(each)
+                arrived += queued
+                if queued < len(each.places):  # something is special: one by one
+                    singly = each.singly(queued)
+            for delivery in singly:
+                arrived += self._one(delivery, now)
+                if self._foreign is not None:
+                    self._end(self._foreign)
+                    return
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
@@ -115,8 +119,8 @@ class DeliveryHandler:
         self._queue.drop(states)
         self.on_failed(error)
 
-    def _run(self, run: PlainDeliveries, now: int) -> int:
-        """Queue what is wanted of plain messages; returns how many."""
+    def _run(self, run: PlainDeliveries) -> int:
+        """Queue the first of some plain messages that need no look at each; return how many."""
         state = self._sources.by_number[run.source]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -127,15 +131,11 @@ class DeliveryHandler:
                 for entry, message in zip(entries, run.messages, strict=False):
                     entry.came_as = message
             self._queue.push_run(entries, run.messages[:count])
-        if count < len(run.places):  # something is special: one by one
-            for each in run.singly(count):
-                count += self._one(state, each, now)
-                if self._foreign is not None:
-                    break
         return count
 
-    def _one(self, state: TopicState, delivery: Delivery, now: int) -> int:
-        """Queue what is wanted of an entry's messages; returns how many."""
+    def _one(self, delivery: Delivery, now: int) -> int:
+        """Queue the wanted messages of an entry; return how many."""
+        state = self._sources.by_number[delivery.source]
         if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
             self._link.consumed(delivery.source, len(delivery.indexes))
             self._queue.want()
@@ -197,7 +197,7 @@ class DeliveryHandler:
         states = self._sources.heard("doubtful", only)
         self._acks.doubtful(states)
         for state in states:  # a copy may be the reconnect's, which the broker does not count
-            state.duplicates.asked_all = False
+            state.window.all_requested = False
         self._event_publisher.doubtful(only)
 
     def on_all_requested(
@@ -205,13 +205,13 @@ class DeliveryHandler:
     ) -> None:
         for state in self._sources.of(only):
             if state.shared:
-                state.duplicates.asked_all = True
+                state.window.all_requested = True
         for each in unseen:
             state, key = self._sources.by_number[each.source], (each.ledger, each.entry)
             if each.batch_size > 1:
                 state.attempts.batch_asked(key)
             else:
-                state.overlook(key, 1)
+                state.ignore_copy(key, 1)
 
     def on_seek(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("sought", only)

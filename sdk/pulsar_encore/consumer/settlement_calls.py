@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..core.source_state import TopicState
+from ..core.topic_state import TopicState
 from ..errors import EncoreError
 from ..eventloop.affinity import LoopAffinity, running_loop
 from ..eventloop.awaitables import (

@@ -20,7 +20,7 @@ from ..core.due_time import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
-from ..core.source_state import TopicState
+from ..core.topic_state import TopicState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..eventloop.alarm import now_ms, wall_now_ms
 from ..options import ConsumerOptions
@@ -301,7 +301,7 @@ class StateWriter:
             return topic in self._sources or topic in read or base_name(topic) in read
 
         for state in self._states:
-            state.durable = None  # or what is under way would be written again
+            state.end_durability()  # or what is under way would be written again
         self._store.forget(options.subscription_name, ours)
 
     async def close(self) -> None:
@@ -361,7 +361,7 @@ class StateWriter:
             for durable in self._sources.values():
                 durable.forget_buried(math.inf)
         for state in self._states:
-            state.durable = None
+            state.end_durability()
         for durable in self._sources.values():
             durable.close()
         self._sources.clear()

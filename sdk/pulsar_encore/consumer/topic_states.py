@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
-from ..core.source_state import TopicState
+from ..core.topic_state import TopicState
 from ..eventloop.alarm import now_ms
 from ..options import ConsumerOptions
 from ..transport.interface import TransportConsumer
@@ -107,7 +107,7 @@ class TopicStates:
         )
         if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
             state.acks.rewound()
-            state.duplicates.asked_all = shared
+            state.window.all_requested = shared
         self._catch_up(state)
         return state
 

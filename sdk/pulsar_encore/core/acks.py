@@ -1,9 +1,9 @@
-"""Acks waiting to be sent: whole entries, parts of batches, a cumulative position.
+"""Acks that wait to be sent: whole entries, parts of batches, a cumulative position.
 
-Owns `Acks`, one per source. Invariant: what is acked is in one place until the transport took it:
-whole (the entry is done), part, or the cumulative position; what was taken in the last moments is
-`Duplicates`' to remember. A part of a batch is always sent as the entry's set of remaining indexes,
-never as an id alone, so an ack cannot cover a sibling.
+`Acks` belongs to one topic. Until the transport has taken an ack, it is in exactly one place: the
+whole entries, the parts, or the cumulative position. `DuplicateWindow` remembers acks that were
+sent a moment ago. A part of a batch is always sent as the entry's set of remaining indexes, never
+as an id alone, so that an ack cannot cover a sibling.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from .cumulative import CumulativeAck, Position
-from .duplicates import Connection, Duplicates, Flush
+from .duplicate_window import DuplicateWindow, Flush
 from .entry import Entry, EntryKey
 
 
 class Unsent(NamedTuple):
-    """What one flush sends."""
+    """The acks of one flush."""
 
     flush: Flush
     cumulative: Position | None
@@ -28,20 +28,20 @@ class Unsent(NamedTuple):
 
 
 class Acks:
-    """What one source has acked and not yet sent.
+    """Acks of one topic that have not been sent.
 
     Attributes:
-        cumulative: The position acked cumulatively.
+        cumulative: The cumulative position.
 
     Args:
-        duplicates: Of the same source; told what was sent.
+        window: The duplicate window of the same topic; it learns of every flush.
     """
 
-    __slots__ = ("_duplicates", "_parts", "_whole", "cumulative")
+    __slots__ = ("_parts", "_whole", "_window", "cumulative")
 
-    def __init__(self, duplicates: Duplicates) -> None:
-        self._duplicates = duplicates
-        self.cumulative: CumulativeAck = CumulativeAck(duplicates)
+    def __init__(self, window: DuplicateWindow) -> None:
+        self._window = window
+        self.cumulative: CumulativeAck = CumulativeAck(window)
         self._whole: dict[EntryKey, None] = {}
         self._parts: dict[Entry, None] = {}
 
@@ -49,51 +49,48 @@ class Acks:
         """Entries that the next flush would name."""
         return len(self._whole) + len(self._parts) + self.cumulative.due
 
-    def add_whole(self, key: EntryKey, *, again: bool = False) -> None:
-        """The entry is done.
+    def add_whole(self, key: EntryKey, *, copy_expected: bool = False) -> None:
+        """Add the ack of a whole entry.
 
         Args:
-            key: Which.
-            again: A copy of it may be on its way here (`duplicates`).
+            key: The entry.
+            copy_expected: Another copy of it may be in flight (`Entry.causes`).
         """
         self._whole[key] = None
-        if again:
-            self._duplicates.settled(key)
+        if copy_expected:
+            self._window.settled(key)
 
     def add_part(self, entry: Entry) -> None:
-        """A part of the entry is done."""
+        """Add the ack of a part of a batch."""
         if not entry.unsent_part:
             entry.unsent_part = True
             self._parts[entry] = None
 
     def drop_part(self, entry: Entry) -> None:
-        """The entry is done: one ack of the whole says it, and no part is to be sent or counted."""
+        """Drop the ack of a part, because the whole entry is acked."""
         if entry.unsent_part:
             entry.unsent_part = False
             self._parts.pop(entry, None)
 
     @property
     def only_unsent(self) -> dict[EntryKey, None] | None:
-        """Entries whose ack waits, if nothing else says what is acked; None: ask `covers`."""
-        seen = self._duplicates
-        if seen.overtaken or seen.overtaken_before or seen.connection is not Connection.SURE:
+        """Entries whose ack waits, if `covers` depends on nothing else; otherwise None."""
+        if self.cumulative.last is not None or not self._window.covers_nothing:
             return None
-        return None if self.cumulative.last is not None else self._whole
+        return self._whole
 
     def covers(self, key: EntryKey) -> bool:
-        """Whether what comes of the entry is a duplicate: acked, and the ack was not sent, may not
-        have arrived, or was overtaken."""
+        """Return True if a delivery of the entry is a duplicate: it is acked, and the ack has not
+        been sent, may be lost, or was overtaken."""
         if key in self._whole:
             return True
-        seen, cumulative = self._duplicates, self.cumulative
-        if seen.overtaken or seen.overtaken_before or seen.connection is not Connection.SURE:
-            if seen.covers(key):
-                return True
+        if not self._window.covers_nothing and self._window.covers(key):
+            return True
+        cumulative = self.cumulative
         return cumulative.last is not None and cumulative.covers(key)
 
     def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:
-        """What there is to send, `most` entries of it; what the transport then refuses goes back by
-        `put_back`."""
+        """Return at most `most` entries to send; if the transport refuses them, call `put_back`."""
         whole = list(islice(self._whole, most))
         parts = list(islice(self._parts, most - len(whole)))
         if len(whole) + len(parts) == len(self._whole) + len(self._parts):
@@ -107,11 +104,11 @@ class Acks:
             entry.unsent_part = False
         flush = Flush(now_ms)
         if whole or parts:
-            self._duplicates.sent(flush, whole, [entry.key for entry in parts])
+            self._window.sent(flush, whole, [entry.key for entry in parts])
         return Unsent(flush, self.cumulative.take(flush), whole, parts)
 
     def put_back(self, unsent: Unsent) -> None:
-        """The transport took nothing of it."""
+        """Take back acks that the transport refused."""
         self._whole.update(dict.fromkeys(unsent.whole))
         for entry in unsent.parts:
             self.add_part(entry)
@@ -119,9 +116,11 @@ class Acks:
             self.cumulative.put_back()
 
     def not_confirmed(self, unsent: Unsent) -> None:
-        """The transport took it and does not know whether it arrived: it waits again, but for the
-        parts, which may have become more since."""
-        self._duplicates.forget(unsent.flush)
+        """Make acks due again after their receipt failed.
+
+        Parts are left to the caller, because more of these batches may have been acked since.
+        """
+        self._window.forget(unsent.flush)
         self._whole.update(dict.fromkeys(unsent.whole))
         if unsent.cumulative is not None:
             self.cumulative.not_confirmed(unsent.flush)
@@ -129,18 +128,18 @@ class Acks:
     # Connections
 
     def disconnected(self, now_ms: int) -> None:
-        """What was sent in the last moments may be lost, and what was not confirmed."""
+        """Take recent and unconfirmed acks for lost."""
         self.cumulative.disconnected(now_ms)
-        self._duplicates.disconnected(now_ms)
+        self._window.disconnected(now_ms)
 
     def doubtful(self, now_ms: int) -> None:
-        """Perhaps this source was disconnected, perhaps not; what it has queued stays."""
+        """Do the same if this topic may have lost its connection; queued messages stay."""
         self.disconnected(now_ms)
-        self._duplicates.doubtful()
+        self._window.connection_unclear()
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
-        """Make due again: what may be lost, a doubtful position, the sets of unfinished entries."""
-        self._duplicates.reconnected(self._whole)
+        """Make due again: acks and a position that may be lost, and the sets of these batches."""
+        self._window.reconnected(self._whole)
         self.cumulative.reconnected()
         for entry in unfinished:
             if entry.unacked < entry.size:
@@ -148,15 +147,15 @@ class Acks:
 
     @property
     def lost(self) -> int:
-        """Entries whose ack was sent and may be lost with the connection that is away now."""
-        return self._duplicates.lost + self.cumulative.lost
+        """Entries whose ack may be lost with the connection that is down now."""
+        return self._window.lost + self.cumulative.lost
 
     def rewound(self) -> None:
-        """Everything is about to be asked for, and may overtake the acks of the last moments."""
-        self._duplicates.rewound(self._whole)
+        """Expect copies of acked messages: everything is about to be requested."""
+        self._window.rewound(self._whole)
 
     def clear(self) -> None:
-        """After a seek: what was acked may rightly come again."""
+        """Forget everything after a seek, because acked messages may rightly arrive again."""
         for entry in self._parts:
             entry.unsent_part = False
         self._whole.clear()

@@ -1,27 +1,27 @@
-"""The one place that counts attempts: how often a message was handed out and not acked.
+"""Counts delivery attempts: how often a message was handed to the application and not acked.
 
-Owns `Attempts`, one per source. An attempt is a hand-over that ended without an ack; what is
-counted is how many of them failed, which is what `redelivery_count` says. Three things are known of
-it, and the largest counts:
-- of a message that is its entry, the broker's count, less the copies that nobody attempted: given
-  back while they were queued, a letter too early, a second copy of what is here;
-- in a batch, the attempts at the message that failed here, plus the redeliveries of its entry that
-  other consumers caused. The broker counts the entry, and so every sibling. A redelivery that this
-  consumer asked for says nothing of a message beyond the attempts that failed here. A redelivery
-  that another consumer asked for is taken for a failed attempt at each message of the entry,
-  because nothing else tells this consumer of attempts elsewhere;
-- where a dead-letter policy needs it, a memory of every failure with what it said, because the
-  broker forgets: a partial ack, an unload, a restart and the last consumer leaving all set its
-  count back to 0, and a poison message might never reach the dead-letter topic.
-All of it is bounded, by messages and by the bytes of what failures said; the oldest are forgotten
-first, then what is left counts: the broker's word, or our own without its evidence.
+`Attempts` belongs to one topic. An attempt is a delivery to the application that ended without an
+ack. The count of failed attempts is what `redelivery_count` reports. It is the largest of three
+sources:
+
+- For an unbatched message: the broker's redelivery count, without unattempted copies
+  (`DuplicateWindow.attempts_in`).
+- For a batch message: attempts that failed here, plus redeliveries of the batch that other
+  consumers requested. The broker counts the entry and so every sibling. A redelivery that this
+  consumer requested says nothing about one message. A redelivery that another consumer requested
+  counts as a failed attempt at each message of the batch, because no other sign of attempts
+  elsewhere exists.
+- With a dead-letter policy: a memory of every failure and its evidence. The broker forgets its
+  count after a partial ack, an unload, a restart, or when the last consumer leaves. Without the
+  memory a poison message might never reach the dead letter topic.
+
+All collections are bounded by messages and by bytes of evidence and forget the oldest first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from sys import getsizeof
 from typing import Final, NamedTuple
 
@@ -29,17 +29,16 @@ from ..letters.evidence import Evidence
 from .due_time import MessageKey
 from .entry import Entry, EntryKey, set_bits
 
-# Twice the broker's unacked window: more cannot wait here at once, unless both were raised.
+# Twice the broker's unacked window: more cannot wait here, unless both limits were raised.
 MOST_FAILURES: Final = 100_000
 # Class, message and stack of a failure take up to 20 kB: a hundred thousand would be 2 GB.
 EVIDENCE_BYTES: Final = 16 * 2**20
-MOST_OVERLOOKED: Final = 50_000  # the broker's unacked window
-# As many as failures: a batch that is forgotten first would have its own failures counted twice.
+# As many as failures: a batch forgotten earlier would have its own failures counted twice.
 MOST_SHARED_BATCHES: Final = MOST_FAILURES
 
 
 class Failures(NamedTuple):
-    """Failed attempts at one message, when the first was, and what the last one said."""
+    """Failed attempts at one message, the time of the first, and evidence of the last."""
 
     attempts: int
     first_ms: int
@@ -47,19 +46,20 @@ class Failures(NamedTuple):
 
 
 class _Redeliveries:
-    """The broker's redelivery count of one batch, split by the consumers that asked.
+    """The broker's redelivery count of one batch, split by the consumers that requested them.
 
-    Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up
-    what each delivery shows, and never goes down. In doubt an increase counts as this consumer's,
-    so that a message on a single consumer never has an attempt too many. A delivery may be under
-    way while this consumer asks again or acks, so neither is matched with a single delivery.
+    Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up the
+    increases and never goes down. If in doubt, an increase counts as this consumer's, so that a
+    message on a single consumer never has an attempt too many. A delivery may be in flight while
+    this consumer requests a redelivery or acks. So requests and acks are not matched with single
+    deliveries.
 
     Attributes:
         count: The broker's count at the last delivery to this consumer.
         increases: Sum of the increases of the broker's count that deliveries have shown.
         deliveries: Deliveries to this consumer.
-        requests: Redeliveries that this consumer asked for.
-        elsewhere: Redeliveries that other consumers asked for, as far as deliveries have shown.
+        requests: Redeliveries that this consumer requested.
+        elsewhere: Redeliveries that other consumers requested, seen in deliveries.
     """
 
     __slots__ = ("count", "deliveries", "elsewhere", "increases", "requests")
@@ -72,8 +72,8 @@ class _Redeliveries:
         self.elsewhere = 0
 
     def delivered(self, count: int) -> None:
-        """The entry was delivered with this redelivery count."""
-        # A lower count than before means that the broker began anew.
+        """Note a delivery of the entry with this redelivery count."""
+        # A lower count than before means that the broker began again at 0.
         self.increases += count - self.count if count >= self.count else count
         self.count = count
         self.deliveries += 1
@@ -85,90 +85,44 @@ class _Redeliveries:
 
 
 class Attempts:
-    """Counts of one source.
+    """Failed attempts at the messages of one topic.
 
-    A remembered failure takes about 350 bytes, so at most 35 MB, and `EVIDENCE_BYTES` more; an
-    overlooked copy about 250, as does a batch that was redelivered.
+    A remembered failure takes about 350 bytes, so at most 35 MB, and `EVIDENCE_BYTES` more. A
+    redelivered batch takes about 250 bytes.
 
     Attributes:
-        failures: By message key, oldest first; always empty without `remembers`. To look at.
-        copies: Copies that nobody attempted, by entry, oldest first. To look at.
-        batches: Redeliveries of batches, by entry, oldest first. To look at.
+        failures: By message key, oldest first; always empty without `remembers`. Read only.
+        batches: Redeliveries of batches by entry, oldest first. Read only.
 
     Args:
         remembers: Keep every failure, for a dead-letter policy.
-        counts_overlooked: Redeliveries are by entry and the broker counts them (Shared and
-            Key_Shared).
+        counts_redeliveries: True on Shared and Key_Shared, where the broker redelivers and counts
+            single entries.
     """
 
     __slots__ = (
-        "_counts_overlooked",
+        "_counts_redeliveries",
         "_weight",
         "_weights",
         "batches",
-        "copies",
         "failures",
         "remembers",
     )
 
-    def __init__(self, *, remembers: bool = False, counts_overlooked: bool = True) -> None:
+    def __init__(self, *, remembers: bool = False, counts_redeliveries: bool = True) -> None:
         self.remembers: bool = remembers
-        self._counts_overlooked = counts_overlooked
-        # Plain dictionaries would walk over all that was forgotten to find the oldest.
+        self._counts_redeliveries = counts_redeliveries
+        # To find its oldest key, a plain dictionary would walk over all deleted ones.
         self.failures: OrderedDict[MessageKey, Failures] = OrderedDict()
-        # Bytes of the evidence, where it has a text.
-        self._weights: OrderedDict[MessageKey, int] = OrderedDict()
+        self._weights: OrderedDict[MessageKey, int] = OrderedDict()  # bytes of evidence
         self._weight = 0
-        # A plain dictionary, because a rewind adds 45,000 in one step; see `overlooked`.
-        self.copies: dict[EntryKey, int] = {}
         self.batches: OrderedDict[EntryKey, _Redeliveries] = OrderedDict()
 
-    # What the broker says
-
-    def delivered(self, key: EntryKey, redelivery_count: int) -> int:
-        """A copy of a message that is its entry came: failed attempts at it so far."""
-        count = self._attempted(key, redelivery_count)
-        if self.failures:
-            count = max(count, self._remembered((*key, -1)))
-        return count
-
-    def delivered_again(self, entry: Entry, redelivery_count: int) -> None:
-        """A copy came of a message that is its entry, of which there is a record."""
-        if self.copies:
-            redelivery_count = self._attempted(entry.key, redelivery_count)
-        entry.redelivered = max(entry.redelivered, redelivery_count)
-
-    def _attempted(self, key: EntryKey, redelivery_count: int) -> int:
-        """What the broker's count of a copy that came now leaves of attempts.
-
-        A count below ours began anew (unload, last consumer gone): what was before is forgotten.
-        """
-        copies = self.copies.get(key, 0)
-        if copies > redelivery_count:
-            copies = redelivery_count
-            if copies:
-                self.copies[key] = copies
-            else:
-                del self.copies[key]
-        return redelivery_count - copies
-
-    def overlooked(self, key: EntryKey) -> None:
-        """One more copy of a message that is its entry came, and nobody will attempt it."""
-        if not self._counts_overlooked:
-            return
-        self.copies[key] = self.copies.pop(key, 0) + 1
-        if len(self.copies) > MOST_OVERLOOKED:
-            # Many at once: finding the first walks over those that were forgotten before.
-            for oldest in list(islice(self.copies, max(1, MOST_OVERLOOKED // 8))):
-                del self.copies[oldest]
+    # Counts of the broker
 
     def batch_delivered(self, key: EntryKey, redelivery_count: int) -> int:
-        """Count a delivery of a batch.
-
-        Returns:
-            Redeliveries of it that other consumers asked for.
-        """
-        if not self._counts_overlooked:
+        """Count a delivery of a batch; return redeliveries that other consumers requested."""
+        if not self._counts_redeliveries:
             return 0
         redeliveries = self.batches.get(key)
         if redeliveries is None:
@@ -179,12 +133,12 @@ class Attempts:
         return redeliveries.elsewhere
 
     def batch_asked(self, key: EntryKey) -> None:
-        """This consumer asks for a redelivery of a batch."""
-        if self._counts_overlooked:
+        """Count a redelivery of a batch that this consumer requests."""
+        if self._counts_redeliveries:
             (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
 
     def elsewhere_of(self, key: EntryKey) -> int:
-        """Redeliveries of a batch that other consumers asked for."""
+        """Return the redeliveries of a batch that other consumers requested."""
         redeliveries = self.batches.get(key)
         return 0 if redeliveries is None else redeliveries.elsewhere
 
@@ -194,55 +148,45 @@ class Attempts:
         redeliveries = self.batches[key] = _Redeliveries(deliveries)
         return redeliveries
 
-    def overlooked_all(self, keys: Sequence[EntryKey]) -> None:
-        """`overlooked` for each of many entries, in one step."""
-        if not self._counts_overlooked:
-            return
-        if self.copies:
-            for key in keys:
-                self.overlooked(key)
-        else:
-            self.copies = dict.fromkeys(keys[-MOST_OVERLOOKED:], 1)
-
-    # What happens here
+    # Counts of this consumer
 
     def count(self, entry: Entry, index: int) -> int:
-        """Failed attempts at this very message, as known here."""
+        """Return the failed attempts at one message."""
         if entry.size == 1:
             return entry.redelivered
         return self._failed_here(entry, index) + entry.redelivered
 
     def tried_here(self, entry: Entry, index: int) -> bool:
-        """True if a failed attempt at this very message is known, not only one at its entry."""
+        """Return True if a failed attempt at this very message is known, not only at its batch."""
         return entry.size == 1 or self._failed_here(entry, index) > 0
 
     def _failed_here(self, entry: Entry, index: int) -> int:
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
-        return max(failed, self._remembered(entry.due_key(index))) if self.failures else failed
+        return max(failed, self.remembered(entry.due_key(index))) if self.failures else failed
 
     def ended(self, entry: Entry, index: int) -> int:
-        """Failed attempts, once the one under way has failed too.
+        """Return the failed attempts, the present one included.
 
-        Where failures are remembered, the one under way is by now.
+        With a dead-letter policy the present one has been remembered already.
         """
         if entry.size == 1:
             return entry.redelivered + 1
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
-        return max(failed + 1, self._remembered(entry.due_key(index))) + entry.redelivered
+        return max(failed + 1, self.remembered(entry.due_key(index))) + entry.redelivered
 
     def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
-        """What is known of a batch's messages from another life of the process, by index."""
+        """Take over attempts at messages of a batch that durable state knows, by index."""
         failed = {} if entry.failed is None else entry.failed
         for index, total in attempts.items():
-            # The stored total includes redeliveries. The broker's current count includes those
-            # that the earlier process requested, so the sum would count them twice.
+            # The stored total includes redeliveries. The broker's current count includes
+            # redeliveries that the earlier process requested, so the sum would count them twice.
             count = total - entry.redelivered
             if index < entry.size and count > failed.get(index, 0):
                 failed[index] = count
         entry.failed = failed or None
 
     def failed(self, entry: Entry, mask: int) -> None:
-        """Attempts at these indexes ended; of a message that is its entry the broker counts."""
+        """Count failed attempts at messages of a batch; the broker counts unbatched messages."""
         size = entry.size
         if size == 1:
             return
@@ -254,19 +198,15 @@ class Attempts:
                 entry.failed = {}
             entry.failed[index] = entry.failed.get(index, 0) + 1
 
-    def elsewhere(self, entry: Entry, attempts: int) -> None:
-        """The message, which is its entry, says of attempts that no count here knows of."""
-        entry.redelivered += attempts
-
-    # What is remembered
+    # Remembered failures
 
     def remember(self, key: MessageKey, wall_now: int, evidence: Evidence | None) -> None:
-        """One more attempt at the message failed.
+        """Remember one more failed attempt at a message.
 
         Args:
-            key: Which.
-            wall_now: When, in ms since the epoch.
-            evidence: What it said, if anything.
+            key: The message.
+            wall_now: Time of the failure in ms since the epoch.
+            evidence: Evidence of the failure, if any.
         """
         if not self.remembers:
             return
@@ -292,23 +232,23 @@ class Attempts:
         self.failures[key] = Failures(attempts, first_ms, None)
 
     def of(self, key: MessageKey) -> Failures | None:
-        """What is remembered of a message."""
+        """Return the remembered failures of a message."""
         return self.failures.get(key)
 
-    def _remembered(self, key: MessageKey) -> int:
+    def remembered(self, key: MessageKey) -> int:
+        """Return the number of remembered failures of a message."""
         failures = self.failures.get(key)
         return 0 if failures is None else failures.attempts
 
     # Endings
 
     def forget(self, key: MessageKey) -> Failures | None:
-        """Forget what is remembered of a message, and return it."""
+        """Forget the failures of a message, and return them."""
         self._weight -= self._weights.pop(key, 0)
         return self.failures.pop(key, None)
 
     def done(self, key: EntryKey) -> None:
-        """The entry is acked: of its copies nothing counts any more."""
-        self.copies.pop(key, None)
+        """Forget the redeliveries of an entry that is acked."""
         self.batches.pop(key, None)
 
     def clear(self) -> None:
@@ -316,7 +256,6 @@ class Attempts:
         self.failures.clear()
         self._weights.clear()
         self._weight = 0
-        self.copies.clear()
         self.batches.clear()
 
 

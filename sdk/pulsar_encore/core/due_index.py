@@ -1,9 +1,8 @@
-"""The one idea of this package as a protocol: everything that waits is a key with a due time.
+"""The interface of every due index: a key waits until its due time.
 
-Owns `DueIndex`, and is where its users import it, its values and its engine in memory from.
-Invariant of every engine: a key is in at most one place, so a key added twice counts once; due
-times are rounded up, so nothing leaves early and nothing is later than one bucket. Refuses to
-know the time: the caller passes it in.
+Users import `DueIndex` from here, with its values and the engine in memory. In every engine a key
+is in at most one place, so a key added twice counts once. Due times are rounded up, so no key is
+handed out early, and none later than one bucket. Engines read no clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -24,57 +23,56 @@ __all__ = [
 
 
 class DueIndex(Protocol):
-    """What waits, and until when. Times are milliseconds on whichever clock the caller keeps.
+    """Keys and their due times, in milliseconds on the caller's clock.
 
-    Methods that take a key raise `ConfigurationError` when a ledger or entry is not within 0 to
-    2**63 - 1, or a batch index not within -1 to 2**20 - 1, and then nothing has changed.
+    Methods that take a key raise `ConfigurationError` if a ledger or entry is not within 0 to 2**63
+    - 1, or a batch index not within -1 to 2**20 - 1. Nothing has changed then.
     """
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; True when it is new. One already tracked stays where it is."""
+        """Track a key; return True if it is new. A tracked key keeps its due time."""
         ...
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Give a key another due time, earlier or later; tracks it when it was not.
+        """Set the due time of a key, earlier or later; tracks the key if it is new.
 
         Returns:
-            True when the key was tracked before.
+            True if the key was tracked before.
         """
         ...
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; True when it was tracked."""
+        """Forget a key; return True if it was tracked."""
         ...
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget the entry's whole key and all its batch indexes; returns how many there were."""
+        """Forget the entry's whole key and all its batch indexes; return their number."""
         ...
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key of this entry and of all before it, as a cumulative ack does."""
+        """Forget every key up to this entry, as a cumulative ack does; return their number."""
         ...
 
     def pop_due(self, now_ms: int, /, limit: int | None = None) -> DueBatch:
-        """Take what is due at `now_ms`; it is not tracked any more.
+        """Take keys that are due at `now_ms`; they are no longer tracked.
 
         The earliest buckets are taken first. If the limit ends within a bucket, its lowest keys are
         taken: in order of ledger, entry and batch index, as Pulsar's own tracker takes them.
 
-        The first of two steps: what becomes of it is told by `done`, or by adding all of it again,
-        which takes the place of `done`.
+        This is the first of two steps. The second is `done`, or adding all keys again.
 
         Args:
-            now_ms: The time, on the clock that the due times were given in.
-            limit: At most so many keys; what is left stays due.
+            now_ms: The time, on the clock of the due times.
+            limit: The most keys to take. Keys that are left stay due.
         """
         ...
 
     def done(self, batch: DueBatch, /) -> None:
-        """What was taken is seen to: it need not be kept any longer for the case of a crash."""
+        """Report that taken keys are handled and need not survive a crash."""
         ...
 
     def next_due(self) -> int | None:
-        """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
+        """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
         ...
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
-"""The values that every due index shares: keys, rounded due times, batches of due keys.
+"""Values of every due index: keys, rounded due times, batches of due keys.
 
-Invariant: a due time is rounded up, so nothing leaves early, and by less than one bucket.
+A due time is rounded up, so no key is handed out early, and by less than one bucket.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pulsar_encore.errors import ConfigurationError
 
 MessageKey = tuple[int, int, int]
-"""(ledger, entry, batch index); the index is -1 for a message that is its whole entry."""
+"""(ledger, entry, batch index); the index is -1 for an unbatched message."""
 
 MAX_ID_BITS = 63  # ledger and entry ids are signed 64-bit numbers on the wire
 MAX_BATCH_INDEX = 2**20 - 1  # a 5 MB entry holds fewer messages; bounds the masks of a `DueBatch`
@@ -23,13 +23,13 @@ _SHARE = 64
 
 
 def precision_bits(delay_ms: int, fixed_bits: int | None = None) -> int:
-    """How many low bits of a due time to give up; the bucket is ``2**bits`` ms wide.
+    """Return the number of low bits of a due time to drop; a bucket is ``2**bits`` ms wide.
 
-    Wider buckets for longer delays keep spread-out due times from making a bucket each, which
-    is what a fixed width does (PIP-393).
+    Longer delays get wider buckets, so that scattered due times do not make a bucket each, as they
+    do with a fixed width (PIP-393).
 
     Args:
-        delay_ms: The delay asked for, in milliseconds.
+        delay_ms: The requested delay in milliseconds.
         fixed_bits: The user's `negative_ack_precision_bit_cnt` (PIP-393), which wins.
 
     Raises:
@@ -60,16 +60,15 @@ def bucket_edge(due_ms: int, bits: int) -> int:
 
 @dataclass(slots=True)
 class DueBatch:
-    """Keys that came due, grouped so that a redeliver command is cheap to build.
+    """Due keys, grouped so that a redeliver command is cheap to build.
 
-    Buckets follow each other in order of their due time; within one bucket, `entries` and
-    `indexes` are each in (ledger, entry) order, as Pulsar's own tracker drains them. Iteration
-    gives the keys of `entries`, then those of `indexes`.
+    Buckets are in order of their due time. Within a bucket, `entries` and `indexes` are each in
+    order of ledger and entry, as Pulsar's own tracker returns them. Iteration yields the keys of
+    `entries`, then those of `indexes`.
 
     Attributes:
-        entries: (ledger, rising entry ids) of messages that are whole entries, one for each
-            ledger of a bucket.
-        indexes: (ledger, entry, mask) of messages in batches; bit i stands for batch index i.
+        entries: (ledger, rising entry ids) of unbatched messages, one for each ledger of a bucket.
+        indexes: (ledger, entry, mask) of batch messages; bit i stands for batch index i.
     """
 
     entries: list[tuple[int, Sequence[int]]] = field(default_factory=list)

@@ -1,9 +1,9 @@
-"""What of a source outlives the process, as its state asks for it: `Durable`.
+"""The interface between a topic's state and the durable state that outlives the process.
 
-A protocol, because what keeps it is above this room. Times are ms on the clock of the caller, but
-where it says otherwise; what keeps them translates. Rules: what waits, and how often it was
-attempted, is told before anything can come of it; what is settled may be told late, because the
-broker does not send that again.
+`Durable` is a protocol, because its implementation lies above the core. Times are ms on the
+caller's clock unless stated otherwise; the implementation translates them. Waiting messages and
+attempts must be reported before they can have any effect. Acks may be reported late, because the
+broker does not send acked messages again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .fingerprint import NO_FINGERPRINT
 
 
 class Recall(NamedTuple):
-    """What is known of the messages of one entry, by their index in it.
+    """Remembered facts about the messages of one entry, by index.
 
     Attributes:
-        attempts: How often each was handed over, where ever it was.
-        dues: Until when each waits, in ms.
+        attempts: Deliveries to the application, in any process.
+        dues: Due times in ms.
     """
 
     attempts: Mapping[int, int]
@@ -31,34 +31,36 @@ class Recall(NamedTuple):
 
 
 class Durable(Protocol):
-    """The memory of one topic or partition of one subscription."""
+    """The durable state of one topic or partition of one subscription.
+
+    Arguments with the same name mean the same in all methods. `key` is a message or an entry; a new
+    due time replaces an earlier one. `bits`: see `DueIndex.add`. `size`: messages in the entry.
+    `fingerprint`: of the entry (`core.fingerprint`), 0 if only the id is known. `attempt` counts
+    from 1.
+    """
 
     def __bool__(self) -> bool:
-        """Whether anything is known."""
+        """Return True if anything is remembered."""
         ...
 
     def knows(self, key: EntryKey) -> bool:
-        """Whether anything is known of an entry. Asked for each that comes, so it is cheap."""
+        """Return True if anything is remembered of an entry. Cheap: called for every entry."""
         ...
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
-        """True if what is known of an entry is of the one that came; else it is not used.
+        """Return True if the records are of the entry that arrived; if not, drop them.
 
-        Ids begin again in another cluster, and in a topic that was made again.
-
-        Args:
-            key: The entry, of which something is known.
-            fingerprint: Of the entry that came (`core.fingerprint`).
+        Ids begin again in another cluster, and in a topic that was created again.
         """
         ...
 
     def recall(self, key: EntryKey) -> Recall:
-        """What is known of an entry."""
+        """Return everything remembered of an entry."""
         ...
 
     def first_ms(self, key: EntryKey) -> int | None:
-        """When a message of an entry was handed over first, in ms since the epoch; None where that
-        is not known."""
+        """Return the time of the first delivery of an entry, in ms since the epoch; None if
+        unknown."""
         ...
 
     def waits(
@@ -70,15 +72,9 @@ class Durable(Protocol):
         size: int,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """A message waits until `due_ms`, and was handed over `attempts` times.
+        """Remember that a message waits until `due_ms` after `attempts` attempts.
 
-        Args:
-            key: Which; an earlier due time of it is void.
-            due_ms: Until when.
-            bits: See `DueIndex.add`.
-            attempts: A count that is higher stays.
-            size: Messages in its entry.
-            fingerprint: Of its entry; 0 where only the id is known.
+        A higher count that is remembered stays.
         """
         ...
 
@@ -91,93 +87,81 @@ class Durable(Protocol):
         size: int,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """A message that is handed over is its holder's until `due_ms`, whatever becomes of this
-        process; where it ends before, the message waits until then, and has failed.
+        """Remember that a message is leased until `due_ms`.
 
-        Args:
-            key: Which; an earlier due time of it is void.
-            due_ms: Until when.
-            bits: See `DueIndex.add`.
-            attempt: For how many times it was handed over, this one included.
-            size: Messages in its entry.
-            fingerprint: Of its entry; 0 where only the id is known.
+        If this process ends sooner, the message waits until then, and its attempt has failed.
         """
         ...
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
-        """When a message comes that was leased with that attempt, of which nothing was heard since;
-        None where something was, that time is over, or `trusts` is not true."""
+        """Return the end of a lease with that attempt, if nothing happened to the message since.
+
+        Returns:
+            None also if the lease is over, or `trusts` is not True.
+        """
         ...
 
     def trusts(self, key: EntryKey) -> bool | None:
-        """True if what is known of an entry may be used for its id alone, though the entry has not
-        come: what is known is of this cluster. None while no message has shown whether it is."""
+        """Return True if records may be used for their id alone, before the entry has arrived.
+
+        They may be once a message has shown that they belong to this cluster. None while no message
+        has shown whether they do.
+        """
         ...
 
     def compared(self) -> Awaitable[None]:
-        """Return what is done once `trusts` may have changed, or this was closed."""
+        """Return an awaitable that ends when `trusts` may have changed, or on close."""
         ...
 
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
-        """A message that was handed over in another process waits until `due_ms`, with whichever
-        consumer it does.
+        """Let a message that was delivered in another process wait, at whichever consumer it waits.
 
-        Args:
-            key: Which.
-            due_ms: Until when.
-            bits: See `DueIndex.add`.
-            size: Messages in its entry.
-            leased: Its lease goes on; else it has failed, and that attempt is over.
+        With `leased` its lease goes on; otherwise its attempt has failed.
         """
         ...
 
     def acked_anywhere(self, message_id: MessageId) -> None:
-        """A message was acked by its id: with whichever consumer it waits, it is done."""
+        """Ack a message by id, at whichever consumer it waits."""
         ...
 
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
-        """Messages went back to the broker with others, and nobody failed at them.
+        """Remember that messages went back to the broker although no attempt at them failed.
 
-        Args:
-            key: Their entry.
-            attempts: By index: attempts that failed before this one, which does not count.
+        `attempts` are the failed ones before the present one, by index.
         """
         ...
 
     def passed(self, keys: Iterable[MessageKey]) -> None:
-        """The time of these has come."""
+        """Remember that the due times of these messages have come."""
         ...
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
-        """These wait no longer, though their time may be yet to come."""
+        """Remember that these messages wait no longer, though they may not be due."""
         ...
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
-        """Messages of an entry are acked, all of them with None."""
+        """Remember that messages of an entry are acked: all of them if `mask` is None."""
         ...
 
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
-        """Letters of messages of an entry are stored, and with that they are acked.
+        """Remember that letters of messages are stored, which acks the messages; `whole` if the
+        entry is acked completely with them.
 
-        Should the ack be lost with the process, they come again, and are not to be attempted anew.
-
-        Args:
-            key: Their entry.
-            mask: Which of its messages.
-            whole: With them all of the entry is acked.
+        If the ack is lost with the process, the messages are redelivered and must not be attempted
+        again.
         """
         ...
 
     def one_write(self) -> AbstractContextManager[object]:
-        """What is told inside is one write."""
+        """Return a context in which all reports become one write."""
         ...
 
     def settled_through(self, key: EntryKey) -> None:
-        """That entry and all before it are acked."""
+        """Remember that an entry and all entries before it are acked."""
         ...
 
     def clear(self) -> None:
-        """Nothing counts any more, as after a seek."""
+        """Forget everything, as after a seek."""
         ...

@@ -1,13 +1,13 @@
-"""One broker entry that something is going on with: its messages' states, and what may follow.
+"""The messages of one broker entry: the state of each, and the legal transitions.
 
-Owns `Entry`, the writer of a message's state, and `TRANSITIONS`, the table of what may follow what:
-each row is a method of `Entry`, each field of it what that step makes of a state. A step that meets
-a state which its row does not name leaves the message as it is; but `queue`, `queue_all` and
-`wait_on` trust their caller. (Two steps are made for each message, and a call would cost a
-twentieth of all: there `ReceiveQueue` and `TopicState.ack` write the table's value.) State is kept
-per entry, one byte for each message of a batch, because acks, redelivery and permits are entries'
-business on the wire; a message is an (entry, index) pair. What a step means for the source is
-`TopicState`'s.
+`Entry` is the only writer of a message's state. `TRANSITIONS` lists the legal steps: each row is a
+method of `Entry` and maps each state that the step changes to the next one. A step does not change
+any other state, except `queue`, `queue_all` and `wait_on`, which trust their caller. Two steps are
+made for each message, where a call would cost a twentieth of everything. `ReceiveQueue` and
+`TopicState.ack` make those in place.
+
+State is kept per entry, one byte for each message, because acks, redelivery and permits refer to
+entries on the wire. A message is a pair (entry, index).
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from .packed_entries import Packed
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
 
-AWAY: Final = 0  # with the broker, or on its way here
-QUEUED: Final = 1  # here, not yet handed to the application
-HELD: Final = 2  # handed over, not settled
+AWAY: Final = 0  # with the broker, or in flight
+QUEUED: Final = 1  # here, not yet delivered to the application
+HELD: Final = 2  # delivered to the application, not settled
 NACKED: Final = 3  # waiting here for its due time
 ACKED: Final = 4
-LEAVING: Final = 5  # a copy is on its way to a letter topic; acked once that is persisted
+LEAVING: Final = 5  # being forwarded to a letter topic; acked once the letter is stored
 
 TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
-    # It came, and the application shall see it; what waits only where it was asked for.
+    # It was delivered. A NACKED message is queued only if its redelivery was requested.
     "queue": {AWAY: QUEUED, NACKED: QUEUED},
-    # All of an entry that was not known came.
+    # An unknown entry was delivered as a whole.
     "queue_all": {AWAY: QUEUED},
-    # It was asked for ahead of its time and came sooner for another reason: it waits on.
+    # Its redelivery was requested ahead of time, and another copy arrived sooner.
     "wait_on": {AWAY: NACKED},
-    # The broker's delivery says which of the others are acked.
+    # The broker's ack set names acked messages.
     "learn_acked": {AWAY: ACKED},
-    # The application got it. From here on only this hand-over can nack it.
+    # The application received it. Only this delivery can nack it now.
     "hand_over": {QUEUED: HELD},
     "hand_over_all": {QUEUED: HELD},
-    # By the application, or the broker's delay was too coarse; by an id also what is queued.
+    # By the application, by id also if it is queued; or the broker's delay was too coarse.
     "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
-    # A copy of it is about to be sent to a letter topic.
+    # It is about to be forwarded to a letter topic.
     "leave": {QUEUED: LEAVING, HELD: LEAVING},
-    # That failed.
+    # Forwarding failed.
     "stay": {LEAVING: HELD},
-    # By a message or an id, in whichever state it is.
+    # By message or by id, in any state.
     "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
-    # Of several, those that nothing else waits for.
+    # Several at once, on the fast path.
     "ack_held": {HELD: ACKED},
-    # The same for all of the entry.
+    # The whole entry.
     "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
-    # It failed and stays here, to be handed over again before what follows it.
+    # Ordered leases: it failed and is delivered again before the next of its key.
     "offer_again": {HELD: QUEUED},
-    # Due, or timed out: it is asked for again.
+    # It is due, or its ack timeout has passed.
     "release": {HELD: AWAY, NACKED: AWAY},
-    # Everything is asked for again. What is being copied stays, or it would be copied twice.
+    # Everything is requested again. A LEAVING message stays, or it would be forwarded twice.
     "release_all": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY},
-    # The connection is gone that it came by: it comes again.
+    # Its connection was lost: the broker sends it again.
     "drop_queued": {QUEUED: AWAY},
-    # A record that was out of use is used again, to ack a part of a batch that is not here.
+    # A record is used again, to ack a part of a batch that is not here.
     "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, LEAVING: AWAY},
 }
-"""What each step of `Entry` makes of a state; of any other it makes nothing."""
+"""The states that each step of `Entry` changes, and their next states."""
 
 _AWAY: Final = bytes((AWAY,))
 _QUEUED: Final = bytes((QUEUED,))
@@ -76,7 +76,7 @@ _READOPTED: Final = bytes(ACKED if state == ACKED else AWAY for state in range(2
 
 
 def set_bits(mask: int) -> Iterator[int]:
-    """Numbers of the bits of a mask, ascending."""
+    """Yield the numbers of the bits of a mask, ascending."""
     while mask:
         lowest = mask & -mask
         mask ^= lowest
@@ -87,37 +87,36 @@ class Entry:
     """State of the messages of one entry.
 
     Attributes:
-        source: The `TopicState` this entry belongs to.
+        source: The topic state that this entry belongs to.
         key: (ledger, entry).
-        size: Messages in the entry, 1 for a message that is no batch.
-        batched: True when the messages have a batch index (also in a batch of one).
-        state: One state for each index; written here only.
-        unacked: Indexes not ACKED.
-        active: Indexes QUEUED, HELD, NACKED or LEAVING.
-        redelivered: Of a message that is its entry: attempts at it that failed, as `Attempts` makes
-            them of the broker's count. Of a batch: redeliveries that other consumers asked for.
-        failed: In a batch, attempts at each index that failed here, where not 0. Both are written
-            by `Attempts`.
-        hand_overs: Of each index, hand-overs that have ended, where not 0: tells one from the next.
-            No count of the broker's does, because it also moves while a message is held here.
-        live: False once the record is out of use; the ids it gave out then go by key. A packed one
-            (see `TopicState`) comes to life again. Records of one message share
-            `TopicState.live_alone`, a list that is emptied to end all of them in one step; an
-            empty list is false, like `live = False`.
+        size: Messages in the entry, 1 for an unbatched message.
+        batched: True if the messages have a batch index, also in a batch of one.
+        state: One state for each index; written only here.
+        unacked: Indexes that are not ACKED.
+        active: Indexes that are QUEUED, HELD, NACKED or LEAVING.
+        redelivered: For an unbatched message: failed attempts. For a batch: redeliveries that other
+            consumers requested. See `Attempts`.
+        failed: For a batch: attempts that failed here, by index, if not 0. Written by `Attempts`.
+        hand_overs: Deliveries to the application that have ended, by index, if not 0. The number
+            tells one delivery from the next. The broker's count cannot, because it also changes
+            while a message is held here.
+        live: False if the record is out of use; its messages are then found by key. A packed record
+            is used again. Single-message records share `EntryTable.live_alone`, a list that is
+            emptied to end all of them at once, because an empty list is false.
         era: `TopicState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
-        again: Why a copy of it may be on its way here besides (`duplicates`), 0 for no reason.
+        causes: Causes (`Cause`) why another copy may be in flight, 0 for none.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
-        came_as: A message of the entry, until its fingerprint is asked for, and the fingerprint
-            from then on; 0 where it is unknown, and where nothing outlives the process.
+        came_as: A message of the entry, replaced by the fingerprint when that is first read. 0 if
+            the fingerprint is unknown, or without durable state.
     """
 
     __slots__ = (
         "__weakref__",
         "active",
-        "again",
         "batched",
         "came_as",
+        "causes",
         "era",
         "failed",
         "first_chunk",
@@ -155,17 +154,17 @@ class Entry:
         self.hand_overs: dict[int, int] | None = None
         self.live: bool | list[bool] = True
         self.unsent_part: bool = False
-        self.again: int = 0
+        self.causes: int = 0
         self.first_chunk: EntryKey | None = first_chunk
         self.came_as: Identified | int = NO_FINGERPRINT
 
-    # Coming
+    # Arrival
 
     @classmethod
-    def alone(cls, source: Any, key: EntryKey, era: int, again: int) -> Entry:
-        """A new record of a message that is its entry and came for the first time: QUEUED.
+    def alone(cls, source: Any, key: EntryKey, era: int, live: list[bool], causes: int) -> Entry:
+        """Create the QUEUED record of an unbatched message that was never delivered before.
 
-        As `__init__` and `queue_all`, in one step, because there is one for each such message.
+        `__init__` and `queue_all` in one step, because every such message needs it.
         """
         entry: Entry = object.__new__(cls)
         entry.source = source
@@ -177,28 +176,28 @@ class Entry:
         entry.failed = entry.hand_overs = entry.first_chunk = None
         entry.batched = entry.unsent_part = False
         entry.came_as = NO_FINGERPRINT
-        entry.live = source.live_alone
-        entry.again = again
+        entry.live = live
+        entry.causes = causes
         return entry
 
     def queue_all(self) -> None:
-        """Of a new record: all of it came."""
+        """Queue all messages of a new record."""
         self.state = bytearray(_QUEUED) * self.size
         self.active = self.size
 
     def queue(self, index: int) -> None:
-        """It came, and was away, or waited and was asked for."""
+        """Queue a message that was away, or whose requested copy arrived."""
         if self.state[index] == AWAY:
             self.active += 1
         self.state[index] = QUEUED
 
     def wait_on(self, index: int) -> None:
-        """It came too early: it goes on waiting."""
+        """Let a message go on waiting that arrived too early."""
         self.state[index] = NACKED
         self.active += 1
 
     def learn_acked(self, ack_set: int) -> None:
-        """The broker says which indexes are acked; only what is not here is taken from it."""
+        """Take over acked indexes from the broker's ack set, for messages that are AWAY."""
         for index, state in enumerate(self.state):
             if state == AWAY and not ack_set >> index & 1:
                 self.state[index] = ACKED
@@ -207,15 +206,18 @@ class Entry:
     # At the application
 
     def hand_over(self, index: int) -> bool:
-        """The application gets it; False where it was settled or given back while queued."""
+        """Deliver a message to the application; return False if it is no longer QUEUED."""
         if self.state[index] == QUEUED and self.live:
             self.state[index] = HELD
             return True
         return False
 
     def hand_over_all(self, indexes: range) -> bool:
-        """The same for each of some that follow one another; False, and nothing done, where one of
-        them is in another state."""
+        """Deliver consecutive messages.
+
+        Returns:
+            False, and nothing was done, if one of them is not QUEUED.
+        """
         part = slice(indexes.start, indexes.stop)
         if not self.live or indexes.step != 1 or self.state[part] != _QUEUED * len(indexes):
             return False
@@ -223,28 +225,28 @@ class Entry:
         return True
 
     def nack(self, index: int) -> bool:
-        """It waits; False in a state in which there is nothing to wait for."""
+        """Let a message wait; return False if it is not here."""
         if self.state[index] not in TRANSITIONS["nack"]:
             return False
         self.state[index] = NACKED
         return True
 
     def leave(self, index: int) -> bool:
-        """A copy of it is about to be sent; False in a state in which it is not here."""
+        """Begin to forward a message; return False if it is not here."""
         if not self.live or self.state[index] not in TRANSITIONS["leave"]:
             return False
         self.state[index] = LEAVING
         return True
 
     def stay(self, index: int) -> bool:
-        """The copy failed; False when the message was settled meanwhile."""
+        """Hold a message again whose forward failed; return False if it was acked meanwhile."""
         if not self.live or self.state[index] != LEAVING:
             return False
         self.state[index] = HELD
         return True
 
     def ack(self, index: int) -> int:
-        """It is done; returns the state it was in."""
+        """Ack a message; return its state before."""
         before = self.state[index]
         if before != ACKED:
             self.state[index] = ACKED
@@ -254,7 +256,7 @@ class Entry:
         return before
 
     def ack_held(self, indexes: Sequence[int]) -> int:
-        """What is held of several is done; returns how many that were."""
+        """Ack the HELD ones of several messages; return their number."""
         state, settled = self.state, 0
         for index in indexes:
             if state[index] == HELD:
@@ -265,24 +267,24 @@ class Entry:
         return settled
 
     def ack_all(self) -> int:
-        """All of it is done; returns how many were not."""
+        """Ack all messages; return how many were not acked."""
         settled = self.unacked
         self.state = bytearray((ACKED,)) * self.size
         self.unacked = self.active = 0
         return settled
 
     def offer_again(self, index: int) -> bool:
-        """It failed and is queued here again; False where the application does not have it."""
+        """Queue a held message again; return False if it is not HELD."""
         if not self.live or self.state[index] not in TRANSITIONS["offer_again"]:
             return False
         self._end_hand_over(index)
         self.state[index] = QUEUED
         return True
 
-    # Back to the broker
+    # Redelivery
 
     def release(self, mask: int) -> int:
-        """What is held or waits of the indexes of a bit mask is away; returns the mask of those."""
+        """Give the HELD and NACKED messages of a mask back; return the mask of these."""
         released = 0
         for index in set_bits(mask):
             if index < self.size and self.state[index] in TRANSITIONS["release"]:
@@ -292,10 +294,10 @@ class Entry:
         return released
 
     def release_all(self) -> int:
-        """All that is here is away, but for what is being copied.
+        """Give every message back that is not being forwarded.
 
         Returns:
-            Mask of those that the application had.
+            Mask of the messages that were HELD or NACKED.
         """
         size = self.size
         if self.hand_overs is None and self.state == _HELD * size:  # nearly always
@@ -314,14 +316,14 @@ class Entry:
         return released
 
     def drop_queued(self) -> int:
-        """What is queued is away; returns how many that were."""
+        """Forget the QUEUED messages; return their number."""
         dropped = self.state.count(QUEUED)
         self.state = self.state.replace(_QUEUED, _AWAY)
         self.active -= dropped
         return dropped
 
     def _end_hand_over(self, index: int) -> None:
-        """Who still has the message has it from an old hand-over."""
+        """End the current delivery: a message that refers to it is out of date."""
         ended = self.hand_overs
         if ended is None:
             ended = self.hand_overs = {}
@@ -329,24 +331,24 @@ class Entry:
         self.state[index] = AWAY
 
     def hand_over_number(self, index: int) -> int:
-        """Number of the hand-over of `index` that is current, or comes next."""
+        """Return the number of the current or the next delivery of a message."""
         return 0 if self.hand_overs is None else self.hand_overs.get(index, 0)
 
-    # A record that changes its place
+    # Records
 
     def readopt(self) -> None:
-        """A record out of use is used again; what is not acked is away."""
+        """Use a record again that was out of use."""
         self.state = bytearray(self.state.translate(_READOPTED))
         self.active = 0
         self.live = True
 
     @property
     def only_waits(self) -> bool:
-        """Some of it waits for its due time, and the rest is acked or away."""
+        """True if some messages are NACKED and all others ACKED or AWAY."""
         return self.active > 0 and self.state.count(NACKED) == self.active
 
     def to_packed(self) -> Packed:
-        """What there is to keep of a batch that only waits."""
+        """Return the state of a batch that only waits."""
         highest_first = self.state[::-1]
         acked = int(highest_first.translate(_ACKED_DIGITS), 2)
         nacked = int(highest_first.translate(_NACKED_DIGITS), 2)
@@ -354,7 +356,7 @@ class Entry:
 
     @classmethod
     def of_packed(cls, source: Any, key: EntryKey, packed: Packed, era: int = 0) -> Entry:
-        """A new record of what `to_packed` kept."""
+        """Create a record from the result of `to_packed`."""
         entry = cls(source, key, packed.size, True, era=era)
         digits = f"{packed.acked:0{packed.size}b}".encode()
         entry.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
@@ -365,10 +367,10 @@ class Entry:
         entry.failed = dict(packed.failed) or None
         return entry
 
-    # To look at
+    # Queries
 
     def lowest_unacked(self) -> int:
-        """The first index that is not acked and not being copied; the size when there is none."""
+        """Return the first index that is neither ACKED nor LEAVING, or the size."""
         for index, state in enumerate(self.state):
             if state not in (ACKED, LEAVING):
                 return index
@@ -382,15 +384,17 @@ class Entry:
         return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
 
     def fingerprint(self) -> int:
-        """Return the fingerprint of the entry, 0 where it is unknown. Computed once, and then the
-        message is let go of, whose payload may be large."""
+        """Return the fingerprint of the entry, 0 if it is unknown.
+
+        Computes it once and then drops the message, whose payload may be large.
+        """
         came_as = self.came_as
         if not isinstance(came_as, int):
             came_as = self.came_as = fingerprint_of(came_as)
         return came_as
 
     def due_key(self, index: int) -> tuple[int, int, int]:
-        """The `DueIndex` key of a message: without an index where the message is the entry."""
+        """Return the `DueIndex` key of a message; its index is -1 for an unbatched message."""
         return (*self.key, index if self.size > 1 else -1)
 
     def _check(self) -> None:
@@ -400,13 +404,12 @@ class Entry:
         assert self.unacked == self.size - self.state.count(ACKED), self.key
 
 
-# Steps of many records that are one message each. One loop without a call for each record, because
-# an application may hold 45,000 of them and the loop is one step of the event loop. Every record
-# that makes its step is out of use afterwards.
+# Steps of many single-message records, in one loop without a call for each: an application may hold
+# 45,000, and the loop is one step of the event loop. A record is out of use after its step.
 
 
 def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
-    """`ack_all` of those records that are one message.
+    """Make the step `ack_all` of the single-message records.
 
     Returns:
         These records, how many were NACKED, and how many were active.
@@ -426,10 +429,10 @@ def ack_alone(entries: Iterable[Entry]) -> tuple[list[Entry], int, int]:
 
 
 def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]]:
-    """`release_all` of those records that are one message, which is not being copied.
+    """Make the step `release_all` of the single-message records that are not LEAVING.
 
     Returns:
-        These records, and the keys of those that were QUEUED.
+        These records, and the keys of the QUEUED ones.
     """
     done: list[Entry] = []
     queued: list[EntryKey] = []
@@ -449,7 +452,7 @@ def release_alone(entries: Iterable[Entry]) -> tuple[list[Entry], list[EntryKey]
 
 
 def drop_queued_alone(entries: Iterable[Entry]) -> list[Entry]:
-    """`drop_queued` of those records that are one message and QUEUED; returns these records."""
+    """Make the step `drop_queued` of the single-message records; return these records."""
     done: list[Entry] = []
     for entry in entries:
         state = entry.state

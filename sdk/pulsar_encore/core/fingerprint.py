@@ -1,10 +1,10 @@
 """Fingerprints: 8 bytes that tell two entries with the same id apart.
 
-Ids begin again in another cluster, so a state directory that meets one would take new messages for
-old ones. A fingerprint is made of the metadata of the entry, which is the same at each delivery:
-5 bytes are a hash of publish time and producer name, 3 bytes are of the sequence id, and are 0
-where the transport does not show it. Neither the name of the cluster (the protocol does not tell
-it) nor any clock of this machine is used.
+Ids begin again in another cluster, so a state directory that is used with another cluster would
+take new messages for old ones. A fingerprint is made of the metadata of the entry, which is the
+same at each delivery. 5 bytes are a hash of publish time and producer name. 3 bytes are of the
+sequence id, or 0 if the transport does not show it. The cluster name is not used, because the
+protocol does not tell it, and no clock of this machine is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
 
 
 class Identified(Protocol):
-    """A received message, as far as a fingerprint needs it."""
+    """A received message, with the metadata that a fingerprint needs."""
 
     def publish_timestamp(self) -> int:
         """Return the publish time of the entry, in ms since the epoch."""
@@ -60,5 +60,5 @@ def differ(one: int, other: int) -> bool:
 
 
 def fuller(known: int, came: int) -> int:
-    """Return the one of two fingerprints of an entry that says more."""
+    """Return the fingerprint of an entry that says more than the other one."""
     return known if known & _SEQUENCE_MASK or not came else came

@@ -1,11 +1,10 @@
 """Message keys as small dense numbers, so that one bitmap can hold the keys of many ledgers.
 
-Owns the naming: a *lane* is the keys of one ledger of one kind (whole entries, or one page of
-batch indexes) along an axis of positions; each block of positions in use gets a *slot*, and a key
-packs to slot and place in the block. Slots are handed out in order of first use: keys of many
-ledgers share Roaring containers, which would otherwise cost more than the ids inside them.
-Invariant: a slot belongs to one block of one lane until it holds nothing; then it is free again.
-Refuses to know when keys are due.
+A *lane* holds the keys of one ledger of one kind: whole entries, or one page of batch indexes. Its
+keys have positions, and each block of positions in use gets a *slot*. The number of a key is its
+slot and its place in the block. Slots are numbered in order of first use, so that keys of many
+ledgers share Roaring containers, which would otherwise cost more than the ids inside them. A slot
+belongs to one block of one lane until it is empty; then it is free again.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from pulsar_encore.core.key_order import Block
 from pulsar_encore.core.runs import POSITION_BITS, Runs
 from pulsar_encore.errors import ConfigurationError
 
-WHOLE = -1  # the page of messages that are their whole entry
+WHOLE = -1  # the page of unbatched messages
 
 
 class Lane:
-    """The keys of one ledger and page, and what the engine above remembers of them.
+    """The keys of one ledger and page, and their current run.
 
-    The current run, positions of one block that arrived in order and are due together, is kept
-    here; it joins the slot's other runs once it is over.
+    The current run holds positions of one block that arrived in order and are due together. It
+    joins the other runs of the slot when it ends.
     """
 
     __slots__ = (
@@ -49,16 +48,16 @@ class Lane:
         self.page: int = page
         self.blocks: dict[int, int] = {}  # block number -> slot
         self.rising: bool = True  # `blocks` is in order
-        self.high: int = -1  # highest position ever added: anything above is new without a look
+        self.high: int = -1  # highest position ever added: any above is new
         self.count: int = 0
-        self.block: int = -1  # of the current run; -1 when there is none
+        self.block: int = -1  # of the current run; -1 without a run
         self.slot: int = -1
         self.first: int = -1  # place in the block where the current run begins; it ends at `high`
         self.edge: int = -1
 
 
 Part = tuple[int, int, int, int, int, "array[int]"]
-"""Ledger, page, block, slot, what to add to a number to get its position, the numbers."""
+"""Ledger, page, block, slot, the difference from number to position, the numbers."""
 
 _VACANT = Lane(-1, WHOLE)
 _NONE: dict[int, Lane] = {}
@@ -66,18 +65,18 @@ _ORDER = itemgetter(0, 1, 2)
 
 
 class KeySpace:
-    """Interns lanes and blocks.
+    """Lanes and blocks by key.
 
     Args:
-        block_bits: A slot stands for ``2**block_bits`` positions. At 13, scattered keys of 64
-            ledgers take 9 bytes (14: 10, 16: 28), dense ledgers 7 slots each (12: 13).
+        block_bits: A slot has ``2**block_bits`` positions. At 13, scattered keys of 64 ledgers take
+            9 bytes (14: 10, 16: 28), dense ledgers 7 slots each (12: 13).
         page_bits: A page holds ``2**page_bits`` batch indexes of each entry.
 
     Attributes:
-        counts: By slot: how many keys it holds.
+        counts: Number of keys by slot.
         block_bits: As given.
         page_bits: As given.
-        runs: By slot: which bucket its positions are in, but for the current run of its lane.
+        runs: The buckets of the positions by slot, without the current run of the lane.
     """
 
     def __init__(self, block_bits: int = 13, page_bits: int = 6) -> None:
@@ -94,7 +93,7 @@ class KeySpace:
         self.runs: list[Runs | None] = []
 
     def resolve(self, key: MessageKey) -> tuple[Lane | None, int, int]:
-        """The key's lane if there is one, its page and its position on the lane's axis.
+        """Return the lane of a key if there is one, the page, and the position in the lane.
 
         Raises:
             ConfigurationError: A part of the key is out of range.
@@ -115,12 +114,12 @@ class KeySpace:
         return (lanes.get(page) if lanes is not None else None), page, entry
 
     def open(self, ledger: int, page: int) -> Lane:
-        """Make the lane that `resolve` did not find."""
+        """Create the lane that `resolve` did not find."""
         lane = self._lanes.setdefault(ledger, {})[page] = Lane(ledger, page)
         return lane
 
     def claim(self, lane: Lane, block: int) -> int:
-        """The slot of a block, a new one for a block not seen before."""
+        """Return the slot of a block, a new slot for a new block."""
         slot = lane.blocks.get(block)
         if slot is not None:
             return slot
@@ -140,7 +139,7 @@ class KeySpace:
         return slot
 
     def drop(self, slot: int, count: int) -> None:
-        """That many keys of a slot are gone; what holds nothing any more is used again."""
+        """Remove `count` keys from a slot; an empty slot is free again."""
         lane = self._owners[slot]
         lane.count -= count
         self.counts[slot] -= count
@@ -169,11 +168,11 @@ class KeySpace:
             self.runs.clear()
 
     def slots(self, lane: Lane, start: int, stop: int) -> list[tuple[int, int, int, int]]:
-        """Slots with positions from `start` up to `stop`: block, slot, places from, up to."""
+        """Return slots with positions from `start` up to `stop`: block, slot, first place, end."""
         bits = self.block_bits
         first, last = start >> bits, (stop - 1) >> bits
         found = []
-        # Whichever is shorter: the blocks asked for, or those in use.
+        # Walk the shorter range: the requested blocks, or the blocks in use.
         if last - first < len(lane.blocks):
             blocks: Iterable[int] = range(first, last + 1)
         elif lane.rising:
@@ -191,11 +190,7 @@ class KeySpace:
         return found
 
     def of_entry(self, ledger: int, entry: int) -> list[tuple[Lane, int, int]]:
-        """Lanes that may hold keys of the entry, with its positions: from, and up to.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Return lanes that may hold keys of the entry, with its first position and its end."""
         self.resolve((ledger, entry, WHOLE))
         found = []
         for lane in self._lanes.get(ledger, _NONE).values():
@@ -205,11 +200,7 @@ class KeySpace:
         return found
 
     def through(self, ledger: int, entry: int) -> list[tuple[Lane, int]]:
-        """Lanes that may hold keys of the entry or of any before it, and up to which position.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Return lanes that may hold keys up to the entry, and the end of their positions."""
         self.resolve((ledger, entry, WHOLE))
         found = []
         for other, lanes in self._lanes.items():
@@ -237,14 +228,14 @@ class KeySpace:
         return parts
 
     def entry_and_index(self, page: int, position: int) -> tuple[int, int]:
-        """What a position on a page of batch indexes stands for."""
+        """Return entry and batch index of a position on a page."""
         return (
             position >> self.page_bits,
             page << self.page_bits | position & self._page_mask,
         )
 
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
-        """The lane of a slot in use, and the position that a number in it stands for."""
+        """Return the lane of a slot in use, and the position of a number in it."""
         return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
 
     def blocks_of(self, slots: Iterable[int]) -> list[Block]:
@@ -258,7 +249,7 @@ class KeySpace:
         return found
 
     def named(self, block: Block, numbers: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield (entry, batch index, number) of numbers of one block, which rise."""
+        """Yield (entry, batch index, number) of rising numbers of one block."""
         _, _, page, slot = block
         shift = self._starts[slot] - slot << self.block_bits
         if page == WHOLE:
@@ -270,7 +261,7 @@ class KeySpace:
             yield number + shift >> bits, first | (number + shift) & mask, number
 
     def lanes(self) -> Iterator[Lane]:
-        """All lanes that hold keys."""
+        """Yield all lanes that hold keys."""
         for lanes in self._lanes.values():
             yield from lanes.values()
 

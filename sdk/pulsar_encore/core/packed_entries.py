@@ -1,9 +1,9 @@
-"""Records of batches of which nothing is held or queued, in a dozen bytes each.
+"""Records of batches that only wait, in a dozen bytes each.
 
-Owns `PackedEntries`. Keys of a ledger are cut into blocks of a few records, bytes one after the
-other, so that no object is kept for a record and what an object costs is shared; a record is
-found by one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not
-empty; `base` of a block is not above its first entry. Refuses to know what the fields mean.
+`PackedEntries` cuts the keys of a ledger into blocks of a few records, whose bytes follow each
+other. So no record is an object of its own, and a block's overhead is shared. A record is found by
+one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not empty;
+`base` of a block is not above its first entry.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
 
-_MOST: Final = 8  # more would save a byte or two each, and walking a block takes longer
+_MOST: Final = 8  # more would save a byte or two each, and make walks longer
 _NONE: Final[Mapping[int, int]] = {}
 
 
 class Packed(NamedTuple):
-    """What is kept of an entry.
+    """The state of a packed batch.
 
     Attributes:
         size: Messages in the entry.
         acked: Bit mask, bit i for index i.
-        nacked: Bit mask; what is in neither is with the broker.
-        failed: Attempts at single indexes that failed, where not 0.
+        nacked: Bit mask; messages in neither mask are AWAY.
+        failed: Attempts that failed, by index, if not 0.
     """
 
     size: int
@@ -61,7 +61,7 @@ class PackedEntries:
                 yield (number, entry), _decoded(record)
 
     def put(self, key: EntryKey, record: Packed) -> None:
-        """Keep a record, in place of the one of the same entry."""
+        """Keep a record; replaces the record of the same entry."""
         ledger = self._ledgers.get(key[0])
         if ledger is None:
             ledger = self._ledgers[key[0]] = _Ledger()
@@ -69,13 +69,13 @@ class PackedEntries:
         self._len += ledger.put(key[1], _encoded(record))
 
     def get(self, key: EntryKey) -> Packed | None:
-        """The record of an entry, or None."""
+        """Return the record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.get(key[1])
         return None if found is None else _decoded(found)
 
     def take(self, key: EntryKey) -> Packed | None:
-        """Forget the record of an entry and return it, or None."""
+        """Remove and return the record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.take(key[1])
         if ledger is None or found is None:
@@ -128,7 +128,7 @@ class _Ledger:
         return self.blocks[at][body:end] if body else None
 
     def put(self, entry: int, record: bytes) -> bool:
-        """Keep a record; True when the entry had none."""
+        """Keep a record; return True if the entry had none."""
         at = bisect_right(self.bases, entry) - 1
         if at < 0:
             first = self._records_at(0) if self.blocks else []
@@ -166,7 +166,7 @@ class _Ledger:
         return list(_walk(self.blocks[at], self.bases[at]))
 
     def _replace(self, at: int, count: int, records: list[tuple[int, bytes]]) -> None:
-        """Put records in the place of so many blocks; in two where one is not enough."""
+        """Replace `count` blocks by blocks with these records: two if one is not enough."""
         half = len(records) if len(records) <= _MOST else _MOST // 2
         parts = [part for part in (records[:half], records[half:]) if part]
         stop = at + count
@@ -192,9 +192,9 @@ def _walk(block: bytes, base: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _seek(block: bytes, offset: int) -> tuple[int, int, int]:
-    """Where the record of an offset starts, its bytes begin and it ends.
+    """Return start, first byte and end of the record of an offset.
 
-    Where there is none: the place for it, 0, and the place again.
+    If there is no record: the place for it, 0, and that place again.
     """
     at = 0
     while at < len(block):
@@ -207,11 +207,11 @@ def _seek(block: bytes, offset: int) -> tuple[int, int, int]:
     return at, 0, at
 
 
-# The bytes of a record: numbers, seven bits a byte. A set of indexes is a count and gaps, or the
-# count and gaps of what is missing, or a mask, whichever is short.
+# The bytes of a record: numbers, seven bits a byte. A set of indexes is a count and gaps, or count
+# and gaps of the missing indexes, or a mask, whichever is short.
 
-_REST_NACKED: Final = 1  # what is not acked is nacked
-_SAME_COUNT: Final = 2  # the nacked ones, and no others, failed equally often
+_REST_NACKED: Final = 1  # every unacked index is nacked
+_SAME_COUNT: Final = 2  # exactly the nacked indexes failed, equally often
 _COUNTS: Final = 4
 
 

@@ -1,16 +1,19 @@
-"""What a rewind owes: on Exclusive and Failover, nothing is handed out past a hole.
+"""Rewinds on Exclusive and Failover: no message is delivered past a missing one.
 
-Owns `Rewind`, one for each source of such a subscription. A broker that is asked to rewind while a
-read is running lets that read move its position on, and skips a block
-(`docs/notes/wire-protocol.md#rewind-during-a-read`); and what the client had queued before still
-comes first. So what was given back is remembered as owed, in order:
-- until a rewind is seen to begin (the stream goes back), what lies past the first owed entry is
-  from before: it is dropped, and owed as well;
-- a delivery that comes while an earlier owed one is missing means rewind again;
-- past everything seen so far entry ids follow each other; a hole is suspect for as long as the race
-  can reach (markers and compaction make holes too, so a source where some stay is trusted).
-What does not come in `_TRIES` more rewinds is gone from the topic (trimmed, expired, acked by
-somebody else) and no longer waited for. Pure: no clock; the shell asks again after a silence.
+`Rewind` follows one topic. If a broker gets a rewind request while a read is in progress, it lets
+that read move its position on, and skips a block
+(`docs/notes/wire-protocol.md#rewind-during-a-read`). Messages that the client had queued before the
+rewind still arrive first. So all entries that were given back are remembered as owed, in order:
+
+- Until the stream goes back, deliveries past the first owed entry are from before the rewind. They
+  are dropped, and owed as well.
+- If a delivery arrives while an earlier owed entry is missing, another rewind is requested.
+- Past the highest entry seen, entry ids are consecutive. A hole is suspect within the reach of that
+  race. Markers and compaction also make holes, so a topic where some stay is trusted.
+
+An entry that does not arrive in `_TRIES` more rewinds is gone from the topic (trimmed, expired,
+acked by another consumer) and given up. There is no clock here: the caller requests a rewind again
+after a silence.
 """
 
 from __future__ import annotations
@@ -22,29 +25,29 @@ from typing import Final
 
 from .entry import EntryKey
 
-# How often one missing entry may cause another rewind; one healed it whenever it was tried.
+# How often one missing entry may cause another rewind. In every test, one was enough.
 _TRIES: Final = 2
-# The race reaches no further than a few reads of the broker (100 entries each) past what was sent.
+# The race reaches a few reads of the broker (100 entries each) past the last delivery.
 _REACH: Final = 5_000
-# After so many holes that no rewind filled, holes are what this topic has, and none is suspect.
+# After this number of holes that no rewind filled, holes are normal in this topic.
 _HOLES: Final = 3
-_TRIM: Final = 1_000  # removed keys in front of a list, before they are cut off
+_TRIM: Final = 1_000  # removed keys at the front of a list before they are deleted
 
 
 class Admission(Enum):
     """What to do with a delivery."""
 
     ADMIT = 0
-    DROP = 1  # from before the rewind: it comes again
-    REWIND = 2  # an earlier one is missing: drop it, and rewind again
+    DROP = 1  # from before the rewind: it is delivered again
+    REWIND = 2  # an earlier entry is missing: drop this one, and rewind again
 
 
 class _Owed:
-    """Entries in order, each with the lowest batch index to come.
+    """Entries in order, each with the lowest batch index to arrive.
 
-    A dict for membership, and a sorted list of keys from which removed ones go lazily. A rewind
-    adds 45,000 keys in one step, in order: that is a `list.extend`, where a sorted container takes
-    a microsecond for each.
+    A dict for membership, and a sorted list of keys from which removed keys go lazily. A rewind
+    adds 45,000 keys in order in one step: a `list.extend`, where a sorted container takes 1 us per
+    key.
     """
 
     __slots__ = ("_at", "_keys", "_lowest")
@@ -73,7 +76,7 @@ class _Owed:
         self._lowest[key] = lowest
 
     def add_all(self, keys: Sequence[EntryKey], *, in_order: bool = False) -> None:
-        """Each of many, with the lowest index 0; `in_order` if they are known to be sorted."""
+        """Add many entries with the lowest index 0; `in_order` if they are known to be sorted."""
         if self._lowest:
             self._lowest.update(dict.fromkeys(keys, 0))
             keys, in_order = list(self._lowest), False
@@ -83,7 +86,7 @@ class _Owed:
         self._at = 0
 
     def last(self) -> EntryKey:
-        """The last entry that was added; after `add_all`."""
+        """Return the last entry; only after `add_all`."""
         return self._keys[-1]
 
     def pop(self, key: EntryKey) -> int | None:
@@ -94,7 +97,7 @@ class _Owed:
         return lowest
 
     def first(self) -> tuple[EntryKey, int]:
-        """The first entry; there must be one."""
+        """Return the first entry and its lowest index; there must be one."""
         keys, lowest = self._keys, self._lowest
         while keys[self._at] not in lowest:
             self._at += 1
@@ -104,7 +107,7 @@ class _Owed:
         return keys[self._at], lowest[keys[self._at]]
 
     def items(self) -> list[tuple[EntryKey, int]]:
-        """All of them, in order; for tests."""
+        """Return all entries, in order; for tests."""
         return sorted(self._lowest.items())
 
     def drop_below(self, key: EntryKey) -> None:
@@ -122,11 +125,10 @@ class _Owed:
 
 
 class Rewind:
-    """Follows one source through its rewinds.
+    """The rewinds of one topic.
 
     Args:
-        contiguous: Entry ids follow each other unless something is wrong (no read of a compacted
-            topic).
+        contiguous: Entry ids are consecutive unless something is wrong; False on a compacted read.
     """
 
     __slots__ = (
@@ -146,22 +148,22 @@ class Rewind:
 
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
-        # Entry -> the lowest batch index to come, 0 for a message that is no batch.
+        # Entry -> the lowest batch index to arrive, 0 for an unbatched message.
         self._owed = _Owed()
-        self._waiting = False  # a rewind was asked for, and the stream has not gone back yet
+        self._waiting = False  # a rewind was requested, and the stream has not gone back yet
         self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
-        self._edge: EntryKey | None = None  # the highest entry that ever came
-        self._reach = 0  # entries past the edge that are still to be watched for holes
+        self._edge: EntryKey | None = None  # the highest entry that ever arrived
+        self._reach = 0  # entries past the edge still to watch for holes
         self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
         self._stayed = 0  # holes that no rewind filled
         self._missing: EntryKey | None = None
-        self._instead: EntryKey = (0, 0)  # the lowest that came while that is missing
+        self._instead: EntryKey = (0, 0)  # the lowest that arrived while that was missing
         self._tries = 0
-        self.came: int = 0  # of what was owed; to tell whether a rewind brings anything
+        self.came: int = 0  # owed entries that arrived: does a rewind bring anything?
 
     @property
     def owed(self) -> int:
-        """Entries given back that have not come again."""
+        """Entries that were given back and have not arrived again."""
         return len(self._owed)
 
     def begin(
@@ -171,12 +173,12 @@ class Rewind:
         *,
         in_order: bool = False,
     ) -> None:
-        """A rewind is about to be asked for.
+        """Note that a rewind is about to be requested.
 
         Args:
-            given_back: What leaves this client with it: entry, lowest unacked batch index.
-            whole: Entries that leave with it as a whole.
-            in_order: Whether `whole` is known to be sorted, which saves a look at each.
+            given_back: Entries that are given back in part: key and lowest unacked batch index.
+            whole: Entries that are given back as a whole.
+            in_order: `whole` is sorted.
         """
         if whole:
             self._owed.add_all(whole, in_order=in_order)
@@ -187,7 +189,7 @@ class Rewind:
         self._reach = _REACH
 
     def forget(self) -> None:
-        """The subscription starts afresh (a new connection, a seek): nothing races with that."""
+        """Forget everything: a new connection or a seek starts the subscription afresh."""
         self._owed.clear()
         self._waiting = False
         self._at = None
@@ -197,50 +199,52 @@ class Rewind:
         self._missing, self._tries = None, 0
 
     def trust_holes(self) -> None:
-        """Entry ids of this source do not follow each other: chunks, markers, compaction."""
+        """Do not suspect holes: chunks, markers or compaction make them here."""
         self._contiguous = False
 
     def give_up(self) -> int:
-        """What is owed will not come; returns how many entries that are."""
+        """Forget the owed entries; return their number."""
         gone = len(self._owed)
         self._owed.clear()
         self._waiting = False
         return gone
 
     def settled(self, key: EntryKey) -> None:
-        """The entry was acked: nobody waits for it."""
+        """Wait no longer for an acked entry."""
         if self._owed:
             self._owed.pop(key)
             self._waiting = self._waiting and bool(self._owed)
 
     def settled_through(self, key: EntryKey) -> None:
-        """Everything up to the entry was acked."""
+        """Wait no longer for entries up to this one, which are acked."""
         self._forget_below((key[0], key[1] + 1))
         self._waiting = self._waiting and bool(self._owed)
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
-        """Part of the entry was acked; `lowest` is what is unacked of it now."""
+        """Note that a part of the entry is acked; `lowest` is the first unacked index."""
         if key in self._owed:
             self._owed.set(key, lowest)
 
     @property
     def idle(self) -> bool:
-        """Nothing is owed, and no hole is watched for: whatever comes is admitted."""
+        """True if nothing is owed and no hole is watched for: every delivery is admitted."""
         return not (self._owed or self._reach)
 
     def passed(self, key: EntryKey) -> None:
-        """Entries that are no batches came while it was idle, this one last: as `judge` of each."""
+        """Note unbatched entries that arrived while idle, the last of them `key`."""
         self._at = (key, 0)
         self._edge = key
 
     def judge(self, key: EntryKey, index: int) -> Admission:
-        """A delivery came: an entry from batch index `index` on (0 for a message without one)."""
+        """Decide on the delivery of an entry from batch index `index` on, 0 for an unbatched
+        message."""
         before, self._at = self._at, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
             return Admission.ADMIT
-        # A stream only goes forward. A rewind that begins past the last delivery cannot be told
-        # from the stream going on, and need not be: all that is owed lies before that.
+        # RACE: deliveries from before the rewind still arrive. The stream only goes forward, so a
+        # step back shows that the rewind has begun. A rewind to a place past the last delivery
+        # looks like the stream going on, which does no harm: every owed entry lies before it.
         if before is not None and (key, index) <= before:
             self._waiting = False
         self._suspect_hole(key)
@@ -272,7 +276,7 @@ class Rewind:
                 self._reach -= 1
 
     def _suspect_hole(self, key: EntryKey) -> None:
-        """Past the edge, ids that were jumped over are owed like those that were seen."""
+        """Owe the ids that a delivery past the edge has jumped over."""
         edge = self._edge
         if not (self._contiguous and self._reach and edge is not None and key > edge):
             return
@@ -281,7 +285,7 @@ class Rewind:
         if after == key:
             return
         first = after[1]
-        if ledger != edge[0]:  # nor is it known where the ledger before ends
+        if ledger != edge[0]:  # it is unknown where the ledger before ends
             self._owed.set(after, 0)
             first = 0
         for missing in range(first, min(entry, first + _REACH)):
@@ -289,10 +293,11 @@ class Rewind:
         self._suspected = (after, key)
 
     def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
-        """Whether all that is owed before `key`, from `missing` on, was asked for often enough.
+        """Return True if the owed entries before `key`, from `missing` on, were requested often
+        enough.
 
-        No rewind brought anything between `missing` and the lowest of what came instead: all of
-        that is given up. What only the last one did not bring has tries of its own.
+        No rewind brought anything between `missing` and the lowest entry that arrived instead, so
+        all of that is given up. Entries missing only since the last rewind have tries of their own.
         """
         if missing != self._missing:
             self._missing, self._tries, self._instead = missing, 0, key

@@ -1,10 +1,10 @@
 """A number for each position of a block, kept by runs: 4 bytes for a lone position, 8 for a run.
 
-Owns the packing: an element is a position, whether a run opens there, and the number; a run is two
-elements, its first and its last position. Invariant: positions rise, and each is in at most one
-run. A position in a run may be unused: runs say where to look, not what is there. Elements grow
-to 8 bytes when a number needs it. Long ones end in spare elements, greater than any other: growing
-by a sixteenth, as arrays do, leaves holes of every size behind (measured: 2 bytes a key).
+An element is a position, a bit that says whether a run begins there, and the number. A run is two
+elements, its first and its last position. Positions rise, and each is in at most one run. A
+position in a run may be unused: a run tells where to look, not whether a key is there. Elements
+grow to 8 bytes if a number needs it. Long arrays end in spare elements, greater than any other:
+growing by a sixteenth, as arrays do, leaves holes of every size behind (measured: 2 bytes a key).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from array import array
 from bisect import bisect_left
 from typing import TypeAlias
 
-POSITION_BITS = 13  # a position is less than 2**13; a bit says whether a run opens there
-_NARROW = 18  # what is left of 32 bits for a number
+POSITION_BITS = 13  # a position is less than 2**13
+_NARROW = 18  # bits of a 32-bit element that are left for a number
 _WIDE = 50
 _LONG = 64
 
@@ -22,12 +22,12 @@ Runs: TypeAlias = "array[int]"
 
 
 def new_runs() -> Runs:
-    """No runs at all."""
+    """Return an array without runs."""
     return array("I")
 
 
 def find(runs: Runs, position: int) -> int:
-    """The number of a position; -1 where it is in no run."""
+    """Return the number of a position; -1 if it is in no run."""
     width = _width(runs)
     at = _after(runs, position, width)
     if not at:
@@ -39,7 +39,7 @@ def find(runs: Runs, position: int) -> int:
 
 
 def put(runs: Runs, position: int, number: int) -> Runs:
-    """Give a position a number, cutting the run it was in; returns what to keep."""
+    """Set the number of a position, cutting the run it was in; return the array to keep."""
     width = _width(runs)
     if number + 1 >> width:
         runs, width = _widened(runs, width), _WIDE
@@ -63,7 +63,7 @@ def put(runs: Runs, position: int, number: int) -> Runs:
 
 
 def append(runs: Runs, first: int, last: int, number: int) -> Runs:
-    """Give the positions first to last, beyond all others, a number; returns what to keep."""
+    """Set the number of positions beyond all others; return the array to keep."""
     width = _width(runs)
     if number + 1 >> width:
         runs, width = _widened(runs, width), _WIDE
@@ -76,7 +76,7 @@ def append(runs: Runs, first: int, last: int, number: int) -> Runs:
 
 
 def _extend(runs: Runs, at: int, last: int, width: int) -> None:
-    """The run before `at` goes on to `last`, over positions that nothing is known of."""
+    """Extend the run before `at` to `last`, over positions in no run."""
     before = runs[at - 1]
     if before >> width >> 1 == last:
         return
@@ -97,7 +97,7 @@ def _insert(runs: Runs, at: int, element: int, width: int) -> None:
 
 
 def forget(runs: Runs, position: int) -> None:
-    """Nothing is at a position any more; only a lone one can be dropped without more room."""
+    """Forget a position; only a lone one, which needs no more room."""
     width = _width(runs)
     at = bisect_left(runs, position << 1 << width)
     alone = not at or not runs[at - 1] >> width & 1
@@ -106,7 +106,7 @@ def forget(runs: Runs, position: int) -> None:
 
 
 def cut(runs: Runs, start: int, stop: int) -> set[int]:
-    """Drop the positions from `start` up to `stop`; returns the numbers they had."""
+    """Drop the positions from `start` up to `stop`; return the numbers they had."""
     width = _width(runs)
     low = _after(runs, start - 1, width)
     high = _after(runs, stop - 1, width)
@@ -129,7 +129,7 @@ def _width(runs: Runs) -> int:
 
 
 def _after(runs: Runs, position: int, width: int) -> int:
-    """How many elements are at the position or before it."""
+    """Return how many elements are at the position or before it."""
     return bisect_left(runs, ((position + 1) << 1 << width) - 1)
 
 
@@ -145,7 +145,7 @@ def _widened(runs: Runs, width: int) -> Runs:
 
 
 def _run_at(runs: Runs, at: int) -> tuple[int, int, int, int]:
-    """First and last position, number and first element of the run of an element."""
+    """Return first and last position, number and first element of the run of an element."""
     width = _width(runs)
     opens = runs[at] >> width & 1
     if not opens and at and runs[at - 1] >> width & 1:

@@ -1,10 +1,10 @@
 """The bytes of a bucket that has stopped growing, with its slot in front.
 
-Two forms, whichever is smaller: the portable Roaring format, in which a run of ids costs four
-bytes whatever its length; and gaps, one byte for each id, which beats Roaring's two bytes where
-ids are scattered but near each other (measured: one id in ten at random, 1.0 against 2.0 bytes).
-What would take long to open stays a bitmap, which is about as small then. Invariant: `unseal` gives
-the ids back. Not a storage format: it never leaves the process.
+The smaller of two forms is used. The portable Roaring format takes four bytes for a run
+of ids of any length. Gaps take one byte for each id, against Roaring's two, if ids are scattered
+but near each other (measured: one id in ten at random, 1.0 against 2.0 bytes). A bucket that would
+take long to open stays a bitmap, which is about as small then. `unseal` returns the ids. This is no
+storage format: it never leaves the process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import sub
 
 from pyroaring import BitMap64
 
-MOST_IDS = 1536  # in gaps: a question takes 8 ns an id, opening 50 ns, closing as much again
+MOST_IDS = 1536  # in gaps: a query takes 8 ns per id, opening 50 ns, sealing as much
 MOST_BYTES = 512  # of Roaring, which opens at memory speed
 
 _HEAD = 4
@@ -27,11 +27,11 @@ _STEPS = tuple(bytes([gap]) for gap in range(_SKIP))
 
 
 def seal(ids: BitMap64, tag: int) -> bytes | None:
-    """Encode a bucket; None when it is better off as a bitmap. May run-optimise `ids` in place.
+    """Encode a bucket; return None if it should stay a bitmap. May run-optimise `ids` in place.
 
     Args:
         ids: At least one id, all below 2**48.
-        tag: A number below 2**31 that `tag_of` gives back.
+        tag: A number below 2**31 that `tag_of` returns.
     """
     size = len(ids)
     ids.run_optimize()
@@ -45,7 +45,7 @@ def seal(ids: BitMap64, tag: int) -> bytes | None:
 
 
 def unseal(data: bytes) -> BitMap64:
-    """The ids of what `seal` returned."""
+    """Return the ids of sealed bytes."""
     first, gaps = _parts(data)
     if first < 0:
         return BitMap64.deserialize(gaps)
@@ -53,12 +53,12 @@ def unseal(data: bytes) -> BitMap64:
 
 
 def tag_of(data: bytes) -> int:
-    """The tag of what `seal` returned."""
+    """Return the tag of sealed bytes."""
     return int.from_bytes(data[:_HEAD], "little") & ~_IS_GAPS
 
 
 def holds(data: bytes, number: int) -> bool:
-    """Whether an id is in what `seal` returned."""
+    """Return True if an id is in sealed bytes."""
     first, gaps = _parts(data)
     if first < 0:
         return number in BitMap64.deserialize(gaps)
@@ -71,9 +71,9 @@ def holds(data: bytes, number: int) -> bool:
 
 
 def without(data: bytes, start: int, stop: int) -> tuple[BitMap64 | bytes, int]:
-    """What `seal` returned without the ids from `start` up to `stop`, and how many those were.
+    """Remove the ids from `start` up to `stop`; return the rest, and the number removed.
 
-    Nothing left gives no bytes; what is better off as a bitmap comes back as one.
+    The rest is empty bytes if nothing is left, and a bitmap if that is the better form.
     """
     first, gaps = _parts(data)
     if first < 0:
@@ -83,7 +83,7 @@ def without(data: bytes, start: int, stop: int) -> tuple[BitMap64 | bytes, int]:
     gone = high - low - gaps.count(_SKIP, low, high) + (start <= first < stop)
     if not gone:
         return data, 0
-    # The next id that stays: `reached`, then any skips, then one gap.
+    # The next id that stays: `reached`, then skips, then one gap.
     after = gaps[high:].lstrip(_SKIPS)
     reached += _SKIP * (len(gaps) - high - len(after))
     if start <= first:
@@ -112,14 +112,14 @@ def _head(tag: int, first: int) -> bytes:
 
 
 def _parts(data: bytes) -> tuple[int, bytes]:
-    """The first id and the gaps after it; -1 and the Roaring format where that is the form."""
+    """Return the first id and the gaps after it, or -1 and the bytes in Roaring format."""
     if int.from_bytes(data[:_HEAD], "little") & _IS_GAPS:
         return int.from_bytes(data[_HEAD:_FIRST], "little"), data[_FIRST:]
     return -1, data[_HEAD:]
 
 
 def _short_of(gaps: bytes, distance: int) -> tuple[int, int]:
-    """How many gaps from the start stay short of a distance, and how far they reach."""
+    """Return how many gaps from the start stay short of a distance, and their sum."""
     at = passed = 0
     step = 1 << len(gaps).bit_length()
     while step := step >> 1:

@@ -1,12 +1,11 @@
 """`TimeBucketIndex`: the due index in memory, after Pulsar's PIP-393 and its delayed tracker.
 
-Owns due time -> bucket of packed keys. A bucket is a bitmap while it grows and bytes (`sealed`)
-once it has stopped; which of the two is the type of the value, and nothing outside sees it. Which
-bucket to look into for a key is kept by runs of positions: so no question and no removal opens
-more than one bucket, and none that takes long to open is ever sealed.
+Maps a due time to a bucket of packed keys. A bucket is a bitmap while it grows, and bytes
+(`sealed`) after it has stopped. Runs of positions say which bucket holds a key, so that a query or
+a removal opens at most one bucket. A bucket that takes long to open is never sealed.
 
-Invariants: a key is in one bucket, the one that its run names; the heap and the buckets have the
-same edges, some of which may be empty until they reach the head. Refuses to read a clock.
+Invariants: a key is in one bucket, which its run names. The heap and the buckets have the same
+edges; some buckets may be empty until they reach the head.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _NUMBER = itemgetter(2)
 
 
 class TimeBucketIndex:
-    """A `DueIndex` in memory: about a byte for each key in dense traffic, a few when scattered.
+    """A `DueIndex` in memory: about a byte for each key in dense traffic, a few if scattered.
 
     Args:
-        open_buckets: How many buckets may stay growing before idle ones are sealed.
+        open_buckets: How many buckets may stay bitmaps before idle ones are sealed.
         block_bits: See `KeySpace`; small values are for tests.
         page_bits: See `KeySpace`.
     """
@@ -48,15 +47,15 @@ class TimeBucketIndex:
     def clear(self) -> None:
         """Forget everything."""
         self._keys = KeySpace(*self._shape)
-        self._buckets: dict[int, BitMap64 | bytes] = {}  # by edge; no bytes for an emptied one
+        self._buckets: dict[int, BitMap64 | bytes] = {}  # by edge; b"" for an emptied one
         self._heap: list[int] = []
-        self._growing: deque[tuple[int, int]] = deque()  # (edge, size when last looked at)
-        # Runs name buckets by a small number: of a bitmap it is here, of bytes it is their tag.
+        self._growing: deque[tuple[int, int]] = deque()  # (edge, size at the last look)
+        # Runs name buckets by a small number. Here for bitmaps; sealed bytes have it as their tag.
         self._numbers: dict[int, int] = {}
         self._edges = array("Q")  # by number
         self._spare: list[int] = []  # numbers to use again
-        # The blocks of the bucket that is being taken in parts, in order: each part is then found
-        # without a look at the whole bucket. Made anew when a block joins the bucket.
+        # The sorted blocks of the bucket that is being taken in parts, so that no part needs a look
+        # at the whole bucket. Rebuilt when a block joins the bucket.
         self._parted: int = -1  # the edge of that bucket
         self._blocks: list[Block] = []
         self._first_block: int = 0  # index of the first block that is not known to be empty
@@ -70,11 +69,7 @@ class TimeBucketIndex:
         return lane is not None and self._find(lane, position)[1] >= 0
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; True when it is new. One already tracked stays where it is.
-
-        Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
-        """
+        """Track a key; return True if it is new."""
         edge = bucket_edge(due_ms, bits)
         lane, page, position = self._keys.resolve(key)
         if lane is None:
@@ -85,11 +80,7 @@ class TimeBucketIndex:
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Give a key another due time, tracking it when it was not; True when it was.
-
-        Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
-        """
+        """Set the due time of a key, tracking it if it is new; return True if it was tracked."""
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
         number, was = (-1, -1) if lane is None else self._find(lane, position)
@@ -103,11 +94,7 @@ class TimeBucketIndex:
         return True
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; True when it was tracked.
-
-        Raises:
-            ConfigurationError: The key is out of range.
-        """
+        """Forget a key; return True if it was tracked."""
         lane, _, position = self._keys.resolve(key)
         if lane is None:
             return False
@@ -123,30 +110,18 @@ class TimeBucketIndex:
         return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget the entry's whole key and all its batch indexes; returns how many there were.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Forget all keys of an entry; return their number."""
         return sum(
             self._strip(lane, start, stop)
             for lane, start, stop in self._keys.of_entry(ledger, entry)
         )
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key of this entry and of all before it; returns how many there were.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Forget every key up to this entry; return their number."""
         return sum(self._strip(lane, 0, stop) for lane, stop in self._keys.through(ledger, entry))
 
     def keys_through(self, ledger: int, entry: int) -> list[tuple[int, MessageKey]]:
-        """(edge, key) of all that `discard_through` would forget, in no order.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
+        """Return (edge, key) of all keys that `discard_through` would forget, in no order."""
         return [
             found
             for lane, stop in self._keys.through(ledger, entry)
@@ -176,7 +151,7 @@ class TimeBucketIndex:
                             yield edge, (lane.ledger, entry, index)
 
     def next_due(self) -> int | None:
-        """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
+        """Return the earliest time at which `pop_due` returns a key; None if nothing waits."""
         heap = self._heap
         while heap and not self._buckets[heap[0]]:
             self._end(heappop(heap))
@@ -184,10 +159,6 @@ class TimeBucketIndex:
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
         """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first.
-
-        Args:
-            now_ms: The time in milliseconds, on the clock of the due times.
-            limit: The most keys to take. Keys that are left stay due.
 
         Raises:
             ConfigurationError: `limit` is negative.
@@ -203,7 +174,7 @@ class TimeBucketIndex:
     def in_order(self, edge: int) -> Iterator[MessageKey]:
         """Iterate over the keys that are due at exactly `edge`, lowest keys first.
 
-        The index must not change during the iteration.
+        The index must not change meanwhile.
         """
         held = self._buckets.get(edge)
         if not held:
@@ -218,12 +189,12 @@ class TimeBucketIndex:
                 yield lane.ledger, *self._keys.entry_and_index(lane.page, position)
 
     def done(self, batch: DueBatch) -> None:
-        """Nothing: what is in memory only was forgotten when it was taken."""
+        """Do nothing: taken keys are forgotten already."""
 
     # Where a key is
 
     def _find(self, lane: Lane, position: int) -> tuple[int, int]:
-        """The number and the bucket of a key; a bucket of -1 when it is not tracked."""
+        """Return the number and the bucket of a key; a bucket of -1 if it is not tracked."""
         if position > lane.high:
             return -1, -1
         keys = self._keys
@@ -269,7 +240,7 @@ class TimeBucketIndex:
         self._len += 1
 
     def _place(self, lane: Lane, number: int, edge: int) -> None:
-        """Say that a key which was not the last to arrive is in the bucket of an edge."""
+        """Note the bucket of a key that was not the last to arrive."""
         keys = self._keys
         slot, place = number >> keys.block_bits, number & keys.block_mask
         if slot == lane.slot and lane.block >= 0 and place >= lane.first:
@@ -334,8 +305,8 @@ class TimeBucketIndex:
         return ids
 
     def _seal_idle(self) -> None:
-        # Two steps for each new bucket: the first takes note of a size, the second seals when it
-        # has not changed. Work stays in proportion to buckets made, however keys are scattered.
+        # Two steps for each new bucket: the first notes the size, the second seals the bucket if
+        # its size has not changed. So the work is proportional to the buckets made.
         growing = self._growing
         steps = 2
         while steps and len(growing) > self._open_buckets:
@@ -354,7 +325,7 @@ class TimeBucketIndex:
             ids.run_optimize()
 
     def _take(self, edge: int, start: int, stop: int) -> int:
-        """Remove the numbers from `start` up to `stop`; returns how many there were."""
+        """Remove the numbers from `start` up to `stop`; return how many there were."""
         held = self._buckets.get(edge)
         if not held:
             return 0
@@ -371,7 +342,7 @@ class TimeBucketIndex:
         return count
 
     def _end(self, edge: int) -> None:
-        """The bucket is gone; its number may be used again."""
+        """Remove a bucket; its number is free again."""
         held = self._buckets.pop(edge)
         if not isinstance(held, bytes):
             self._spare.append(self._numbers.pop(edge))
@@ -472,7 +443,7 @@ class TimeBucketIndex:
         return islice(ids.iter_equal_or_larger(start), count)
 
     def _with_keys(self, ids: BitMap64, block: Block) -> Iterator[tuple[int, int, int]]:
-        """(entry, batch index, number) of the keys in a block."""
+        """Return (entry, batch index, number) of the keys in a block."""
         return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:
@@ -510,7 +481,7 @@ def _positions(numbers: array[int], shift: int) -> Sequence[int]:
 
 
 def _join(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
-    """Two blocks of one ledger as one group."""
+    """Join two blocks of one ledger."""
     if isinstance(before, range) and isinstance(after, range) and before.stop == after.start:
         return range(before.start, after.stop)
     if isinstance(before, list):

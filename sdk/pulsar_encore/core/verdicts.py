@@ -1,7 +1,7 @@
-"""What becomes of a message that failed: it waits here, on the retry-letter topic, or is dead.
+"""Verdicts on failed messages: wait here, overflow to the retry letter topic, or be dead-lettered.
 
-Owns `Verdicts`: decided, not done. One limit for both paths (`letters.counting.used_up`): a message
-is handed out `max_redeliver_count` + 1 times, and then it is a dead letter.
+`Verdicts` decides and does nothing. One limit holds for all paths (`letters.counting.used_up`): a
+message is delivered `max_redeliver_count` + 1 times and then dead-lettered.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from ..letters.reconsume_counts import used_up
 
 
 class Wait(NamedTuple):
-    """It waits here for so long, and is redelivered."""
+    """The message waits here for `delay_ms` and is redelivered."""
 
     delay_ms: int
 
 
 class SendToRetryTopic(NamedTuple):
-    """It waits on the retry-letter topic for so long: here it would fill the broker's unacked
-    window, or may outlive this process."""
+    """The message waits on the retry letter topic for `delay_ms`.
+
+    Here it would fill the broker's unacked window, or may outlive this process.
+    """
 
     delay_ms: int
 
 
 class DeadLetter(NamedTuple):
-    """Its attempts are used up."""
+    """The attempts at the message are used up."""
 
     reason: str
 
@@ -37,10 +39,10 @@ Verdict: TypeAlias = Wait | SendToRetryTopic | DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class WindowOverflow:
-    """When nacks wait on the retry-letter topic.
+    """Limits above which nacked messages wait on the retry letter topic.
 
     Attributes:
-        longest_ms: What waits for longer never waits here.
+        longest_ms: The longest delay of a message that waits here.
         most_nacked: Messages that may wait here.
     """
 
@@ -53,11 +55,11 @@ class Verdicts:
     """The rules of one consumer.
 
     Attributes:
-        delay_of: Delay in ms of a nack that names none, by the attempts that failed before.
-        max_redeliver_count: Of the dead-letter policy; None without one.
-        overflow: None where nacks wait here whatever comes.
-        revive_delay: Delay in ms of an expired lease, by the attempts that failed before; None
-            where an expired lease is redelivered at once.
+        delay_of: Returns the delay in ms of a nack without one, by failed attempts before.
+        max_redeliver_count: Limit of the dead-letter policy; None without a policy.
+        overflow: None if all nacked messages wait here.
+        revive_delay: Returns the delay in ms of an expired lease, by failed attempts before; None
+            if its message is redelivered at once.
     """
 
     delay_of: Callable[[int], int]
@@ -67,19 +69,19 @@ class Verdicts:
 
     @property
     def revives_later(self) -> bool:
-        """Whether the message of an expired lease waits for a backoff."""
+        """True if the message of an expired lease waits for a backoff."""
         return self.revive_delay is not None
 
     def revive_delay_of(self, failed: int) -> int:
-        """Delay in ms of an expired lease whose message had failed so often before."""
+        """Return the delay in ms of an expired lease, by failed attempts before."""
         return 0 if self.revive_delay is None else self.revive_delay(failed)
 
     def on_nack(self, failed: int, delay_ms: int | None, nacked: int) -> Verdict:
-        """A message that the application holds failed.
+        """Decide on a held message that failed.
 
         Args:
-            failed: Attempts at it that failed before.
-            delay_ms: That the nack names, or None.
+            failed: Failed attempts before this one.
+            delay_ms: Delay that the nack names, or None.
             nacked: Messages of the consumer that wait here.
         """
         if self._used_up(failed + 1):
@@ -94,20 +96,21 @@ class Verdicts:
         return Wait(delay_ms)
 
     def on_arrival(self, failed: int, *, tried_here: bool = True) -> DeadLetter | None:
-        """A message came back, that failed so often; None when the application may see it.
+        """Decide on a redelivered message; None if the application may see it.
 
         Args:
-            failed: Attempts at it that failed.
-            tried_here: One of them was at this very message, not only at a sibling of its batch.
-                If none was, the message is handed out, however often its entry was redelivered: it
-                may be a healthy sibling of a poison message. It is dead-lettered when it fails.
+            failed: Failed attempts.
+            tried_here: True if one of them was at this very message, not only at a sibling in its
+                batch. If none was, the message is delivered however often its entry was
+                redelivered, because it may be a healthy sibling of a poison message. It is
+                dead-lettered when it fails.
         """
         if tried_here and self._used_up(failed):
             return DeadLetter("redelivered too often")
         return None
 
     def is_last(self, failed: int) -> bool:
-        """True if a message that failed so often is dead-lettered when it fails once more."""
+        """Return True if one more failure dead-letters the message."""
         return self._used_up(failed + 1)
 
     def _used_up(self, failed: int) -> bool:

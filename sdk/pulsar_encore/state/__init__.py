@@ -1,7 +1,7 @@
-"""State that outlives a process: what waits for its redelivery, on disk.
+"""Durable state on disk for messages that wait for their redelivery.
 
-`SpillingIndex` is for programs with something of their own to do later, by message id; consumers
-take `pulsar_encore.RocksState`.
+Consumers use `pulsar_encore.RocksState`. `SpillingIndex` is for programs that schedule their own
+work by message id.
 """
 
 from __future__ import annotations

@@ -1,47 +1,49 @@
-"""What to change where the system does not let a directory be used."""
+"""Advice for errors in which the system refuses access to a directory."""
 
 from __future__ import annotations
 
 import errno
 from typing import Final
 
-_MAY_NOT_WRITE: Final = (
+_NOT_WRITABLE: Final = (
     "the user of this process must be allowed to write to that directory and its files, which must "
     "be on a local file system that is not mounted read-only"
 )
-_NO_DIRECTORY: Final = "it is a file, or is below one: name a directory"
-_FULL: Final = "make room there, or name a directory on another disk"
+_NOT_A_DIRECTORY: Final = "it is a file, or is below one: name a directory"
+_DISK_FULL: Final = "make room there, or name a directory on another disk"
 
 _BY_ERRNO: Final = {
-    errno.EACCES: _MAY_NOT_WRITE,
-    errno.EPERM: _MAY_NOT_WRITE,
-    errno.EROFS: _MAY_NOT_WRITE,
-    errno.EEXIST: _NO_DIRECTORY,
-    errno.ENOTDIR: _NO_DIRECTORY,
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
+    errno.EACCES: _NOT_WRITABLE,
+    errno.EPERM: _NOT_WRITABLE,
+    errno.EROFS: _NOT_WRITABLE,
+    errno.EEXIST: _NOT_A_DIRECTORY,
+    errno.ENOTDIR: _NOT_A_DIRECTORY,
+    errno.ENOSPC: _DISK_FULL,
+    errno.EDQUOT: _DISK_FULL,
 }
 _BY_TEXT: Final = {
-    "Permission denied": _MAY_NOT_WRITE,
-    "Read-only file system": _MAY_NOT_WRITE,
-    "No space left": _FULL,
-    "Not a directory": _NO_DIRECTORY,
+    "Permission denied": _NOT_WRITABLE,
+    "Read-only file system": _NOT_WRITABLE,
+    "No space left": _DISK_FULL,
+    "Not a directory": _NOT_A_DIRECTORY,
 }
 
 
 def advised(error: Exception | str) -> str:
-    """The text of an error, or one, and behind it what to change, where that is known."""
+    """Return the text of an error, followed by advice if there is any for it."""
     text = str(error)
     advice = None
     if isinstance(error, OSError):
         advice = _BY_ERRNO.get(error.errno or 0)
     else:
-        advice = next((said for sign, said in _BY_TEXT.items() if sign in text), None)
+        advice = next(
+            (advice_text for fragment, advice_text in _BY_TEXT.items() if fragment in text), None
+        )
     return text if advice is None else f"{text}: {advice}"
 
 
 def advised_to_make(error: OSError) -> str:
-    """Return the text of an error of making a directory, and behind it what to change."""
-    if error.errno == errno.ENOENT:  # its parents are made first, and the system refused that
+    """Return the text of an error of `mkdir`, followed by advice if there is any for it."""
+    if error.errno == errno.ENOENT:  # `mkdir(parents=True)` could not make the parents either
         return f"{error}: no directory can be made at that place, name another one"
     return advised(error)

@@ -12,7 +12,7 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...core.verdicts import Verdicts
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
@@ -61,7 +61,8 @@ class ArrivalFilter:
         self._loop = loop
         self._most = verdicts.max_redeliver_count
         self._letter_sources: dict[int, bool] = {}
-        self._waiting: set[asyncio.TimerHandle] = set()
+        self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by their number
+        self._letters = 0  # number of the last of them
 
     def admit(
         self,
@@ -137,40 +138,41 @@ class ArrivalFilter:
         indexes: Sequence[int],
         messages: Sequence[RawMessage],
     ) -> tuple[Sequence[int], Sequence[RawMessage]]:
-        due = []
         wall_now = wall_now_ms(self._loop)
-        for at, raw in enumerate(messages):
-            properties = _properties(raw)
-            if entry.size == 1:
-                state.elsewhere(entry, parked_attempts(properties))
-            early_ms = _early_ms(raw, properties, wall_now)
-            if early_ms > 0:
-                self._wait(state, entry, indexes[at], raw, early_ms)
-            else:
+        properties = [_properties(raw) for raw in messages]
+        early_ms = [
+            _early_ms(raw, each, wall_now) for raw, each in zip(messages, properties, strict=True)
+        ]
+        if entry.size == 1 and properties:
+            state.elsewhere(entry, parked_attempts(properties[0]))
+        due = []
+        for at, wait_ms in enumerate(early_ms):
+            if wait_ms <= 0:
                 due.append(at)
+            elif wait_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
+                state.ignore_copy(entry.key, entry.size)
+                self._redelivery.wait(entry, indexes[at], wait_ms, narrow=True)
+            else:
+                self._letters += 1
+                self._waiting[self._letters] = self._loop.call_later(
+                    wait_ms / 1000,
+                    self._letter_due,
+                    self._letters,
+                    entry,
+                    indexes[at],
+                    messages[at],
+                )
         return [indexes[at] for at in due], [messages[at] for at in due]
 
-    def _wait(
-        self, state: TopicState, entry: Entry, index: int, raw: RawMessage, early_ms: int
-    ) -> None:
-        if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
-            state.overlook(entry.key, entry.size)
-            self._redelivery.wait(entry, index, early_ms, narrow=True)
-            return
-
-        def due() -> None:
-            self._waiting.discard(handle)
-            kept = self._not_dead(state, entry, [index], [raw])
-            for at, message in zip(*kept, strict=True):
-                self._queue.push(entry, [at], [message], room=False)
-            self._queue.wake(1)
-
-        handle = self._loop.call_later(early_ms / 1000, due)
-        self._waiting.add(handle)
+    def _letter_due(self, number: int, entry: Entry, index: int, raw: RawMessage) -> None:
+        del self._waiting[number]
+        for at, message in zip(*self._not_dead(entry.source, entry, [index], [raw]), strict=True):
+            self._queue.push(entry, [at], [message], room=False)
+        self._queue.wake(1)
 
     def close(self) -> None:
         """What waits here comes again to whoever reads the retry-letter topic next."""
-        for handle in self._waiting:
+        for handle in self._waiting.values():
             handle.cancel()
 
 

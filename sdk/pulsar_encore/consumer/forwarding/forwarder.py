@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from ...core.attempts import Failures
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
 from ...letters.evidence import Evidence, evidence_of

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from ...core.entry import HELD, QUEUED, Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...core.verdicts import Verdicts
 from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ...core.entry import HELD, NACKED
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...core.verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...eventloop.alarm import wall_now_ms
 from ...letters.evidence import Evidence, evidence_of

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Final
 
 from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import UnreadableError
 from ...eventloop.alarm import Alarm, now_ms
 from ...message import Message, RawMessage

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from ...core.entry import HELD
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
 from ...message import Held, Message
 from ...values.backoff import seconds_of

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ...core.due_time import bucket_edge
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
 from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms

@@ -16,7 +16,7 @@ from typing import Final
 from ...core.due_time import MessageKey, precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
 from ...eventloop.affinity import LoopAffinity

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from ...core.acks import Unsent
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...eventloop.alarm import now_ms
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from ...core.acks import Unsent
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import TransportError
 from ...eventloop.alarm import now_ms
 from ...options import ConsumerOptions
@@ -203,13 +203,13 @@ class AckSender:
             self.watch_duplicates()  # what comes again may wait behind what the application is at
             return
         self._taken = self._queue.taken
-        left = [state.duplicates.forget_overtaken() for state in self._sources]
+        left = [state.window.advance() for state in self._sources]
         if any(left):
             self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
 
     def _trust(self) -> None:
         for state in self._sources:
-            state.duplicates.trust()
+            state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
         """Wait until what somebody waits for is confirmed, or for so long."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...core.due_time import precision_bits
 from ...core.entry import Entry
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...eventloop.alarm import Alarm, due_in_ms
 
 

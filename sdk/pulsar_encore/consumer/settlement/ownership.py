@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import ConfigurationError, MessageNotHeldError, OperationNotSupported
 from ...message import Held, Message, held
 from ...transport.interface import TransportConsumer

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from ...core.due_index import DueIndex
 from ...core.due_time import DueBatch, MessageKey, precision_bits
 from ...core.entry import Entry, EntryKey, set_bits
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import NotConnected, TransportError
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms, wall_now_ms
 from ...letters.evidence import evidence_of

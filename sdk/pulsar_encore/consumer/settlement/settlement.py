@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ...core.entry import Entry, EntryKey
-from ...core.source_state import TopicState
+from ...core.topic_state import TopicState
 from ...errors import MessageNotHeldError
 from ...message import Held, Message, of_one_entry
 from ...message import held as held_of

@@ -1,4 +1,4 @@
-"""Where snapshots are kept: in memory, in a directory."""
+"""Storage for the snapshots of a spilling index: in memory, or in a directory."""
 
 from __future__ import annotations
 

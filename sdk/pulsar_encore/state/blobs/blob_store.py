@@ -1,9 +1,8 @@
-"""`BlobStore`: what a due index that spills asks of a disk.
+"""`BlobStore`: the storage that a spilling index needs.
 
-Three kinds of things are kept: *blobs*, which are written once, segment by segment, and named by a
-generation; *journals*, which grow at their end; and one *manifest*, which is replaced as a whole.
-A store gives back what it was given, or raises; what the bytes mean is not its business. It has
-one owner at a time.
+A store keeps three kinds of data. A *blob* is written once, segment by segment, and named by a
+generation number. A *journal* grows at its end. The one *manifest* is replaced as a whole. The
+store does not interpret the bytes: it returns them unchanged or raises. It has one owner at a time.
 """
 
 from __future__ import annotations
@@ -12,147 +11,147 @@ from typing import Protocol
 
 
 class BlobWriter(Protocol):
-    """A blob that is being written; it is there for readers once it is committed."""
+    """A blob that is being written. Readers see it after `commit`."""
 
     def append(self, segment: bytes) -> None:
         """Add a segment. Segments are numbered from 0.
 
         Raises:
-            StoreError: It could not be written; `abort` is what is left to do.
+            StoreError: if the segment cannot be written. Only `abort` is allowed then.
         """
         ...
 
     def commit(self, meta: bytes, *, sync: bool) -> None:
-        """Make the blob visible, all of it at once, with what is to be known of it.
+        """Make the blob visible, with all segments at once.
 
         Args:
-            meta: What `BlobStore.meta` gives back.
-            sync: Return when it would survive a loss of power.
+            meta: Bytes that `BlobStore.meta` returns.
+            sync: Return only when the blob would survive a loss of power.
 
         Raises:
-            StoreError: It could not be written, and is not visible; or not be synced, and then it
-                may be. Visible it is whole, also after `abort`.
+            StoreError: if the blob cannot be written or synced. If only the sync failed, the blob
+                may be visible. A visible blob is always complete, even after `abort`.
         """
         ...
 
     def abort(self) -> None:
-        """Forget it; after `commit`, nothing. Never raises."""
+        """Discard the blob. Does nothing after `commit`, and never raises."""
         ...
 
 
 class BlobStore(Protocol):
     """Blobs, journals and a manifest.
 
-    Calls come from any thread, those that write from one at a time; of journals that may be
-    another thread than the one that writes blobs.
+    Reads may come from any thread. At most one thread at a time writes blobs, and at most one,
+    possibly another, writes journals.
     """
 
     def open(self) -> None:
-        """Take the store, before anything else and again after `close`.
+        """Take ownership of the store. Called first, and again after `close`.
 
         Raises:
-            StateInUseError: Somebody has it; the message names the owner. One that died has not.
-            StoreError: It could not be opened.
+            StateInUseError: if the store has an owner that is alive. The text names it.
+            StoreError: if the store cannot be opened.
         """
         ...
 
     def create(self, generation: int) -> BlobWriter:
-        """Begin a blob. What was left of one of the same generation is replaced at `commit`.
+        """Begin a blob. `commit` replaces an older blob of the same generation.
 
         Raises:
-            StoreError: It could not be begun.
+            StoreError: if the blob cannot be begun.
         """
         ...
 
     def meta(self, generation: int) -> bytes:
-        """What a blob was committed with.
+        """Return the bytes that a blob was committed with.
 
         Raises:
-            StateDamagedError: It is not there, or not what was written.
-            StateFormatError: It was written by another version.
-            StoreError: It could not be read.
+            StateDamagedError: if the blob is missing or corrupted.
+            StateFormatError: if another version wrote it.
+            StoreError: if it cannot be read.
         """
         ...
 
     def segment(self, generation: int, number: int) -> bytes:
-        """One segment of a blob; raises as `meta` does."""
+        """Return one segment of a blob; raises as `meta` does."""
         ...
 
     def size(self, generation: int) -> int:
-        """Bytes that a blob takes; raises as `meta` does."""
+        """Return the size of a blob in bytes; raises as `meta` does."""
         ...
 
     def delete(self, generation: int) -> None:
-        """Remove a blob; one that is not there is nothing.
+        """Remove a blob. Does nothing if the blob is missing.
 
         Raises:
-            StoreError: It could not be removed.
+            StoreError: if the blob cannot be removed.
         """
         ...
 
     def generations(self) -> list[int]:
-        """Every blob that is visible, in rising order; also drops what was never committed.
+        """Return the generations of all visible blobs, ascending. Also removes uncommitted blobs.
 
         Raises:
-            StoreError: They could not be listed.
+            StoreError: if the blobs cannot be listed.
         """
         ...
 
     def read_manifest(self) -> bytes | None:
-        """The manifest as it was last written, or None when there never was one.
+        """Return the manifest, or None if none was ever written.
 
         Raises:
-            StoreError: It could not be read.
+            StoreError: if the manifest cannot be read.
         """
         ...
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
-        """Replace the manifest: afterwards it is the old one or the new one, never a mixture.
+        """Replace the manifest. A reader later sees the old one or the new one, never a mixture.
 
         Raises:
-            StoreError: It could not be written, and the old one is in place; or not be synced, and
-                then it may be the new one.
+            StoreError: if the manifest cannot be written, in which case the old one stays, or
+                cannot be synced, in which case it may be the new one.
         """
         ...
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a journal, all of them or none; makes it when it is not there.
+        """Append bytes to a journal, all of them or none. The journal is created if it is missing.
 
         Args:
-            journal: Its number.
-            data: May be empty, to `sync` what was appended before; then a journal that is not
-                there, or not any more, is nothing.
-            sync: Return when all of the journal would survive a loss of power.
+            journal: The number of the journal.
+            data: The bytes. If empty, only sync earlier appends, and do nothing if the journal is
+                missing.
+            sync: Return only when the whole journal would survive a loss of power.
 
         Raises:
-            StoreError: They could not be written.
+            StoreError: if the bytes cannot be written.
         """
         ...
 
     def read_journal(self, journal: int) -> bytes:
-        """All bytes of a journal; after a crash the last of them may be missing.
+        """Return all bytes of a journal. After a crash its last bytes may be missing.
 
         Raises:
-            StoreError: It could not be read.
+            StoreError: if the journal cannot be read.
         """
         ...
 
     def delete_journal(self, journal: int) -> None:
-        """Remove a journal; one that is not there is nothing.
+        """Remove a journal. Does nothing if the journal is missing.
 
         Raises:
-            StoreError: It could not be removed.
+            StoreError: if the journal cannot be removed.
         """
         ...
 
     def journals(self) -> list[int]:
-        """The number of every journal, rising.
+        """Return the numbers of all journals, ascending.
 
         Raises:
-            StoreError: They could not be listed.
+            StoreError: if the journals cannot be listed.
         """
         ...
 
     def close(self) -> None:
-        """Give it free for another owner. Again is nothing."""
+        """Release the store for another owner. A second call does nothing."""
         ...

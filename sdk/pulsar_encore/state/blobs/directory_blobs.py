@@ -1,9 +1,8 @@
 """`DirectoryBlobs`: blobs, journals and the manifest as files of one directory.
 
-Owns the names of files, the layout of a blob's file and the lock. A blob and the manifest are
-written under another name, synced and renamed, so that they are there as a whole or not at all;
-each segment has its CRC-32, which is looked at whenever it is read. Invariant: whoever holds the
-lock of `owner` is the only one who writes here (see `DirectoryLock`).
+A blob or manifest is written under another name, synced and renamed, so it exists completely or not
+at all. Each segment has a CRC-32, which is checked at every read. Only the holder of the lock on
+the file `owner` writes here (see `DirectoryLock`).
 """
 
 from __future__ import annotations
@@ -36,19 +35,20 @@ from ..directory_lock import DirectoryLock
 
 _MAGIC: Final = b"PEBLOB"
 _VERSION: Final = 1
-_HEAD: Final = struct.Struct("<6sH")
-# Segments, bytes of the meta, its CRC, CRC of the index; the CRC of these four comes after them.
-_FOOT: Final = struct.Struct("<IIII")
-_FOOT_SIZE: Final = _FOOT.size + 4
+_HEADER: Final = struct.Struct("<6sH")
+# Number of segments, bytes of the meta, CRC of the meta, CRC of the index. A CRC of these four
+# follows.
+_FOOTER: Final = struct.Struct("<IIII")
+_FOOTER_SIZE: Final = _FOOTER.size + 4
 _BLOB: Final = re.compile(r"blob-(\d{1,19})\Z")
 _JOURNAL: Final = re.compile(r"journal-(\d{1,19})\Z")
 _UNFINISHED: Final = ".unfinished"
-_OPEN_FILES: Final = 16
+_MAX_OPEN_FILES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Where the segments of a blob are, and what their checksums are."""
+    """Offsets and checksums of the segments of a blob."""
 
     ends: array[int]
     sums: array[int]
@@ -58,14 +58,18 @@ class _Table:
 
 
 class DirectoryBlobs:
-    """A `BlobStore` in a directory.
+    """A `BlobStore` in a directory. Its methods raise as those of `BlobStore` do.
 
     Args:
-        path: The directory, made when it is opened. Files that this store does not know, it leaves
-            alone.
+        path: The directory. `open` creates it if it is missing, and leaves unknown files alone.
 
     Raises:
-        ConfigurationError: That is no path.
+        ConfigurationError: if `path` is not a path.
+
+    Example:
+        Keep a due index that survives the process::
+
+            index = SpillingIndex(DirectoryBlobs("/var/lib/orders/due"))
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -77,12 +81,13 @@ class DirectoryBlobs:
         self._path = Path(path)
         self._pid = os.getpid()
         self._tables: dict[int, _Table] = {}
-        self._files: OrderedDict[int, int] = OrderedDict()  # blobs that are open, oldest first
-        self._journal: tuple[int, int, int] | None = None  # number, file, bytes that are whole
-        self._torn: dict[int, int] = {}  # journals that end in half a record: where that begins
-        self._opening = Lock()  # blobs are closed under it, and used elsewhere than on one thread
-        # The same of the journal, so that no write waits for the reading of blobs.
-        self._journaling = Lock()
+        self._files: OrderedDict[int, int] = OrderedDict()  # open blobs, least recently used first
+        self._journal: tuple[int, int, int] | None = None  # number, file, bytes of complete records
+        # Journals that end in a partial record, and the offset of that record.
+        self._torn: dict[int, int] = {}
+        self._blob_lock = Lock()  # protects open blobs: several threads read them
+        # Protects the journal. A lock of its own, so that appends never wait for reads of blobs.
+        self._journal_lock = Lock()
         self._lock: DirectoryLock | None = None
 
     def __repr__(self) -> str:
@@ -91,32 +96,33 @@ class DirectoryBlobs:
     # The owner
 
     def open(self) -> None:
-        """Take the directory.
+        """Take ownership of the directory.
 
         Raises:
-            StateInUseError: Another process has it, which is named; or this one has.
-            StoreError: It could not be opened.
-            NotSupportedError: This system has no `os.pread`.
+            StateInUseError: if another process, or this one, has the directory open. The text names
+                it.
+            StoreError: if the directory cannot be opened.
+            NotSupportedError: if the system has no `os.pread`.
         """
         self._pid = os.getpid()
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            self._lock = self._own()
+            self._lock = self._acquire_lock()
         except OSError as error:
-            raise self._failed("open", error) from error
+            raise self._store_error("open", error) from error
 
-    def _own(self) -> DirectoryLock:
+    def _acquire_lock(self) -> DirectoryLock:
         path = self._path / "owner"
         if not hasattr(os, "pread"):
             raise NotSupportedError("DirectoryBlobs is not supported on this system: no os.pread")
-        here = f"process {self._pid} on {socket.gethostname()}"
+        identity = f"process {self._pid} on {socket.gethostname()}"
         try:
             lock = DirectoryLock(path)
         except StateInUseError as error:
             owner = ""
             with suppress(OSError):
                 owner = path.read_text(encoding="utf-8", errors="replace")[:400].strip()
-            if owner == here:
+            if owner == identity:
                 raise StateInUseError(
                     f"{self._path} is in use by this process, {self._pid}; close that store first"
                 ) from error
@@ -124,26 +130,28 @@ class DirectoryBlobs:
                 f"{self._path} is in use by {owner or 'another process'}; end that, or use "
                 "another directory"
             ) from error
-        with suppress(OSError):  # a full disk can be read; only the owner's name is missing then
+        with suppress(
+            OSError
+        ):  # a full disk can still be read; only the owner's name is missing then
             os.ftruncate(lock.file, 0)
-            os.pwrite(lock.file, f"{here}\n".encode(), 0)
+            os.pwrite(lock.file, f"{identity}\n".encode(), 0)
         return lock
 
-    def _mine(self) -> None:
+    def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(f"{self._path} was opened by the parent of this process")
         if self._lock is None:
             raise StoreError(f"{self._path} is not open")
 
     def close(self) -> None:
-        """Give the directory free for another owner. Again is nothing."""
+        """Release the directory. A second call does nothing."""
         if self._lock is None or os.getpid() != self._pid:
             return
-        with self._opening, self._journaling:
+        with self._blob_lock, self._journal_lock:
             for file in self._files.values():
                 os.close(file)
             self._files.clear()
-            self._tables.clear()  # another owner may write other blobs of the same names
+            self._tables.clear()  # the next owner may write other blobs with the same names
             self._close_journal()
             self._torn.clear()
             self._lock.release()
@@ -156,71 +164,53 @@ class DirectoryBlobs:
     # Blobs
 
     def create(self, generation: int) -> _Writer:
-        """Begin a blob.
-
-        Raises:
-            StoreError: It could not be begun.
-        """
-        self._mine()
-        with self._opening:
-            self._forget(generation)
+        """Begin a blob."""
+        self._check_open()
+        with self._blob_lock:
+            self._close_blob(generation)
         try:
             return _Writer(self._path, f"blob-{generation}")
         except OSError as error:
-            raise self._failed("write", error) from error
+            raise self._store_error("write", error) from error
 
     def meta(self, generation: int) -> bytes:
-        """What a blob was committed with.
-
-        Raises:
-            StateDamagedError: It is not there, or not what was written.
-            StateFormatError: It was written by another version.
-            StoreError: It could not be read.
-        """
+        """Return the bytes that a blob was committed with."""
         index = self._table(generation)
-        start = index.ends[-1] if index.ends else _HEAD.size
+        start = index.ends[-1] if index.ends else _HEADER.size
         return self._read(generation, start, index.meta_size, index.meta_sum, "meta")
 
     def segment(self, generation: int, number: int) -> bytes:
-        """One segment of a blob; raises as `meta` does."""
+        """Return one segment of a blob."""
         index = self._table(generation)
         if not 0 <= number < len(index.ends):
             raise StateDamagedError(f"blob {generation} of {self._path} has no segment {number}")
-        start = index.ends[number - 1] if number else _HEAD.size
+        start = index.ends[number - 1] if number else _HEADER.size
         size = index.ends[number] - start
         return self._read(generation, start, size, index.sums[number], f"segment {number}")
 
     def size(self, generation: int) -> int:
-        """Bytes that a blob takes; raises as `meta` does."""
+        """Return the size of a blob in bytes."""
         return self._table(generation).size
 
     def delete(self, generation: int) -> None:
-        """Remove a blob; one that is not there is nothing.
-
-        Raises:
-            StoreError: It could not be removed.
-        """
-        self._mine()
-        with self._opening:
-            self._forget(generation)
+        """Remove a blob, if it exists."""
+        self._check_open()
+        with self._blob_lock:
+            self._close_blob(generation)
         self._unlink(f"blob-{generation}")
 
-    def _forget(self, generation: int) -> None:
+    def _close_blob(self, generation: int) -> None:
         self._tables.pop(generation, None)
         file = self._files.pop(generation, None)
         if file is not None:
             os.close(file)
 
     def generations(self) -> list[int]:
-        """Every blob, in rising order; also removes what was never finished.
-
-        Raises:
-            StoreError: They could not be listed.
-        """
-        return self._numbers(_BLOB)
+        """Return the generations of all blobs, ascending, and remove unfinished files."""
+        return self._list_numbers(_BLOB)
 
     def _table(self, generation: int) -> _Table:
-        with self._opening:
+        with self._blob_lock:
             index = self._tables.get(generation)
             if index is None:
                 index = self._tables[generation] = self._read_table(generation)
@@ -231,23 +221,27 @@ class DirectoryBlobs:
         try:
             file = self._open(generation)
             size = os.fstat(file).st_size
-            magic, version = _HEAD.unpack(os.pread(file, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+            magic, version = _HEADER.unpack(
+                os.pread(file, _HEADER.size, 0).ljust(_HEADER.size, b"\0")
+            )
             if magic != _MAGIC:
                 raise StateFormatError(f"{name} is not a blob")
             if version != _VERSION:
                 raise StateFormatError(f"{name} has version {version}, this reads {_VERSION}")
-            foot = os.pread(file, _FOOT_SIZE, max(size - _FOOT_SIZE, 0))
-            if len(foot) < _FOOT_SIZE or _sum(foot[:-4]) != int.from_bytes(foot[-4:], "little"):
+            footer = os.pread(file, _FOOTER_SIZE, max(size - _FOOTER_SIZE, 0))
+            if len(footer) < _FOOTER_SIZE or _checksum(footer[:-4]) != int.from_bytes(
+                footer[-4:], "little"
+            ):
                 raise StateDamagedError(f"{name} is not whole: its last bytes are not its end")
-            count, meta_size, meta_sum, index_sum = _FOOT.unpack_from(foot)
-            start = size - _FOOT_SIZE - 8 * count
+            count, meta_size, meta_sum, index_sum = _FOOTER.unpack_from(footer)
+            start = size - _FOOTER_SIZE - 8 * count
             data = os.pread(file, 8 * count, max(start, 0))
         except OSError as error:
-            raise self._failed("read", error) from error
-        if len(data) != 8 * count or _sum(data) != index_sum:
-            raise StateDamagedError(f"{name}: the index of its segments is not what was written")
+            raise self._store_error("read", error) from error
+        if len(data) != 8 * count or _checksum(data) != index_sum:
+            raise StateDamagedError(f"{name}: the index of its segments is corrupted")
         ends, sums = array("Q"), _from_little("I", data[4 * count :])
-        end = _HEAD.size
+        end = _HEADER.size
         for each in _from_little("I", data[: 4 * count]):
             end += each
             ends.append(end)
@@ -260,52 +254,41 @@ class DirectoryBlobs:
         if file is not None:
             self._files.move_to_end(generation)
             return file
-        self._mine()
+        self._check_open()
         try:
             file = os.open(self._path / f"blob-{generation}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise StateDamagedError(f"blob {generation} is not in {self._path}") from error
         self._files[generation] = file
-        while len(self._files) > _OPEN_FILES:
+        while len(self._files) > _MAX_OPEN_FILES:
             os.close(self._files.popitem(last=False)[1])
         return file
 
     def _read(self, generation: int, start: int, size: int, expected: int, what: str) -> bytes:
         try:
-            with self._opening:
+            with self._blob_lock:
                 data = os.pread(self._open(generation), size, start)
         except OSError as error:
-            raise self._failed("read", error) from error
-        if len(data) != size or _sum(data) != expected:
-            raise StateDamagedError(
-                f"{what} of blob {generation} of {self._path} is not what was written"
-            )
+            raise self._store_error("read", error) from error
+        if len(data) != size or _checksum(data) != expected:
+            raise StateDamagedError(f"{what} of blob {generation} of {self._path} is corrupted")
         return data
 
     # The manifest
 
     def read_manifest(self) -> bytes | None:
-        """The manifest as it was last written.
-
-        Raises:
-            StoreError: It could not be read.
-        """
-        self._mine()
+        """Return the manifest, or None if none was ever written."""
+        self._check_open()
         try:
             return (self._path / "manifest").read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._failed("read", error) from error
+            raise self._store_error("read", error) from error
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
-        """Replace the manifest.
-
-        Raises:
-            StoreError: It could not be written, and the old one is in place; or not be synced, and
-                then it may be the new one.
-        """
-        self._mine()
+        """Replace the manifest."""
+        self._check_open()
         try:
             file = _Unfinished(self._path, "manifest")
             try:
@@ -314,16 +297,12 @@ class DirectoryBlobs:
             finally:
                 file.close()
         except OSError as error:
-            raise self._failed("write", error) from error
+            raise self._store_error("write", error) from error
 
     # Journals
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a journal, all of them or none.
-
-        Raises:
-            StoreError: They could not be written.
-        """
+        """Append bytes to a journal, all of them or none."""
         try:
             if not data:
                 self._sync_journal(journal)
@@ -333,9 +312,9 @@ class DirectoryBlobs:
             assert self._journal is not None
             _, file, size = self._journal
             if os.getpid() != self._pid:
-                self._mine()
+                self._check_open()
             if self._torn:
-                self._cut_journal()
+                self._truncate_journal()
             try:
                 written = os.write(file, data)
                 if written != len(data):
@@ -345,17 +324,17 @@ class DirectoryBlobs:
             except OSError:
                 self._torn[journal] = size
                 with suppress(OSError):
-                    self._cut_journal()
+                    self._truncate_journal()
                 raise
             self._journal = (journal, file, size + written)
         except OSError as error:
-            raise self._failed("write", error) from error
+            raise self._store_error("write", error) from error
 
     def _sync_journal(self, journal: int) -> None:
-        self._mine()
+        self._check_open()
         try:
             file = os.open(self._path / f"journal-{journal}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # what it had is in a snapshot by now
+        except FileNotFoundError:  # a snapshot has replaced the journal
             return
         try:
             os.fsync(file)
@@ -363,15 +342,15 @@ class DirectoryBlobs:
             os.close(file)
 
     def _open_journal(self, journal: int) -> None:
-        self._mine()
+        self._check_open()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with self._journaling:
+        with self._journal_lock:
             self._close_journal()
             file = os.open(self._path / f"journal-{journal}", flags, 0o644)
             try:
                 size = self._torn.get(journal, os.fstat(file).st_size)
                 _sync_directory(self._path)
-            except BaseException:  # or the next try would not sync its name
+            except BaseException:  # otherwise the next try would not sync the directory
                 os.close(file)
                 raise
             self._journal = (journal, file, size)
@@ -380,75 +359,63 @@ class DirectoryBlobs:
         if self._journal is not None:
             if self._torn:
                 with suppress(OSError):
-                    self._cut_journal()
+                    self._truncate_journal()
             os.close(self._journal[1])
             self._journal = None
 
-    def _cut_journal(self) -> None:
-        """What was written by half goes; what comes later could not be read behind it."""
+    def _truncate_journal(self) -> None:
+        """Cut off a partly written record. Records appended after it could not be read."""
         if self._journal is not None and self._journal[0] in self._torn:
             number, file, size = self._journal
             os.ftruncate(file, size)
             del self._torn[number]
 
     def read_journal(self, journal: int) -> bytes:
-        """All bytes of a journal.
-
-        Raises:
-            StoreError: It could not be read.
-        """
-        self._mine()
+        """Return all bytes of a journal."""
+        self._check_open()
         try:
             return (self._path / f"journal-{journal}").read_bytes()
         except OSError as error:
-            raise self._failed("read", error) from error
+            raise self._store_error("read", error) from error
 
     def delete_journal(self, journal: int) -> None:
-        """Remove a journal; one that is not there is nothing.
-
-        Raises:
-            StoreError: It could not be removed.
-        """
-        self._mine()
-        with self._journaling:
+        """Remove a journal, if it exists."""
+        self._check_open()
+        with self._journal_lock:
             if self._journal is not None and self._journal[0] == journal:
                 self._close_journal()
             self._torn.pop(journal, None)
         self._unlink(f"journal-{journal}")
 
     def journals(self) -> list[int]:
-        """The number of every journal, rising.
-
-        Raises:
-            StoreError: They could not be listed.
-        """
-        return self._numbers(_JOURNAL)
+        """Return the numbers of all journals, ascending."""
+        return self._list_numbers(_JOURNAL)
 
     # Files
 
-    def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
-        self._mine()
+    def _list_numbers(self, pattern: re.Pattern[str]) -> list[int]:
+        self._check_open()
         try:
             names = os.listdir(self._path)
             for name in names:
                 if name.endswith(_UNFINISHED):
                     (self._path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise self._failed("read", error) from error
+            raise self._store_error("read", error) from error
         return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
 
     def _unlink(self, name: str) -> None:
         try:
             (self._path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise self._failed("remove from", error) from error
+            raise self._store_error("remove from", error) from error
 
-    def _failed(self, what: str, error: OSError) -> StoreError:
+    def _store_error(self, what: str, error: OSError) -> StoreError:
         return StoreError(f"could not {what} {self._path}: {advised(error)}")
 
 
 class _Unfinished:
-    """A file under another name until it is whole."""
+    """A file that has a temporary name until it is complete."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -469,7 +436,7 @@ class _Unfinished:
             _sync_directory(self._directory)
 
     def close(self) -> None:
-        """Close it; what is not finished goes."""
+        """Close the file, and remove it if it is unfinished."""
         if self._file < 0:
             return
         with suppress(OSError):
@@ -486,35 +453,35 @@ class _Writer:
         self._file = _Unfinished(directory, name)
         self._sizes = array("I")
         self._sums = array("I")
-        self._do(_HEAD.pack(_MAGIC, _VERSION))
+        self._write(_HEADER.pack(_MAGIC, _VERSION))
 
     def append(self, segment: bytes) -> None:
-        self._do(segment)
+        self._write(segment)
         self._sizes.append(len(segment))
-        self._sums.append(_sum(segment))
+        self._sums.append(_checksum(segment))
 
     def commit(self, meta: bytes, *, sync: bool) -> None:
         index = _to_little(self._sizes) + _to_little(self._sums)
-        foot = _FOOT.pack(len(self._sizes), len(meta), _sum(meta), _sum(index))
-        self._do(b"".join((meta, index, foot, _sum(foot).to_bytes(4, "little"))))
+        footer = _FOOTER.pack(len(self._sizes), len(meta), _checksum(meta), _checksum(index))
+        self._write(b"".join((meta, index, footer, _checksum(footer).to_bytes(4, "little"))))
         try:
             self._file.finish(sync=sync)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._store_error(error) from error
         finally:
             self._file.close()
 
     def abort(self) -> None:
         self._file.close()
 
-    def _do(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         try:
             self._file.write(data)
         except OSError as error:
             self._file.close()
-            raise self._failed(error) from error
+            raise self._store_error(error) from error
 
-    def _failed(self, error: OSError) -> StoreError:
+    def _store_error(self, error: OSError) -> StoreError:
         return StoreError(f"could not write {self._name}: {error.strerror or error}")
 
 
@@ -533,7 +500,7 @@ def _sync_directory(path: Path) -> None:
         os.close(file)
 
 
-def _sum(data: bytes) -> int:
+def _checksum(data: bytes) -> int:
     return zlib.crc32(data)
 
 

@@ -1,8 +1,4 @@
-"""`MemoryBlobs`: blobs that live as long as the object; for tests, and to try things out.
-
-What was closed can be opened again, as a directory can. Invariant: what is visible is what was
-committed.
-"""
+"""`MemoryBlobs`: a store in memory, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -18,7 +14,15 @@ class _Blob:
 
 
 class MemoryBlobs:
-    """A `BlobStore` in memory."""
+    """A `BlobStore` in memory. It can be closed and opened again.
+
+    Methods raise `StateDamagedError` for a blob, a segment or a journal that is missing.
+
+    Example:
+        Try out a due index without a disk::
+
+            index = SpillingIndex(MemoryBlobs())
+    """
 
     def __init__(self) -> None:
         self._blobs: dict[int, _Blob] = {}
@@ -26,50 +30,38 @@ class MemoryBlobs:
         self._manifest: bytes | None = None
 
     def open(self) -> None:
-        """Nothing: whoever has the object may have it."""
+        """Do nothing: the owner of the object owns the store."""
 
     def create(self, generation: int) -> _Writer:
         """Begin a blob."""
         return _Writer(self._blobs, generation)
 
     def meta(self, generation: int) -> bytes:
-        """What a blob was committed with.
-
-        Raises:
-            StateDamagedError: It is not there.
-        """
+        """Return the bytes that a blob was committed with."""
         return self._find(generation).meta
 
     def segment(self, generation: int, number: int) -> bytes:
-        """One segment of a blob.
-
-        Raises:
-            StateDamagedError: It is not there.
-        """
+        """Return one segment of a blob."""
         segments = self._find(generation).segments
         if not 0 <= number < len(segments):
             raise StateDamagedError(f"blob {generation} has no segment {number}")
         return segments[number]
 
     def size(self, generation: int) -> int:
-        """Bytes that a blob takes.
-
-        Raises:
-            StateDamagedError: It is not there.
-        """
+        """Return the size of a blob in bytes."""
         blob = self._find(generation)
         return sum(map(len, blob.segments)) + len(blob.meta)
 
     def delete(self, generation: int) -> None:
-        """Remove a blob; one that is not there is nothing."""
+        """Remove a blob, if it exists."""
         self._blobs.pop(generation, None)
 
     def generations(self) -> list[int]:
-        """Every blob, in rising order."""
+        """Return the generations of all blobs, ascending."""
         return sorted(self._blobs)
 
     def read_manifest(self) -> bytes | None:
-        """The manifest as it was last written."""
+        """Return the manifest, or None if none was ever written."""
         return self._manifest
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
@@ -77,30 +69,26 @@ class MemoryBlobs:
         self._manifest = data
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a journal."""
+        """Append bytes to a journal."""
         if data:
             self._journals.setdefault(journal, bytearray()).extend(data)
 
     def read_journal(self, journal: int) -> bytes:
-        """All bytes of a journal.
-
-        Raises:
-            StateDamagedError: It is not there.
-        """
+        """Return all bytes of a journal."""
         if journal not in self._journals:
             raise StateDamagedError(f"there is no journal {journal}")
         return bytes(self._journals[journal])
 
     def delete_journal(self, journal: int) -> None:
-        """Remove a journal; one that is not there is nothing."""
+        """Remove a journal, if it exists."""
         self._journals.pop(journal, None)
 
     def journals(self) -> list[int]:
-        """The number of every journal, rising."""
+        """Return the numbers of all journals, ascending."""
         return sorted(self._journals)
 
     def close(self) -> None:
-        """Nothing: it can be opened again."""
+        """Do nothing: the store can be opened again."""
 
     def _find(self, generation: int) -> _Blob:
         if generation not in self._blobs:

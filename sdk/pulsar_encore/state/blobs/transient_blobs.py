@@ -1,8 +1,8 @@
 """Blobs on disk that end with their process, for a due index that overflows to disk.
 
-A `TransientDirectory` is one sub-directory of a directory that several consumers and processes may
-share. A lock on a file in it says that its owner lives. The system releases the lock when the
-process dies, so the next process that makes a sub-directory removes those of dead processes.
+Several consumers and processes may share a directory, in which each has a `TransientDirectory`. A
+lock on a file in it shows that its owner is alive. The system releases the lock when the process
+dies. The next process that makes a sub-directory therefore removes those of dead processes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .directory_blobs import DirectoryBlobs
 
 _PREFIX: Final = "spilled-"
 _OWNER: Final = "owner"
-_TRIES: Final = 10  # each fails only if another process removes the new directory at that moment
+# A try fails only if another process removes the new directory before it is locked.
+_MAX_TRIES: Final = 10
 
 
 class TransientDirectory:
-    """A sub-directory for this owner alone. Made by `make`; `remove` ends it.
+    """The sub-directory of one owner. `make` creates it and `remove` deletes it.
 
     Attributes:
         path: The sub-directory.
@@ -40,14 +41,14 @@ class TransientDirectory:
 
     @classmethod
     def make(cls, shared: Path) -> TransientDirectory:
-        """Make a sub-directory, and remove those of processes that have died. Blocks.
+        """Make a sub-directory, and remove those of dead processes. Blocks.
 
         Args:
-            shared: The directory to make it in; made if it is not there.
+            shared: The parent directory. Created if it is missing.
 
         Raises:
-            StoreError: The system does not let it be made.
-            NotSupportedError: This system has no `fcntl.flock`.
+            StoreError: if the system refuses to create the sub-directory.
+            NotSupportedError: if the system has no `fcntl.flock`.
         """
         try:
             import fcntl  # noqa: F401
@@ -59,29 +60,29 @@ class TransientDirectory:
             shared.mkdir(parents=True, exist_ok=True)
             for each in shared.glob(_PREFIX + "*"):
                 _remove_dead(each)
-            for _ in range(_TRIES):
+            for _ in range(_MAX_TRIES):
                 path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=shared))
-                lock = _owned(path)
+                lock = _lock_new(path)
                 if lock is not None:
                     break
             else:
                 raise StoreError(
                     f"could not make a directory in {shared}: other processes removed it "
-                    f"{_TRIES} times; name a directory of its own for `nack_index`"
+                    f"{_MAX_TRIES} times; name a directory of its own for `nack_index`"
                 )
         except OSError as error:
             raise StoreError(
                 f"could not make a directory in {shared}: {advised_to_make(error)}"
             ) from error
-        with suppress(OSError):  # only for people who look: a full disk must not stop a consumer
+        with suppress(OSError):  # informational only: a full disk must not stop a consumer
             os.write(lock.file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return cls(path, lock)
 
     def remove(self) -> None:
         """Remove the sub-directory and its files. Blocks. A second call does nothing.
 
-        Files that cannot be removed stay for the next process. In a forked child nothing is
-        removed: the directory belongs to the parent.
+        Files that cannot be removed are left to the next process. A forked child removes nothing:
+        the directory belongs to its parent.
         """
         if self._lock.file < 0:
             return
@@ -89,8 +90,8 @@ class TransientDirectory:
         self._lock.release()
 
 
-def _owned(path: Path) -> DirectoryLock | None:
-    """Lock a new sub-directory; return None if another process took it for a dead one's.
+def _lock_new(path: Path) -> DirectoryLock | None:
+    """Lock a new sub-directory. Return None if another process has removed it.
 
     Until it is locked, a new sub-directory looks like one whose owner has died.
     """
@@ -102,24 +103,26 @@ def _owned(path: Path) -> DirectoryLock | None:
         if path.exists():
             raise
         return None
-    if not os.fstat(lock.file).st_nlink:  # removed after it was opened, before it was locked
+    if not os.fstat(lock.file).st_nlink:  # another process removed it before it was locked
         lock.release()
         return None
     return lock
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove a sub-directory whose owner has died; leave one whose owner lives."""
+    """Remove a sub-directory unless its owner is alive."""
     try:
         lock = DirectoryLock(path / _OWNER)
-    except StoreError:  # its owner lives, or it is another user's, or another process removed it
+    except StoreError:  # the owner is alive, or another user, or another process removed it
         return
     shutil.rmtree(path, ignore_errors=True)
     lock.release()
 
 
 class TransientBlobs:
-    """A `BlobStore` without journals and manifest, in a directory that is made with its first blob.
+    """A `BlobStore` without journals and manifest, which opens its directory with the first blob.
+
+    Methods raise as those of `BlobStore` do; those of journals raise `StoreError`.
 
     Args:
         path: The directory.
@@ -127,14 +130,14 @@ class TransientBlobs:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._opening = Lock()
+        self._open_lock = Lock()
         self._store: DirectoryBlobs | None = None
 
     def open(self) -> None:
         """Do nothing: most indexes never spill."""
 
-    def _opened(self) -> DirectoryBlobs:
-        with self._opening:
+    def _open_store(self) -> DirectoryBlobs:
+        with self._open_lock:
             if self._store is None:
                 store = DirectoryBlobs(self._path)
                 store.open()
@@ -142,55 +145,41 @@ class TransientBlobs:
             return self._store
 
     def create(self, generation: int) -> BlobWriter:
-        """Begin a blob; raises StoreError if the system refuses."""
-        return self._opened().create(generation)
+        return self._open_store().create(generation)
 
     def meta(self, generation: int) -> bytes:
-        """Return the meta of a blob; raises as `BlobStore.meta` does."""
-        return self._opened().meta(generation)
+        return self._open_store().meta(generation)
 
     def segment(self, generation: int, number: int) -> bytes:
-        """Return one segment of a blob; raises as `BlobStore.segment` does."""
-        return self._opened().segment(generation, number)
+        return self._open_store().segment(generation, number)
 
     def size(self, generation: int) -> int:
-        """Return the bytes that a blob takes; raises as `BlobStore.size` does."""
-        return self._opened().size(generation)
+        return self._open_store().size(generation)
 
     def delete(self, generation: int) -> None:
-        """Remove a blob; one that is not there is nothing.
-
-        Raises:
-            StoreError: It could not be removed.
-        """
         if self._store is not None:
             self._store.delete(generation)
 
     def generations(self) -> list[int]:
-        """Return no generations: the store is new."""
         return []
 
     def journals(self) -> list[int]:
-        """Return no journals."""
         return []
 
     def read_manifest(self) -> bytes | None:
-        """Return None: there is no manifest."""
         return None
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
-        """Do nothing: nobody opens the store again."""
+        """Do nothing: the store is never opened again."""
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Raise StoreError: there are no journals."""
         raise StoreError("a transient store has no journals")
 
     def read_journal(self, journal: int) -> bytes:
-        """Raise StoreError: there are no journals."""
         raise StoreError("a transient store has no journals")
 
     def delete_journal(self, journal: int) -> None:
-        """Do nothing: there are no journals."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Close the files. The owner of the directory removes them."""

@@ -2,10 +2,10 @@
 
 RocketMQ's design: `docs/notes/delayed-delivery.md#rip-73-pop-consumption-on-a-key-value-store`.
 
-`RocksStore` is one directory for a whole process; a `TopicStore` of it, which stands for one topic
-and subscription, has `AttemptRecords` (how often messages were handed over, and until when they
-wait). Needs the extra `state`. What is here reads no clock and starts no timer; the one thread
-there is belongs to `durability="power"`. `RocksBlobs` is a `BlobStore`, for a `SpillingIndex`.
+A `RocksStore` is the state directory of a process. It has a `TopicStore` for each topic and
+subscription, with `AttemptRecords`: how often each message was delivered, and until when it waits.
+The store reads no clock and starts no timer; with `durability="power"` it runs one thread.
+`RocksBlobs` is a `BlobStore` for a `SpillingIndex`. Needs the extra `state`.
 """
 
 from .attempt_records import MOST_DIFFERENT, AttemptRecords, DeliveredRecord, RecalledAttempts

@@ -1,7 +1,7 @@
-"""Whether a database that is about to be opened has everything that its last owner wrote.
+"""Check that a database has every write of its last owner before it is opened for writing.
 
-RocksDB opens with less, and without an error, if the end of its MANIFEST or a whole log is missing:
-a crash could have left the same files in some cases, but not in those that are told apart here.
+RocksDB opens without an error if the end of its MANIFEST or a whole log is missing. A crash can
+leave the same files in some cases, but not in those that are detected here.
 """
 
 from __future__ import annotations
@@ -17,23 +17,19 @@ from .database import NOTHING_DELETED, Database, UnknownContentError
 from .owner_file import Owner
 from .salvage import salvaged
 
-_LOG_START: Final = Struct(
-    "<IHBQ"
-)  # of a log's first record: CRC, size, type; of its batch: number
+# The first record of a log: CRC, size, type, and the sequence number of its batch.
+_LOG_START: Final = Struct("<IHBQ")
 
 
 def check_complete(
     path: Path, before: Owner | None, check_format: Callable[[Database], object]
 ) -> None:
-    """Open a database to read, and check that no write of the last owner is missing.
+    """Open a database for reading, and check that no write of its last owner is missing.
 
-    Args:
-        path: The state directory.
-        before: The last owner, if that is known.
-        check_format: Raises if the database says another format than is expected.
+    `check_format` raises for an unexpected format.
 
     Raises:
-        StateDamagedError: if files are lost or damaged.
+        StateDamagedError: if files are lost or corrupted.
         StoreError: if the files cannot be read.
     """
     folder = path / "db"
@@ -44,12 +40,12 @@ def check_complete(
         )
     if (folder / "CURRENT").exists():
         try:
-            looking = Database(folder, read_only=True)
+            database = Database(folder, read_only=True)
             try:
-                sequence = looking.sequence
-                check_format(looking)
+                sequence = database.sequence
+                check_format(database)
             finally:
-                looking.close()
+                database.close()
         except UnknownContentError as error:
             if before is None:
                 raise
@@ -67,25 +63,25 @@ def check_complete(
 def _check_logs(folder: Path, before: Owner | None) -> None:
     """Check that the oldest log begins no later than the tables end.
 
-    A MANIFEST that lost its end names neither the newest tables nor, as their writes are in the
-    tables, the logs that were removed since.
+    If a MANIFEST has lost its end, it does not name the newest tables. The logs with the writes of
+    those tables have already been removed, so the writes are missing.
     """
     logs = sorted(folder.glob("*.log"))
-    if not logs and before is not None and not before.closed:  # RocksDB always keeps one
+    if not logs and before is not None and not before.closed:  # RocksDB always keeps one log
         raise StateDamagedError(
             f"files of the state in {folder.parent} are lost: there is no log. {NOTHING_DELETED}"
         )
-    starts = map(_start, logs)
-    start = next((each for each in starts if len(each) == _LOG_START.size), None)
-    if start is None:
+    first_records = map(_first_record, logs)
+    first_record = next((each for each in first_records if len(each) == _LOG_START.size), None)
+    if first_record is None:
         return
     try:
         tables = Database(folder, read_only=True, logs=False)
     except StateDamagedError:
-        # The MANIFEST names a log, which is there, or the database had not opened with all logs.
-        # Logs are removed in order, so those behind it are there as well.
+        # The MANIFEST names a log. That log exists, because the database has just opened with logs,
+        # and so do later logs, because logs are removed in order.
         return
-    first, last = _LOG_START.unpack(start)[3], tables.sequence
+    first, last = _LOG_START.unpack(first_record)[3], tables.sequence
     tables.close()
     if first > last + 1:
         raise StateDamagedError(
@@ -94,6 +90,6 @@ def _check_logs(folder: Path, before: Owner | None) -> None:
         )
 
 
-def _start(log: Path) -> bytes:
+def _first_record(log: Path) -> bytes:
     with log.open("rb") as file:
         return file.read(_LOG_START.size)

@@ -1,7 +1,4 @@
-"""Whether a disk takes what opening a database writes, asked before anything is closed for it.
-
-Owns `check_room`. Refuses to make room.
-"""
+"""Check for free disk space before a database is closed to be opened again."""
 
 from __future__ import annotations
 
@@ -12,29 +9,22 @@ from typing import Final
 
 from pulsar_encore.errors import StoreError
 
-_LEAST: Final = 2**20  # names, options, an empty log
-_CHUNK: Final = 2**18
+_MIN_BYTES: Final = 2**20  # names, options, an empty log
+_CHUNK_BYTES: Final = 2**18
 
 
-def check_room(path: Path) -> None:
-    """The disk takes what comes of opening a database: its logs become tables.
-
-    Args:
-        path: Of the database.
-
-    Raises:
-        StoreError: It does not.
-    """
+def check_free_space(path: Path) -> None:
+    """Raise StoreError if the disk has no space for the tables that RocksDB makes of its logs."""
     needed = 0
     try:
-        needed = _LEAST + sum(log.stat().st_size for log in path.glob("*.log"))
-        data = os.urandom(_CHUNK)  # which no disk makes smaller
+        needed = _MIN_BYTES + sum(log.stat().st_size for log in path.glob("*.log"))
+        data = os.urandom(_CHUNK_BYTES)  # random, so that no file system compresses it
         with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
-            for _ in range(-(-needed // _CHUNK)):
-                if file.write(data) != _CHUNK:
+            for _ in range(-(-needed // _CHUNK_BYTES)):
+                if file.write(data) != _CHUNK_BYTES:
                     raise OSError("the disk is full")
     except OSError as error:
         raise StoreError(
-            f"the state in {path} cannot be written, and there is no room to open it anew, which "
+            f"the state in {path} cannot be written, and there is no space to reopen it, which "
             f"takes {needed} bytes: {error}"
         ) from error

@@ -1,11 +1,11 @@
-"""The record of one entry: attempts and due times of its messages, and which entry it is.
+"""`EntryRecord`: delivery attempts and due times of the messages of one entry, and its fingerprint.
 
-Owns `EntryRecord`, its steps and its bytes. A batch of a thousand messages is one record: sets of
-messages are masks, written as runs, so that "all of them", "the first 300" and "all but three"
-take a byte or two each. An entry that is one message has a record of fixed size, because nearly all
-records are of such entries and each nack reads and writes one. Invariants: masks of `groups` do not
-meet, and no count in it is 0; masks of `dues` do not meet; what is settled is in no other mask.
-Refuses to know the time, and where the bytes are kept.
+A batch has one record. Sets of messages are masks, encoded as runs, so "all", "the first 300" and
+"all but three" take a byte or two each. An unbatched message has a record of fixed size, because
+nearly all records are of that kind and each nack reads and writes one.
+
+Masks of `groups` are disjoint, with counts above 0. Masks of `dues` are disjoint. Settled messages
+are in no other mask.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pulsar_encore.core.due_time import MAX_BATCH_INDEX
 from pulsar_encore.core.entry import set_bits
 from pulsar_encore.core.fingerprint import fuller
 
-MOST_ATTEMPTS: Final = 2**16 - 1
-MOST_MESSAGES: Final = MAX_BATCH_INDEX + 1
+MAX_ATTEMPTS: Final = 2**16 - 1
+MAX_MESSAGES: Final = MAX_BATCH_INDEX + 1
 
 Groups = tuple[tuple[int, int], ...]
 """(attempts, mask), by attempts."""
@@ -30,17 +30,17 @@ Dues = tuple[tuple[int, int], ...]
 
 
 class EntryRecord(NamedTuple):
-    """Attempts, due times and fingerprint of one entry, as stored.
+    """The record of one entry, as stored.
 
     Attributes:
-        size: Messages in the entry; 1 also for one that is no batch.
-        groups: (attempts, mask) of messages that were handed over: how often.
-        held: Mask of what is handed over and not settled, or given back, since.
-        settled: Mask of what is settled.
-        first_ms: When the first of them was handed over for the first time, ms since the epoch.
-        epoch: Of the owner that handed over what is `held`, or the last of it.
-        dues: Until when messages wait.
-        fingerprint: Which message or batch this is (`core.fingerprint`); 0 where that is unknown.
+        size: Messages in the entry; 1 if it is not a batch.
+        groups: (attempts, mask) of messages that were delivered.
+        held: Mask of messages that were delivered and since then neither settled nor released.
+        settled: Mask of messages that need no record any more: acked or dead-lettered.
+        first_ms: First delivery of a message of the entry, in ms since the epoch.
+        epoch: Epoch of the last owner that delivered messages of the entry.
+        dues: (due time, mask) of messages that wait.
+        fingerprint: Fingerprint of the entry (`core.fingerprint`); 0 if unknown.
     """
 
     size: int
@@ -53,7 +53,6 @@ class EntryRecord(NamedTuple):
     fingerprint: int = 0
 
     def attempts_of(self, index: int) -> int:
-        """How often a message was handed over."""
         bit = 1 << max(index, 0)
         for attempts, mask in self.groups:
             if mask & bit:
@@ -61,71 +60,65 @@ class EntryRecord(NamedTuple):
         return 0
 
     def due_of(self, index: int) -> int | None:
-        """Return when a message is due, in ms since the epoch; None if it does not wait."""
         bit = 1 << max(index, 0)
         return next((due_ms for due_ms, mask in self.dues if mask & bit), None)
 
     def dues_by_index(self) -> dict[int, int]:
-        """Return due times by batch index; by -1 for an entry that is one message."""
+        """Return due times by batch index; by -1 for a single message."""
         if self.size == 1:
             return {-1: self.dues[0][0]} if self.dues else {}
         return {index: due_ms for due_ms, mask in self.dues for index in set_bits(mask)}
 
     @property
     def done(self) -> bool:
-        """Everything of the entry is settled."""
         return self.settled == (1 << self.size) - 1
 
 
 def fresh(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
-    """Of an entry of which nothing was handed over so far."""
     return EntryRecord(size, (), 0, 0, first_ms, epoch, (), fingerprint)
 
 
 def handed_over(
     record: EntryRecord, mask: int, attempt: int, epoch: int, due_ms: int | None = None
 ) -> EntryRecord:
-    """These messages are handed over for the `attempt`th time; a count that is higher stays.
+    """Record the `attempt`th delivery of messages. A higher count stays.
 
-    Where they are leased, they wait until `due_ms` should this process end. None leaves due times
-    as they are: a message that is leased may be told of once more, as it is held for long.
+    A leased message waits until `due_ms`, so that it is redelivered if this process ends. None
+    keeps the due times: the call is repeated for a lease that is held for long.
     """
     size, before, held, settled, first_ms, _, dues, fingerprint = record
-    groups = _raised(before, mask, attempt)
-    # What an owner before held, and this one has not handed over again, may be leased still.
+    groups = _with_attempts(before, mask, attempt)
+    # Messages that an earlier owner held, and this one has not delivered, may still be leased.
     held |= mask
-    # What was settled comes again when its ack was lost with a process, or the cursor set back.
+    # The broker redelivers a settled message if its ack was lost with a process, or after a seek.
     settled &= ~mask
     if due_ms is not None:
-        dues = _dues(dues, mask, due_ms)
+        dues = _with_due_times(dues, mask, due_ms)
     return EntryRecord(size, groups, held, settled, first_ms, epoch, dues, fingerprint)
 
 
 def given_back(
     record: EntryRecord, mask: int, attempts: int, due_ms: int | None = None
 ) -> EntryRecord:
-    """The attempt at these messages ended without an ack, `attempts` have been made, and they wait
-    until `due_ms`; None leaves due times as they are."""
+    """End an attempt without an ack. The messages wait until `due_ms`; None keeps the due times."""
     size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
     if due_ms is not None:
-        dues = _dues(dues, mask, due_ms)
+        dues = _with_due_times(dues, mask, due_ms)
     mask &= ~settled
-    groups = _raised(groups, mask, attempts)
+    groups = _with_attempts(groups, mask, attempts)
     return EntryRecord(size, groups, held & ~mask, settled, first_ms, epoch, dues, fingerprint)
 
 
 def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
-    """These messages wait until `due_ms`; an earlier due time of them is void."""
-    return record._replace(dues=_dues(record.dues, mask, due_ms))
+    return record._replace(dues=_with_due_times(record.dues, mask, due_ms))
 
 
-def waits_no_more(record: EntryRecord, mask: int = -1) -> EntryRecord:
-    """These messages no longer wait; all with -1."""
-    return record._replace(dues=_dues(record.dues, mask)) if record.dues else record
+def clear_due(record: EntryRecord, mask: int = -1) -> EntryRecord:
+    return record._replace(dues=_with_due_times(record.dues, mask)) if record.dues else record
 
 
 def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
-    """These messages went back and nobody failed at them: no more than `attempts` count."""
+    """Lower the attempts of messages that were released without a failure to at most `attempts`."""
     found: dict[int, int] = {}
     down = 0
     for n, each in record.groups:
@@ -140,34 +133,36 @@ def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
 
 
 def settled(record: EntryRecord, mask: int) -> EntryRecord:
-    """These messages need no count any more."""
+    """Remove the attempts and due times of messages that are acked or dead-lettered."""
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
     return record._replace(
         groups=groups,
         held=record.held & ~mask,
         settled=record.settled | mask,
-        dues=_dues(record.dues, mask),
+        dues=_with_due_times(record.dues, mask),
     )
 
 
 def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
-    """What was counted without knowing what is on disk, with that: of each message the higher count
-    and the later fate."""
+    """Merge a record that was counted while the disk could not be read into the one on disk.
+
+    Each message keeps its higher count, and otherwise its newer state.
+    """
     groups = record.groups
-    told = newer.held | newer.settled
+    counted = newer.held | newer.settled
     for attempts, mask in newer.groups:
-        groups = _raised(groups, mask, attempts)
-        told |= mask
+        groups = _with_attempts(groups, mask, attempts)
+        counted |= mask
     both = record._replace(
         size=max(record.size, newer.size),
         groups=groups,
-        held=newer.held | record.held & ~told,
-        settled=record.settled & ~told,
+        held=newer.held | record.held & ~counted,
+        settled=record.settled & ~counted,
         first_ms=min(record.first_ms, newer.first_ms),
         epoch=newer.epoch,
         fingerprint=fuller(record.fingerprint, newer.fingerprint),
-        dues=_dues(record.dues, told),
+        dues=_with_due_times(record.dues, counted),
     )
     for due_ms, mask in newer.dues:
         both = waits(both, mask, due_ms)
@@ -175,12 +170,12 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
 
 
 def unfinished(record: EntryRecord, epoch: int) -> int:
-    """Mask of what an owner before this one had handed over when it ended."""
+    """Return the mask of messages that an earlier owner held when it ended."""
     return 0 if record.epoch == epoch else record.held
 
 
-def _dues(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
-    """Due times without those of some messages, and with a new one for all of these."""
+def _with_due_times(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
+    """Remove the due times of some messages, then set `due_ms` for them unless it is None."""
     rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
     if due_ms is None:
         return rest
@@ -191,13 +186,13 @@ def _dues(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
     return tuple(sorted(found.items()))
 
 
-def _raised(groups: Groups, mask: int, attempts: int) -> Groups:
+def _with_attempts(groups: Groups, mask: int, attempts: int) -> Groups:
     if not mask or attempts < 1:
         return groups
-    attempts = min(attempts, MOST_ATTEMPTS)
+    attempts = min(attempts, MAX_ATTEMPTS)
     if not groups:
         return ((attempts, mask),)
-    if len(groups) == 1 and groups[0][1] == mask:  # always, of an entry that is one message
+    if len(groups) == 1 and groups[0][1] == mask:  # always true for an unbatched message
         return groups if groups[0][0] >= attempts else ((attempts, mask),)
     found: dict[int, int] = {}
     for n, each in groups:
@@ -212,59 +207,61 @@ def _raised(groups: Groups, mask: int, attempts: int) -> Groups:
     return tuple(sorted(found.items()))
 
 
-# Bytes. The first byte has the kind in its low half. Kind 1 is what format 1 of a directory wrote;
-# it has neither due times nor a fingerprint, and is still read.
+# Encoding. The low half of the first byte is the kind. Kind 1 comes from directories of format 1;
+# it has neither due times nor a fingerprint, and can still be read.
 
-_OLD: Final = 1
-_GENERAL: Final = 2
-_SINGLE: Final = 3  # one message, of which at most one thing of each kind is known
+_KIND_FORMAT_1: Final = 1
+_KIND_GENERAL: Final = 2
+_KIND_SINGLE: Final = 3  # a single message that is not settled
 
-_HELD_IS_REST: Final = 0x10  # all that was handed over; of a single message: it is held
+_HELD_IS_ALL: Final = 0x10  # every delivered message is held
 _HAS_HELD: Final = 0x20
 _HAS_SETTLED: Final = 0x40
 _HAS_DUES: Final = 0x80
 WITH_DUES: Final = bytes((_HAS_DUES,))
-"""A record whose bytes are not less than this has due times."""
+"""Records whose bytes are not less than this have due times."""
 
-_WORD: Final = 7  # bytes: eight as a number of seven bits a byte
-# Head, attempts, epoch, `first_ms`, fingerprint; and the due time where there is one.
-_ONE: Final = Struct(">BHIQQ")
-_ONE_WITH_DUE: Final = Struct(">BHIQQQ")
+_WORD_BYTES: Final = 7  # 56 bits, which take eight bytes at seven bits a byte
+# Head, attempts, epoch, `first_ms`, fingerprint, and the due time if the message waits.
+_SINGLE_STRUCT: Final = Struct(">BHIQQ")
+_SINGLE_WITH_DUE_STRUCT: Final = Struct(">BHIQQQ")
 _U64: Final = Struct(">Q")
 
 
 def to_bytes(record: EntryRecord) -> bytes:
-    """As it is stored; 23 bytes for a message that is its entry, 31 where it waits."""
+    """Encode a record: 23 bytes for a single message, 31 if it waits."""
     size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
     if size == 1 and not settled and not epoch >> 32:
         attempts = groups[0][0] if groups else 0
-        head = _SINGLE | held << 4
+        head = _KIND_SINGLE | held << 4
         if dues:
             head |= _HAS_DUES
-            return _ONE_WITH_DUE.pack(head, attempts, epoch, first_ms, fingerprint, dues[0][0])
-        return _ONE.pack(head, attempts, epoch, first_ms, fingerprint)
-    head = _GENERAL
+            return _SINGLE_WITH_DUE_STRUCT.pack(
+                head, attempts, epoch, first_ms, fingerprint, dues[0][0]
+            )
+        return _SINGLE_STRUCT.pack(head, attempts, epoch, first_ms, fingerprint)
+    head = _KIND_GENERAL
     handed = 0
     for _, mask in groups:
         handed |= mask
     numbers = [size, first_ms, epoch, len(groups)]
     for attempts, mask in groups:
         numbers.append(attempts)
-        numbers += _runs(mask)
+        numbers += _encode_mask(mask)
     if held and held == handed:
-        head |= _HELD_IS_REST
+        head |= _HELD_IS_ALL
     elif held:
         head |= _HAS_HELD
-        numbers += _runs(held)
+        numbers += _encode_mask(held)
     if settled:
         head |= _HAS_SETTLED
-        numbers += _runs(settled)
+        numbers += _encode_mask(settled)
     if dues:
         head |= _HAS_DUES
         numbers.append(len(dues))
         for due_ms, mask in dues:
             numbers.append(due_ms)
-            numbers += _runs(mask)
+            numbers += _encode_mask(mask)
     packed = bytearray((head,))
     packed += _U64.pack(fingerprint)
     for each in numbers:
@@ -276,87 +273,85 @@ def to_bytes(record: EntryRecord) -> bytes:
 
 
 def from_bytes(data: bytes) -> EntryRecord:
-    """Decode a record.
-
-    Raises:
-        ValueError: The bytes are no record, or one that a newer version wrote.
-    """
+    """Decode a record, or raise ValueError if it is corrupted or newer."""
     head = data[0] if data else 0
     kind = head & 0x0F
-    if kind == _SINGLE:
-        return _single(data, head)
-    if kind not in (_OLD, _GENERAL):
+    if kind == _KIND_SINGLE:
+        return _decode_single(data, head)
+    if kind not in (_KIND_FORMAT_1, _KIND_GENERAL):
         raise ValueError(f"not a record that this version knows: {data[:8].hex()}")
     try:
-        fingerprint = 0 if kind == _OLD else _U64.unpack_from(data, 1)[0]
-        numbers = iter(_numbers(data[1 if kind == _OLD else 9 :]))
+        fingerprint = 0 if kind == _KIND_FORMAT_1 else _U64.unpack_from(data, 1)[0]
+        numbers = iter(_decode_numbers(data[1 if kind == _KIND_FORMAT_1 else 9 :]))
         size, first_ms, epoch, count = (next(numbers) for _ in range(4))
-        if not 1 <= size <= MOST_MESSAGES or count > size:
+        if not 1 <= size <= MAX_MESSAGES or count > size:
             raise ValueError(f"not a record: {size} messages in {count} groups")
-        groups = tuple([(next(numbers), _mask(numbers, size)) for _ in range(count)])
+        groups = tuple([(next(numbers), _decode_mask(numbers, size)) for _ in range(count)])
         held = 0
-        if head & _HELD_IS_REST:
+        if head & _HELD_IS_ALL:
             for _, mask in groups:
                 held |= mask
         elif head & _HAS_HELD:
-            held = _mask(numbers, size)
-        done = _mask(numbers, size) if head & _HAS_SETTLED else 0
+            held = _decode_mask(numbers, size)
+        done = _decode_mask(numbers, size) if head & _HAS_SETTLED else 0
         dues: Dues = ()
-        if head & _HAS_DUES and kind != _OLD:
+        if head & _HAS_DUES and kind != _KIND_FORMAT_1:
             count = next(numbers)
             if not 1 <= count <= size:
                 raise ValueError(f"not a record: {size} messages with {count} due times")
-            dues = tuple([(next(numbers), _mask(numbers, size)) for _ in range(count)])
-    except (StopIteration, RuntimeError, StructError) as error:  # a generator makes it the second
+            dues = tuple([(next(numbers), _decode_mask(numbers, size)) for _ in range(count)])
+    except (StopIteration, RuntimeError, StructError) as error:  # RuntimeError: PEP 479
         raise ValueError(f"a record is cut short: {data.hex()}") from error
     if next(numbers, None) is not None:
-        raise ValueError(f"a record goes on behind its end: {data.hex()}")
+        raise ValueError(f"a record continues after its end: {data.hex()}")
     return EntryRecord(size, groups, held, done, first_ms, epoch, dues, fingerprint)
 
 
-def _single(data: bytes, head: int) -> EntryRecord:
+def _decode_single(data: bytes, head: int) -> EntryRecord:
     dues: Dues = ()
     try:
         if head & _HAS_DUES:
-            _, attempts, epoch, first_ms, fingerprint, due_ms = _ONE_WITH_DUE.unpack(data)
+            _, attempts, epoch, first_ms, fingerprint, due_ms = _SINGLE_WITH_DUE_STRUCT.unpack(data)
             dues = ((due_ms, 1),)
         else:
-            _, attempts, epoch, first_ms, fingerprint = _ONE.unpack(data)
+            _, attempts, epoch, first_ms, fingerprint = _SINGLE_STRUCT.unpack(data)
     except StructError as error:
         raise ValueError(f"a record of another length: {data.hex()}") from error
     groups = ((attempts, 1),) if attempts else ()
-    held = 1 if head & _HELD_IS_REST else 0
+    held = 1 if head & _HELD_IS_ALL else 0
     return EntryRecord(1, groups, held, 0, first_ms, epoch, dues, fingerprint)
 
 
 def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
-    """True if nothing is to be expected of a message any more, by the bytes of its record.
+    """Return whether a message is no longer expected, judged by the bytes of its record.
 
-    A record that waits is stale if it was due before `before_ms`. Any other is if its first
-    hand-over was before that and an owner of an epoch lower than `old_epoch` made the last one:
-    that the message came long ago alone says little, as poison may be at work for months.
+    A waiting message is stale if it was due before `before_ms`. Any other is stale if its first
+    delivery was before that, and its last one under an epoch below `old_epoch`. The first delivery
+    alone says little: a poison message may be redelivered for months.
     """
     try:
-        if data[0] & 0x0F == _SINGLE:  # nearly always
+        if data[0] & 0x0F == _KIND_SINGLE:  # nearly always
             if data[0] & _HAS_DUES:
-                return bool(_U64.unpack_from(data, _ONE.size)[0] < before_ms)
-            _, _, epoch, first_ms, _ = _ONE.unpack_from(data)
+                return bool(_U64.unpack_from(data, _SINGLE_STRUCT.size)[0] < before_ms)
+            _, _, epoch, first_ms, _ = _SINGLE_STRUCT.unpack_from(data)
             return bool(first_ms < before_ms and epoch < old_epoch)
         record = from_bytes(data)
     except (ValueError, IndexError, StructError):
-        return False  # it is named, and left alone, when it is asked for
+        return False  # an unreadable record is logged and kept when it is read
     if record.dues:
         return record.dues[-1][0] < before_ms
     return record.first_ms < before_ms and record.epoch < old_epoch
 
 
-def _runs(mask: int) -> list[int]:
-    """A mask as numbers: how many runs, and of each what is left out before it and its length;
-    or, where that is shorter, its words. A bit of the first number says which."""
+def _encode_mask(mask: int) -> list[int]:
+    """Encode a mask as runs (their number, then gap and length of each), or as words if shorter.
+
+    The lowest bit of the first number tells the form.
+    """
     count = (mask & ~(mask << 1)).bit_count()
     if count * 16 > mask.bit_length():
         data = mask.to_bytes((mask.bit_length() + 7) // 8, "little")
-        words = [data[at : at + _WORD] for at in range(0, len(data), _WORD)]
+        words = [data[at : at + _WORD_BYTES] for at in range(0, len(data), _WORD_BYTES)]
         return [len(words) << 1 | 1, *(int.from_bytes(word, "little") for word in words)]
     runs = [count << 1]
     while mask:
@@ -368,16 +363,18 @@ def _runs(mask: int) -> list[int]:
     return runs
 
 
-def _mask(numbers: Iterator[int], size: int) -> int:
+def _decode_mask(numbers: Iterator[int], size: int) -> int:
     head = next(numbers)
     count, at = head >> 1, 0
     if count > size:
         raise ValueError(f"a mask of {count} parts for {size} messages")
     if head & 1:
         words = [next(numbers) for _ in range(count)]
-        if max(words, default=0) >> 8 * _WORD:
+        if max(words, default=0) >> 8 * _WORD_BYTES:
             raise ValueError("a word of a mask is too long")
-        mask = int.from_bytes(b"".join(word.to_bytes(_WORD, "little") for word in words), "little")
+        mask = int.from_bytes(
+            b"".join(word.to_bytes(_WORD_BYTES, "little") for word in words), "little"
+        )
     else:
         mask = 0
         for _ in range(count):
@@ -391,7 +388,7 @@ def _mask(numbers: Iterator[int], size: int) -> int:
     return mask
 
 
-def _numbers(data: bytes) -> list[int]:
+def _decode_numbers(data: bytes) -> list[int]:
     numbers: list[int] = []
     number = shift = 0
     for byte in data:

@@ -1,6 +1,6 @@
-"""Which entries something is known of: a question takes 0.1 us and an entry two bytes or less.
+"""`EntrySet`: a set of entries. A lookup takes 0.1 us, and an entry 2 bytes or less.
 
-Owns `EntrySet`. Invariant: no ledger is kept that has no entry. Refuses to know what is known.
+A ledger without entries is removed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ EntryKey = tuple[int, int]
 
 
 class EntrySet:
-    """A set of entries, a bitmap for each ledger."""
-
     def __init__(self) -> None:
         self._ledgers: dict[int, BitMap64] = {}
 
@@ -37,7 +35,6 @@ class EntrySet:
                 yield ledger, entry
 
     def add(self, key: EntryKey) -> None:
-        """Have an entry in the set."""
         ids = self._ledgers.get(key[0])
         if ids is None:
             self._ledgers[key[0]] = BitMap64((key[1],))
@@ -45,7 +42,6 @@ class EntrySet:
             ids.add(key[1])
 
     def fill(self, ledger: int, entries: array[int]) -> None:
-        """Have entries of a ledger in the set, many at once."""
         ids = self._ledgers.get(ledger)
         if ids is None:
             self._ledgers[ledger] = BitMap64(entries)
@@ -53,7 +49,6 @@ class EntrySet:
             ids |= BitMap64(entries)
 
     def discard(self, key: EntryKey) -> bool:
-        """Have an entry out of the set; True when it was in it."""
         ids = self._ledgers.get(key[0])
         if ids is None or key[1] not in ids:
             return False
@@ -63,7 +58,6 @@ class EntrySet:
         return True
 
     def take_through(self, ledger: int, entry: int) -> list[EntryKey]:
-        """Have that entry and all before it out of the set; returns those that were in it."""
         taken: list[EntryKey] = []
         for each in [each for each in self._ledgers if each <= ledger]:
             ids = self._ledgers[each]
@@ -76,5 +70,4 @@ class EntrySet:
         return taken
 
     def clear(self) -> None:
-        """Nothing is in it."""
         self._ledgers.clear()

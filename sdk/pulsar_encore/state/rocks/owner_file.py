@@ -1,7 +1,6 @@
-"""The file that names the owner of a state directory, for whoever is refused.
+"""The file that names the owner of a state directory, for the error of a second one.
 
-Owns `Owner`, its file, and `locked`. The file also says how far the directory had got, so that lost
-files are noticed. Refuses to decide.
+The file also says how many writes the directory had, so that lost files are noticed.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ _FILE: Final = "owner.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """
+    """The process that has, or had, a state directory open.
+
     Attributes:
-        pid: Of the process.
-        host: Its name.
-        since_ms: When it opened the directory, ms since the epoch.
-        epoch: Its number; each owner has a higher one than the one before.
-        sequence: Writes that were surely on disk when this was written.
-        closed: It closed the directory in order.
+        since_ms: When it opened the directory, in ms since the epoch.
+        epoch: Number of the owner, higher than that of every owner before.
+        sequence: Writes that were certainly on disk when this was written.
+        closed: True if the owner closed the directory in order.
     """
 
     pid: int
@@ -45,7 +43,6 @@ class Owner:
 
     @classmethod
     def here(cls, since_ms: int, epoch: int, sequence: int) -> Owner:
-        """This process."""
         return cls(
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -61,14 +58,14 @@ class Owner:
 
 @contextmanager
 def locked(database: Path) -> Iterator[None]:
-    """Hold RocksDB's own lock, which is the only one of a version before `DirectoryLock`.
+    """Hold RocksDB's own lock, the only one that versions before `DirectoryLock` take.
 
-    Only for a database that this process has not open: the system forgets all locks that a process
-    has on a file when it closes that file once.
+    Use it only for a database that this process has not opened: closing a file drops all POSIX
+    locks of the process on that file.
 
     Raises:
-        StateInUseError: Another process has it open.
-        StoreError: The system does not let it be opened to write.
+        StateInUseError: if another process has the database open.
+        StoreError: if the lock file cannot be opened for writing.
     """
     try:
         if not database.exists():
@@ -77,8 +74,8 @@ def locked(database: Path) -> Iterator[None]:
             file = os.open(database / "LOCK", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         if sys.platform == "win32" and isinstance(error, PermissionError):
-            raise _in_use(database) from error  # how Windows says that it is open elsewhere
-        raise _not_writable(database, error) from error
+            raise _in_use_error(database) from error  # Windows: another process has it open
+        raise _not_writable_error(database, error) from error
     if file is None:
         yield
         return
@@ -88,25 +85,24 @@ def locked(database: Path) -> Iterator[None]:
 
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError) as error:  # POSIX allows for either
-                raise _in_use(database) from error
+            except (BlockingIOError, PermissionError) as error:  # POSIX allows both
+                raise _in_use_error(database) from error
             except OSError as error:
-                raise _not_writable(database, error) from error
+                raise _not_writable_error(database, error) from error
         yield
     finally:
         os.close(file)
 
 
-def _in_use(database: Path) -> StateInUseError:
+def _in_use_error(database: Path) -> StateInUseError:
     return StateInUseError(f"the state in {database} is open already")
 
 
-def _not_writable(database: Path, error: OSError) -> StoreError:
+def _not_writable_error(database: Path, error: OSError) -> StoreError:
     return StoreError(f"the state in {database} cannot be opened: {advised(error)}")
 
 
 def read_owner(folder: Path) -> Owner | None:
-    """Who has, or had, the directory; None when that cannot be told."""
     try:
         return Owner(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -114,10 +110,6 @@ def read_owner(folder: Path) -> Owner | None:
 
 
 def write_owner(folder: Path, owner: Owner) -> None:
-    """
-    Raises:
-        OSError: The file cannot be written.
-    """
     new = folder / f"{_FILE}.new"
     new.write_text(json.dumps(asdict(owner)), encoding="utf-8")
     new.replace(folder / _FILE)

@@ -1,8 +1,8 @@
-"""A place to read a database from without changing anything where it is.
+"""Read a database without changing anything in its directory.
 
-Owns `beside`. Opening writes `rocksdict-config.json` (rocksdict 0.3.29), also to read: whoever may
-only read was refused, and on a full disk it could not even be read. So it is opened in a directory
-that only points to its files, and whose own file of that name is nowhere. Refuses to open anything.
+rocksdict 0.3.29 writes `rocksdict-config.json` even when it opens a database for reading, which
+fails without write permission and on a full disk. The database is therefore opened in a directory
+of links to its files, in which that file is a link to the null device.
 """
 
 from __future__ import annotations
@@ -21,27 +21,24 @@ MEMORY: Final = "/dev/shm"
 
 
 @contextmanager
-def beside(path: Path, *, logs: bool = True) -> Iterator[Path]:
-    """A directory with everything that is in another; that other one where there can be none.
+def linked_copy(path: Path, *, logs: bool = True) -> Iterator[Path]:
+    """Yield a directory of links to the files of a database, or its own if links cannot be made.
 
-    What is opened there stays open when it is gone, as RocksDB opens all files at once.
-
-    Args:
-        path: The directory of a database.
-        logs: If False, the other directory has no logs, only the tables.
+    RocksDB opens all files at once, so a database stays open after the links are removed. Without
+    `logs`, only the tables are linked.
     """
-    made = _made(path, logs)
+    links = _make_links(path, logs)
     try:
-        yield path if made is None else made
+        yield path if links is None else links
     finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
+        if links is not None:
+            shutil.rmtree(links, ignore_errors=True)
 
 
-def _made(path: Path, logs: bool) -> Path | None:
-    if sys.platform == "win32":  # which lets few make links
+def _make_links(path: Path, logs: bool) -> Path | None:
+    if sys.platform == "win32":  # few users may create symbolic links
         return None
-    for where in (None, MEMORY):  # the latter when what is full is the disk of the former
+    for where in (None, MEMORY):  # in memory if the disk of temporary files is full
         folder = None
         with suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="pulsar-encore-", dir=where))

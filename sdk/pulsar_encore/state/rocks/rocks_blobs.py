@@ -1,9 +1,9 @@
-"""`RocksBlobs`: blobs, journals and a manifest in RocksDB, for a spilling index without many files.
+"""`RocksBlobs`: a `BlobStore` in RocksDB, for a spilling index without many files.
 
-Owns the layout, in one family, by first byte: ``b`` what a blob was committed with, by generation;
-``s`` its segments, by generation, attempt and number; ``j`` pieces of journals, in order; ``m`` the
-manifest. A blob is there once its ``b`` is, which names the attempt that wrote the segments, so one
-that is written again is the old one or the new one. Checksums are RocksDB's.
+One column family has all data. The first byte of a key is its kind: ``b`` the meta of a blob, by
+generation; ``s`` segments, by generation, attempt and number; ``j`` parts of journals; ``m`` the
+manifest. A blob exists once its ``b`` row does. That row names the attempt that wrote the segments,
+so a blob that is written again is the old one or the new one. Checksums are RocksDB's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..directory_advice import advised
 from ..directory_lock import LOCK_FILE, DirectoryLock
 from .completeness import check_complete
 from .database import NOTHING_DELETED, Database, UnknownContentError
-from .disk_space import check_room
+from .disk_space import check_free_space
 from .owner_file import Owner, locked, read_owner, write_owner
 from .store_keys import FORMAT_KEY
 from .write_batch import META, WriteBatch
@@ -43,17 +43,24 @@ _FORMAT_KEY: Final = b"f"
 _MANIFEST: Final = b"m"
 _BLOB: Final = Struct(">cQ")
 _SEGMENT: Final = Struct(">cQII")
-_PIECE: Final = Struct(">cQQ")
+_JOURNAL_PART: Final = Struct(">cQQ")
 _HEAD: Final = Struct(">IIQ")  # attempt, segments, bytes of them
-_MOST: Final = (1 << 64) - 1
-_LAST_SEGMENT: Final = (1 << 32) - 1
+_MAX_U64: Final = (1 << 64) - 1
+_MAX_SEGMENT: Final = (1 << 32) - 1
 
 
 class RocksBlobs:
     """A `BlobStore` in a directory of its own. Needs the extra `state`.
 
+    Methods raise as those of `BlobStore` do.
+
     Args:
-        path: The directory; made when it is not there.
+        path: The directory, created if it is missing.
+
+    Example:
+        Keep a due index in RocksDB::
+
+            index = SpillingIndex(RocksBlobs("/var/lib/orders/due"))
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -62,19 +69,19 @@ class RocksBlobs:
         self._owner: Owner | None = None
         self._lock: DirectoryLock | None = None
         self._pid = os.getpid()
-        self._mending = threading.Lock()
+        self._reopen_lock = threading.Lock()
         self._attempts: dict[int, int] = {}
-        self._pieces: dict[int, int] = {}
+        self._next_parts: dict[int, int] = {}
 
     def open(self) -> None:
-        """Take the directory.
+        """Take ownership of the directory.
 
         Raises:
-            StateInUseError: Somebody has it, who is named.
-            StateFormatError: It holds something else, or what a newer version wrote.
-            StateDamagedError: Files are lost or damaged.
-            StoreError: It could not be opened.
-            ConfigurationError: `rocksdict` is not installed.
+            StateInUseError: if the directory has an owner. The text names it.
+            StateFormatError: if it holds other files, or a newer version wrote it.
+            StateDamagedError: if files are lost or corrupted.
+            StoreError: if it cannot be opened.
+            ConfigurationError: if `rocksdict` is not installed.
         """
         if self._database is not None:
             raise StateInUseError(f"the blobs in {self._path} are open already")
@@ -88,25 +95,25 @@ class RocksBlobs:
         try:
             lock = DirectoryLock(self._path / LOCK_FILE)
             try:
-                self._begin()
+                self._open_database()
             except BaseException:
-                self._drop()
+                self._close_database()
                 lock.release()
                 raise
         except StateInUseError as error:
             owner = read_owner(self._path) or "another process"
             raise StateInUseError(f"the blobs in {self._path} belong to {owner}") from error
-        except StateDamagedError as error:  # worded for `RocksState`, which can be salvaged
+        except StateDamagedError as error:  # the text is for `RocksState`, which can be salvaged
             text = str(error).replace(NOTHING_DELETED, "Nothing was deleted. Restore a backup, ")
             raise StateDamagedError(f"{text}or use an empty directory") from error
         self._lock = lock
 
-    def _drop(self) -> None:
+    def _close_database(self) -> None:
         database, self._database = self._database, None
         if database is not None:
             database.close()
 
-    def _begin(self) -> None:
+    def _open_database(self) -> None:
         before = read_owner(self._path)
         with locked(self._path / "db"):
             check_complete(self._path, before, _check_format)
@@ -114,10 +121,10 @@ class RocksBlobs:
         if not _check_format(database):
             self._put(_FORMAT_KEY, _FORMAT)
         self._attempts.clear()
-        self._pieces.clear()
+        self._next_parts.clear()
         self._pid = os.getpid()
         epoch = 1 if before is None else before.epoch + 1
-        database.sync()  # a loss of power must not leave less than the file of the owner says
+        database.sync()  # a loss of power must not leave fewer writes than the owner file says
         self._owner = Owner.here(int(time.time() * 1000), epoch, database.sequence)
         try:
             write_owner(self._path, self._owner)
@@ -125,117 +132,96 @@ class RocksBlobs:
             raise StoreError(f"the blobs in {self._path}: {advised(error)}") from error
 
     def create(self, generation: int) -> _Writer:
-        """Begin a blob."""
         attempt = self._attempts.get(generation)
         if attempt is None:
             head = self._db.get(META, _BLOB.pack(b"b", generation))
             attempt = _HEAD.unpack_from(head)[0] if head is not None else 0
-        self._attempts[generation] = attempt = attempt + 1 & _LAST_SEGMENT
+        self._attempts[generation] = attempt = attempt + 1 & _MAX_SEGMENT
         return _Writer(self, generation, attempt)
 
     def meta(self, generation: int) -> bytes:
-        """What a blob was committed with.
-
-        Raises:
-            StateDamagedError: It is not there.
-            StoreError: It could not be read.
-        """
-        return self._head(generation)[1]
+        return self._read_head(generation)[1]
 
     def segment(self, generation: int, number: int) -> bytes:
-        """One segment of a blob; raises as `meta` does."""
-        attempt, _ = self._head(generation)
+        attempt, _ = self._read_head(generation)
         data = None
-        if 0 <= number <= _LAST_SEGMENT:
+        if 0 <= number <= _MAX_SEGMENT:
             data = self._db.get(META, _SEGMENT.pack(b"s", generation, attempt, number))
         if data is None:
             raise StateDamagedError(f"blob {generation} has no segment {number}")
         return data
 
     def size(self, generation: int) -> int:
-        """Bytes that a blob takes; raises as `meta` does."""
         head = self._db.get(META, _BLOB.pack(b"b", generation))
         if head is None:
             raise StateDamagedError(f"there is no blob {generation}")
         return len(head) + int(_HEAD.unpack_from(head)[2])
 
     def delete(self, generation: int) -> None:
-        """Remove a blob; one that is not there is nothing."""
         writes = WriteBatch()
         writes.delete(META, _BLOB.pack(b"b", generation))
         writes.delete_range(META, *_segments(generation))
         self._write(writes)
 
     def generations(self) -> list[int]:
-        """Every blob, in rising order; what was never committed is dropped."""
+        """Return the generations of all blobs, ascending, and remove uncommitted blobs."""
         heads = self._db.scan(META, b"b", b"c")
         attempts = {_BLOB.unpack(key)[1]: _HEAD.unpack_from(value)[0] for key, value in heads}
-        left = WriteBatch()
+        orphans = WriteBatch()
         for key, _ in self._db.scan(META, b"s", b"t"):
             _, generation, attempt, _ = _SEGMENT.unpack(key)
             if attempts.get(generation) != attempt and generation not in self._attempts:
-                left.delete(META, key)
-        if len(left):
-            self._write(left)
+                orphans.delete(META, key)
+        if len(orphans):
+            self._write(orphans)
         return sorted(attempts)
 
     def read_manifest(self) -> bytes | None:
-        """The manifest as it was last written."""
         return self._db.get(META, _MANIFEST)
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
-        """Replace the manifest."""
         self._put(_MANIFEST, data, sync=sync)
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a journal, all of them or none."""
+        """Append bytes to a journal, all of them or none."""
         if data:
-            number = self._pieces.get(journal)
+            number = self._next_parts.get(journal)
             if number is None:
-                number = self._pieces[journal] = self._last_piece(journal) + 1
-            # What failed may be there: the next piece is written over it.
-            self._put(_PIECE.pack(b"j", journal, number), data, sync=sync)
-            self._pieces[journal] = number + 1
+                number = self._next_parts[journal] = self._last_part(journal) + 1
+            # A failed part may be on disk. The next one has the same number, and replaces it.
+            self._put(_JOURNAL_PART.pack(b"j", journal, number), data, sync=sync)
+            self._next_parts[journal] = number + 1
         elif sync:
             self._write(WriteBatch(), sync=True)
 
     def read_journal(self, journal: int) -> bytes:
-        """All bytes of a journal.
-
-        Raises:
-            StateDamagedError: It is not there.
-            StoreError: It could not be read.
-        """
-        pieces = list(self._db.scan(META, *_journal(journal)))
-        if not pieces:
+        parts = list(self._db.scan(META, *_journal(journal)))
+        if not parts:
             raise StateDamagedError(f"there is no journal {journal}")
-        for number, (key, _) in enumerate(pieces):
-            if _PIECE.unpack(key)[2] != number:
+        for number, (key, _) in enumerate(parts):
+            if _JOURNAL_PART.unpack(key)[2] != number:
                 raise StateDamagedError(f"piece {number} of journal {journal} is missing")
-        return b"".join(data for _, data in pieces)
+        return b"".join(data for _, data in parts)
 
     def delete_journal(self, journal: int) -> None:
-        """Remove a journal; one that is not there is nothing."""
         writes = WriteBatch()
         writes.delete_range(META, *_journal(journal))
         self._write(writes)
-        self._pieces.pop(journal, None)
+        self._next_parts.pop(journal, None)
 
     def journals(self) -> list[int]:
-        """The number of every journal, rising."""
-        return sorted({_PIECE.unpack(key)[1] for key, _ in self._db.scan(META, b"j", b"k")})
+        return sorted({_JOURNAL_PART.unpack(key)[1] for key, _ in self._db.scan(META, b"j", b"k")})
 
     def close(self) -> None:
-        """Give it free for another owner."""
         if os.getpid() != self._pid:  # a child must not write to its parent's files
             return
-        with self._mending:
+        with self._reopen_lock:
             database, self._database = self._database, None
         if database is None:
             return
         try:
             if self._owner is not None:
-                database.sync()  # before the file says that so much is there
+                database.sync()  # before the owner file names the number of writes
                 write_owner(
                     self._path, replace(self._owner, sequence=database.sequence, closed=True)
                 )
@@ -254,7 +240,7 @@ class RocksBlobs:
             raise ForkedError(f"the parent of this process opened the blobs in {self._path}")
         return self._database
 
-    def _head(self, generation: int) -> tuple[int, bytes]:
+    def _read_head(self, generation: int) -> tuple[int, bytes]:
         head = self._db.get(META, _BLOB.pack(b"b", generation))
         if head is None:
             raise StateDamagedError(f"there is no blob {generation}")
@@ -268,32 +254,32 @@ class RocksBlobs:
     def _write(self, writes: WriteBatch, *, sync: bool = False) -> None:
         database = self._db
         try:
-            self._written(writes, sync)
+            self._write_once(writes, sync)
         except StoreError:
-            self._mend(database)
-            self._written(writes, sync)
+            self._reopen(database)
+            self._write_once(writes, sync)
 
-    def _written(self, writes: WriteBatch, sync: bool) -> None:
+    def _write_once(self, writes: WriteBatch, sync: bool) -> None:
         if writes:
             self._db.write(writes)
         if sync:
             self._db.sync()
 
-    def _mend(self, failed: Database) -> None:
-        """Open the database anew: after a write or an fsync that failed, RocksDB takes no more.
+    def _reopen(self, failed: Database) -> None:
+        """Reopen the database: after a failed write or fsync, RocksDB accepts no more writes.
 
-        This also makes up for the fsync. RocksDB replays its log into tables and syncs those,
-        while a second fsync of the log would prove nothing: the kernel may have dropped the pages
-        that it could not write.
+        Reopening also replaces the fsync: RocksDB replays its log into tables and syncs those. A
+        second fsync of the log would prove nothing (see `fsync_thread`).
 
         Raises:
-            StoreError: if there is no room, or it cannot be opened. It can be read meanwhile.
+            StoreError: if there is no space, or the database cannot be opened. It can be read
+                meanwhile.
         """
         folder = self._path / "db"
-        with self._mending:
+        with self._reopen_lock:
             if self._database is not failed:  # another thread was faster
                 return
-            check_room(folder)
+            check_free_space(folder)
             failed.close(failed=True)
             try:
                 self._database = Database(folder)
@@ -301,54 +287,55 @@ class RocksBlobs:
                 with suppress(StoreError):
                     self._database = Database(folder, read_only=True)
                 raise
-            logger.warning("the blobs in %s are opened anew after a failed write", self._path)
+            logger.warning("the blobs in %s were reopened after a failed write", self._path)
 
-    def _last_piece(self, journal: int) -> int:
+    def _last_part(self, journal: int) -> int:
         last = -1
         for key, _ in self._db.scan(META, *_journal(journal)):
-            last = _PIECE.unpack(key)[2]
+            last = _JOURNAL_PART.unpack(key)[2]
         return last
 
     # For writers
 
     def put_segment(self, generation: int, attempt: int, number: int, data: bytes) -> None:
-        """A segment of a blob that is being written."""
         self._put(_SEGMENT.pack(b"s", generation, attempt, number), data)
 
     def commit_blob(
         self, generation: int, attempt: int, count: int, size: int, meta: bytes, sync: bool
     ) -> None:
-        """The blob is there, with the segments of that attempt and no others."""
+        """Make the blob visible, with the segments of one attempt, and delete those of others."""
         writes = WriteBatch()
         start, stop = _segments(generation)
-        mine = _SEGMENT.pack(b"s", generation, attempt, 0)
-        behind = _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
-        writes.delete_range(META, start, mine)
-        writes.delete_range(META, behind, stop)
+        first = _SEGMENT.pack(b"s", generation, attempt, 0)
+        after = _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
+        writes.delete_range(META, start, first)
+        writes.delete_range(META, after, stop)
         writes.put(META, _BLOB.pack(b"b", generation), _HEAD.pack(attempt, count, size) + meta)
         self._write(writes, sync=sync)
 
     def drop_attempt(self, generation: int, attempt: int) -> None:
-        """Nothing of an attempt is kept, unless it is the blob: what of a commit failed may have
-        been the fsync."""
+        """Delete the segments of an attempt, unless it is committed.
+
+        If `commit` failed in its fsync, the blob may be committed.
+        """
         if self._database is None:
             return
         try:
-            if self._head(generation)[0] == attempt:
+            if self._read_head(generation)[0] == attempt:
                 return
         except StateDamagedError:
-            pass  # there is none
+            pass  # there is no committed blob
         except StoreError:
             return
         writes = WriteBatch()
         first = _SEGMENT.pack(b"s", generation, attempt, 0)
         writes.delete_range(
-            META, first, _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
+            META, first, _SEGMENT.pack(b"s", generation, attempt, _MAX_SEGMENT) + b"\0"
         )
         try:
             self._write(writes)
         except StoreError:
-            return  # what is left is dropped by `generations`, after a restart
+            return  # after a restart, `generations` removes the segments
 
 
 class _Writer:
@@ -378,12 +365,7 @@ class _Writer:
 
 
 def _check_format(database: Database) -> bool:
-    """False if nothing was ever written to a database.
-
-    Raises:
-        UnknownContentError: if nothing says its format.
-        StateFormatError: if it has another format.
-    """
+    """Return False if nothing was ever written to the database, and raise if it has other data."""
     found = database.get(META, _FORMAT_KEY)
     if found is None:
         rows = database.scan(META)
@@ -402,4 +384,4 @@ def _segments(generation: int) -> tuple[bytes, bytes]:
 
 
 def _journal(journal: int) -> tuple[bytes, bytes]:
-    return _PIECE.pack(b"j", journal, 0), _PIECE.pack(b"j", journal, _MOST) + b"\0"
+    return _JOURNAL_PART.pack(b"j", journal, 0), _JOURNAL_PART.pack(b"j", journal, _MAX_U64) + b"\0"

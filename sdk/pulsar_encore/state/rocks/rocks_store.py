@@ -1,14 +1,12 @@
-"""`RocksStore`: one directory of state for a whole process, shared by its consumers.
+"""`RocksStore`: the state directory of a process, shared by its consumers.
 
-Owns which directories are open in this process, and how often; who has which source; the order of
-opening and closing. Invariants: a directory is open once in a process and in no other; a source
-is one, however many consumers of the process have it, because what one of them lets go the broker
-gives to another; what an owner that ended left unfinished is told to the next, because each has a
-higher epoch. Refuses to read a clock.
+A directory is open once in a process, and in one process at a time. Consumers of the same topic and
+subscription share one `TopicStore`, because the broker redelivers messages that one of them
+released to another. Each owner of a topic has a higher epoch than those before, and so recognizes
+attempts that they did not finish.
 
-Opening and closing may take long when there is much; `open` and `aclose` do it on a thread.
-Everything else is microseconds and is called on one thread, that of the event loop: a source of a
-directory that another thread works with is refused.
+Opening and closing may take long, so `open` and `aclose` do it on another thread. Every other call
+takes microseconds and belongs to one thread, that of the event loop.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from ..directory_lock import LOCK_FILE, DirectoryLock
 from .attempt_records import MOST_BUFFERED, STAY_BUFFER_MS, AttemptRecords, CountAttempts
 from .completeness import check_complete
 from .database import Database
-from .disk_space import check_room
+from .disk_space import check_free_space
 from .fsync_thread import FsyncThread
 from .owner_file import Owner, locked, read_owner, write_owner
 from .salvage import salvage, salvaged
@@ -49,7 +47,7 @@ from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
-    MOST_SOURCES,
+    MAX_SOURCES,
     OPENINGS_KEY,
     number,
     openings,
@@ -72,18 +70,18 @@ class StoreStatistics:
     """Counts of a state directory, for monitoring.
 
     Attributes:
-        sources: Sources that something was ever written of.
-        waiting: Entries of which a message waits, of all of them.
-        entries: Entries with a record on disk or in memory.
+        sources: Topics and partitions in the directory, each counted per subscription.
+        waiting: Entries with a message that waits.
+        entries: Entries with a record, on disk or in memory.
         writes: Writes since the store was opened.
-        operations: Puts and deletes in them.
+        operations: Puts and deletes in these writes.
         failures: Writes that failed.
-        unwritten: Puts and deletes that failed and will be tried again.
+        unwritten: Puts and deletes that failed and will be retried.
         lost: Puts and deletes that failed and were too many to keep.
-        unreadable: Keys and values that made no sense.
+        unreadable: Keys and values that could not be decoded.
         syncs: Fsyncs, with `durability="power"`.
-        mismatched: Messages that had the id of another one, whose record was not used. The
-            directory met another cluster, or a topic that was deleted and made again.
+        mismatched: Messages with the id of another message, whose record was not used. The
+            directory was used with another cluster, or a topic was deleted and created again.
     """
 
     sources: int
@@ -100,25 +98,26 @@ class StoreStatistics:
 
 
 class RocksStore:
-    """State in a directory.
+    """One use of a state directory.
 
     Args:
-        path: The directory; made when it is not there. One that holds anything else is refused.
-        wall_now_ms: The time, in ms since the epoch; of the owner, for whoever is refused.
-        durability: "kill": what was written survives the death of the process, and that of the
-            machine all but the last seconds. "power": `synced` says when it survives that too.
-        salvage: What is damaged is put aside, and what can still be read of it is used; by default
-            that is an error.
-        tidies: What nothing is to be expected of any more is removed: what was due 30 days ago,
-            records of which nothing was heard for so long, and sources of which nothing is left.
+        path: The directory, created if it is missing. Must be empty or hold a state.
+        wall_now_ms: The time in ms since the epoch, written to the owner file.
+        durability: With "kill", writes survive the death of the process, and all but the last
+            seconds of them that of the machine. With "power", `synced` waits until they survive
+            both.
+        salvage: Rename corrupted files and keep the readable records. By default, corruption is an
+            error.
+        tidies: Remove messages that were due 30 days ago, records unused for as long, and topics
+            without records.
 
     Raises:
-        StateInUseError: Another process has it; the text says which.
-        StateFormatError: It holds something else, or what a newer version wrote.
-        StateDamagedError: Files are lost or damaged.
-        StoreError: The system does not let it be opened.
-        ConfigurationError: `rocksdict` is not installed, or the options fit not those it is open
-            with in this process.
+        StateInUseError: if another process has the directory open. The text names it.
+        StateFormatError: if the directory holds other files, or a newer version wrote it.
+        StateDamagedError: if files are lost or corrupted.
+        StoreError: if the system refuses access.
+        ConfigurationError: if `rocksdict` is not installed, or this process has the directory open
+            with another `durability`.
     """
 
     def __init__(
@@ -133,10 +132,10 @@ class RocksStore:
         if durability not in ("kill", "power"):
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
         where = Path(path).resolve()
-        with _changing(where) as slot:
+        with _exclusive_slot(where) as slot:
             core = slot.core
             if core is None:
-                lock = _lock(where)
+                lock = _lock_directory(where)
                 try:
                     core = _Core(where, wall_now_ms, durability, salvage, tidies, lock)
                 except BaseException:
@@ -161,9 +160,9 @@ class RocksStore:
         salvage: bool = False,
         tidies: bool = True,
     ) -> RocksStore:
-        """The same on a thread; takes 1 s or so for each million messages that wait.
+        """Open a directory on a thread. Takes about 1 s for each million waiting messages.
 
-        Cancelled, what was opened is closed again.
+        A cancelled call closes the directory again.
         """
         opening = asyncio.ensure_future(
             asyncio.to_thread(
@@ -178,7 +177,7 @@ class RocksStore:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
+            opening.add_done_callback(_close_abandoned)
             raise
 
     def source(
@@ -191,28 +190,27 @@ class RocksStore:
         stay_buffer_ms: int = STAY_BUFFER_MS,
         most_buffered: int = MOST_BUFFERED,
     ) -> TopicStore:
-        """Have a source, with what earlier owners left of it.
+        """Return the store of a topic, with the records of earlier owners.
+
+        Calls with the same names return the same `TopicStore` until each caller has closed it.
 
         Args:
-            topic: Full name; of the partition, if any.
-            subscription: Its name.
-            consumer: Where owners of one subscription are to be kept apart: which of them.
-            count_attempts, stay_buffer_ms, most_buffered: See `AttemptRecords`.
-
-        Asked for once more, it is the same `TopicStore`, until each who asked has closed it.
+            topic: Full name of the topic or partition.
+            consumer: Separates several owners of one subscription.
+            count_attempts: See `AttemptRecords`, also for the other arguments.
 
         Raises:
-            StateInUseError: Another thread of this process works with the directory.
+            StateInUseError: if another thread of this process uses the directory.
         """
         return self._opened.take(
             (topic, subscription, consumer), count_attempts, stay_buffer_ms, most_buffered
         )
 
     def claim(self) -> None:
-        """This thread works with the directory from now on, until each who said so has closed it.
+        """Bind the directory to this thread until every caller has closed the store.
 
         Raises:
-            StateInUseError: Another thread of this process does.
+            StateInUseError: if another thread of this process uses the directory.
         """
         core = self._opened
         with core.claiming:
@@ -222,47 +220,47 @@ class RocksStore:
 
     @property
     def alone(self) -> bool:
-        """Nobody else of this process has the directory."""
+        """True if this is the only use of the directory in this process."""
         return self._opened.users == 1
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
-        """Nothing of a subscription counts any more: it was deleted.
+        """Delete all records of a deleted subscription.
 
         Args:
-            subscription: Its name.
-            of: Tells of a topic's full name, also a partition's, whether that subscription of it is
-                meant.
+            of: Selects topics and partitions by full name.
         """
         self._opened.forget(subscription, of)
 
     def topics(self, subscription: str) -> list[str]:
-        """The topics and partitions, by full name, of which it has something for a subscription."""
         return self._opened.topics(subscription)
 
     def one_batch(self) -> WriteJournal:
-        """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
+        """Return a context manager that makes one write of all changes inside it."""
         return self._opened.journal
 
     @property
     def late(self) -> bool:
-        """Something is removed in memory only; `flush` writes it."""
+        """True if a delete is in memory only, until `flush`."""
         return self._opened.journal.late
 
     def flush(self) -> bool:
-        """Write what may be written later, and of what failed so much that it takes 5 ms or so.
-        False when `trouble` stays, as it does until all is written."""
+        """Write deferred deletes, and retry failed writes for about 5 ms.
+
+        Returns:
+            False while `trouble` stays.
+        """
         return self._opened.journal.flush()
 
     @property
     def refuses(self) -> bool:
-        """The disk did not take the last write; else each `flush` writes more of what failed."""
+        """True if the last write failed. While it is False, `flush` also retries failed writes."""
         return self._opened.journal.refused
 
     async def synced(self) -> None:
-        """Everything written so far survives the loss of power, with `durability="power"`.
+        """With `durability="power"`, wait until all writes so far survive a loss of power.
 
         Raises:
-            StoreError: It is not known to.
+            StoreError: if they may not.
         """
         core = self._opened
         if core.syncer is not None:
@@ -272,38 +270,39 @@ class RocksStore:
 
     @property
     def trouble(self) -> StoreError | None:
-        """Why something is in memory only that should be on disk, or may go with the power that
-        should not; None when nothing does."""
+        """The reason why changes are lost, in memory only or not synced; None if there are none."""
         return self._opened.trouble
 
     def mend(self) -> bool:
-        """After trouble that stays, as when a disk was full: open the database anew, and write what
-        is in memory only. Takes as long as opening; without trouble it does nothing.
+        """Reopen the database after a lasting failure, and write the changes that are in memory.
+
+        Use it after a full disk, for example. Takes as long as opening. Does nothing if there is no
+        failure.
 
         Returns:
-            True when no trouble is left. False also while an fsync is under way, which may take
-            minutes on a failing disk: try again later.
+            True if the failure is over. False also during an fsync, which may take minutes on a
+            failing disk: retry later.
 
         Raises:
-            StoreError: There is no room, or it cannot be opened; try again. What is in memory stays
-                there, and what is on disk can be read, but for damage and a lost disk.
+            StoreError: if there is no space, or the database cannot be opened: retry later. Changes
+                stay in memory. The data on disk stays readable, unless it is corrupted or the disk
+                is lost.
         """
         return self._opened.mend()
 
     def statistics(self) -> StoreStatistics:
-        """What there is and was done."""
         return self._opened.statistics()
 
     def close(self) -> None:
-        """End this use; the last one in the process closes the directory.
+        """End this use. The last one in the process closes the directory.
 
         Raises:
-            StoreError: Something could not be written, and is lost with this.
+            StoreError: if changes could not be written. They are lost.
         """
         core, self._core = self._core, None
         if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
             return
-        with _changing(core.path) as slot:
+        with _exclusive_slot(core.path) as slot:
             core.users -= 1
             with core.claiming:
                 core.claims -= self._claims
@@ -314,7 +313,6 @@ class RocksStore:
             core.close()
 
     async def aclose(self) -> None:
-        """The same on a thread."""
         await asyncio.to_thread(self.close)
 
     @property
@@ -326,33 +324,32 @@ class RocksStore:
 
 
 class StoreUser(Protocol):
-    """A consumer that has a source, maybe beside others."""
+    """A consumer that uses a `TopicStore`, perhaps together with others."""
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """A message waits until another time, in ms on the loop's clock."""
+        """Handle a new due time of a message, in ms on the loop's clock."""
 
     def in_hands(self, key: MessageKey) -> bool:
-        """Whether its application has a message."""
+        """Return whether this consumer's application holds a message."""
 
     def acked(self, message_id: MessageId) -> None:
-        """A message was acked at another one."""
+        """Handle an ack of a message by another consumer."""
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Another consumer has handed over messages of an entry, for the `attempt`th time."""
+        """Handle the `attempt`th delivery of messages of an entry to another consumer."""
 
     def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
-        """Attempts, by index, at messages of an entry that its application has."""
+        """Return the attempts, by batch index, of an entry's messages that this consumer holds."""
 
 
 class TopicStore:
-    """One topic, or partition, of one subscription. Made by `RocksStore.source`.
+    """The state of one topic or partition of one subscription. Made by `RocksStore.source`.
 
     Attributes:
-        number: In the store; names it in keys.
+        number: Number of the topic in keys of the store.
         name: Topic, subscription, consumer.
-        records: How often its messages were handed over, and until when they wait.
-        sharers: The consumers that have it.
-        waiters: Futures that `wake` ends: a message was compared with its record.
+        sharers: The consumers that use it.
+        waiters: Futures that `wake` completes after a message was compared with its record.
     """
 
     def __init__(
@@ -368,22 +365,20 @@ class TopicStore:
 
     @property
     def late(self) -> bool:
-        """Something of the store is removed in memory only; see `RocksStore.late`."""
         return self._core is not None and self._core.journal.late
 
     def wake(self) -> None:
-        """End the waiting of `waiters`."""
         for each in self.waiters:
             if not each.done():
                 each.set_result(None)
 
     def shared(self) -> TopicStore:
-        """One more has it, and will close it."""
+        """Return this store to one more user, which will close it."""
         self._users += 1
         return self
 
     def close(self) -> None:
-        """Write what is in memory only; the last one lets the next owner have it."""
+        """Write what is in memory only. The last user's call frees the topic for its next owner."""
         self._users -= 1
         if self._core is None:
             return
@@ -395,8 +390,6 @@ class TopicStore:
 
 
 class _Core:
-    """The directory, as long as anyone in the process uses it."""
-
     def __init__(
         self,
         path: Path,
@@ -407,45 +400,46 @@ class _Core:
         lock: DirectoryLock,
     ) -> None:
         self.path: Path = path
-        self._lock: DirectoryLock = lock
+        self._dir_lock: DirectoryLock = lock
         self.pid: int = os.getpid()
         self.durability: FlushMode = durability
         self.users: int = 0
-        self.claiming: threading.Lock = threading.Lock()  # held for a moment only
-        self.claims: int = 0  # of them, who work with it on one thread
-        self._thread: int | None = None  # of the event loop that works with it
+        self.claiming: threading.Lock = threading.Lock()  # protects `claims`; held briefly
+        self.claims: int = 0  # uses that have called `claim`
+        self._thread: int | None = None  # the thread that uses the directory
         self._loop: asyncio.AbstractEventLoop | None = None
         self.syncer: FsyncThread | None = None
-        self._used: dict[StoredTopic, TopicStore] = {}
+        self._topics: dict[StoredTopic, TopicStore] = {}
         try:
-            database, loaded = _begin(path, wall_now_ms, tidies)
+            database, loaded = _open_database(path, wall_now_ms, tidies)
         except StateDamagedError:
             if not salvages:
                 raise
             before = read_owner(path)
-            with _named_owner(path), locked(path / _DATABASE):
+            with _owner_in_error(path), locked(path / _DATABASE):
                 salvage(path / _DATABASE, before)
                 (path / "owner.json").unlink(missing_ok=True)
-            database, loaded = _begin(path, wall_now_ms, tidies)
+            database, loaded = _open_database(path, wall_now_ms, tidies)
         self._numbers = loaded.numbers
-        self._found = loaded.sources
+        self._rows = loaded.sources
         self._unreadable = loaded.unreadable
-        self._mismatched = 0  # of sources that were closed
+        self._mismatched = 0  # of topics that were closed
         self._epoch = loaded.epoch + 1
         self.journal: WriteJournal = WriteJournal(database)
         try:
             for key in loaded.stale:
                 self.journal.delete(STATE, key)
-            for name in loaded.empty:  # in one write with what was in it: its number is free then
+            # In one write with the records of the topic: a new topic may get its number.
+            for name in loaded.empty:
                 self.journal.delete(META, source_key(*name))
-            opened = loaded.opened(self._epoch, wall_now_ms)
-            self.journal.put(META, OPENINGS_KEY, openings(opened))
+            new_openings = loaded.opened(self._epoch, wall_now_ms)
+            self.journal.put(META, OPENINGS_KEY, openings(new_openings))
             if loaded.is_new:
                 self.journal.put(META, FORMAT_KEY, number(FORMAT))
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
             if not self.journal.commit() and self.journal.trouble is not None:
                 raise self.journal.trouble
-            # A log that is lost later is noticed: it has at least this.
+            # The owner file records how much is on disk, so a log that is lost later is noticed.
             database.sync()
             self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
             write_owner(path, self._owner)
@@ -456,40 +450,40 @@ class _Core:
         except StoreError:
             database.close()
             raise
-        self._sync()
+        self._start_fsync_thread()
 
-    def _sync(self) -> None:
+    def _start_fsync_thread(self) -> None:
         if self.durability == "power":
-            self.syncer = FsyncThread(self._mend_soon)
+            self.syncer = FsyncThread(self._schedule_reopen)
             self.journal.written = self.syncer.written
             self.syncer.start(self.journal)
 
-    def _mend_soon(self) -> None:
-        """Have the loop, whose thread works with the database, open it anew."""
+    def _schedule_reopen(self) -> None:
+        """Reopen the database on the loop's thread; called on the fsync thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # it was closed
-                self._loop.call_soon_threadsafe(self._mend)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._reopen_or_log)
 
-    def _mend(self) -> None:
+    def _reopen_or_log(self) -> None:
         if self.users:
             try:
                 self.mend()
             except StoreError as error:
-                logger.warning("not yet synced, tried again later: %s", error)
+                logger.warning("the state is not synced yet, retrying later: %s", error)
 
     def take(
         self, name: StoredTopic, count_attempts: CountAttempts, stay_ms: int, most: int
     ) -> TopicStore:
         self.claim()
-        if (there := self._used.get(name)) is not None:
-            return there.shared()
-        named = source_key(*name)
+        if (existing := self._topics.get(name)) is not None:
+            return existing.shared()
+        name_key = source_key(*name)
         at = self._numbers.get(name)
         if at is None:
-            at = max(self._found, default=-1) + 1
-            if at > MOST_SOURCES:
-                raise ConfigurationError(f"a store has no more than {MOST_SOURCES} sources")
-        found = self._found.get(at) or FoundRows()
+            at = max(self._rows, default=-1) + 1
+            if at > MAX_SOURCES:
+                raise ConfigurationError(f"a store has at most {MAX_SOURCES} topics")
+        found = self._rows.get(at) or FoundRows()
         records = AttemptRecords(
             self.journal,
             at,
@@ -502,37 +496,37 @@ class _Core:
         )
         if name not in self._numbers:
             self._numbers[name] = at
-            self._found[at] = found
-            self.journal.put(META, named, number(at))
+            self._rows[at] = found
+            self.journal.put(META, name_key, number(at))
             add_name(self.path, at, name)
-        self._epoch += 1  # the next one, of this source or another
+        self._epoch += 1  # for the next owner of any topic
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
-        source = self._used[name] = TopicStore(self, at, name, records)
+        source = self._topics[name] = TopicStore(self, at, name, records)
         return source
 
     def claim(self) -> None:
-        if (self._used or self.claims) and self._thread != threading.get_ident():
+        if (self._topics or self.claims) and self._thread != threading.get_ident():
             raise StateInUseError(
                 f"an event loop on another thread of this process works with the state in "
                 f"{self.path}: give each thread a directory of its own"
             )
         self._thread = threading.get_ident()
-        with suppress(RuntimeError):  # it is used without a loop
+        with suppress(RuntimeError):  # there is no running loop
             self._loop = asyncio.get_running_loop()
 
     def topics(self, subscription: str) -> list[str]:
         return [topic for topic, each, _ in self._numbers if each == subscription]
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
-        meant = [name for name in self._numbers if name[1] == subscription and of(name[0])]
-        for name in meant:
+        matching = [name for name in self._numbers if name[1] == subscription and of(name[0])]
+        for name in matching:
             source = self.take(name, "before", STAY_BUFFER_MS, MOST_BUFFERED)
             source.records.clear()
             source.close()
 
     def leave(self, source: TopicStore) -> None:
-        if self._used.pop(source.name, None) is None:
+        if self._topics.pop(source.name, None) is None:
             return
         source.records.flush_all()
         source.records.restore_suspects()
@@ -545,7 +539,7 @@ class _Core:
             return self.journal.trouble
         if self.syncer is not None and self.syncer.trouble is not None:
             return self.syncer.trouble
-        troubles = (source.records.trouble for source in self._used.values())
+        troubles = (source.records.trouble for source in self._topics.values())
         trouble = next(filter(None, troubles), None)
         if trouble is None and self.journal.lost:
             return StoreError(
@@ -559,7 +553,7 @@ class _Core:
         unsynced = syncer is not None and syncer.trouble is not None
         if (self.journal.trouble is None or self.journal.flush_all()) and not unsynced:
             return True
-        check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
+        check_free_space(self.path / _DATABASE)  # do not close a database that cannot be reopened
         if syncer is not None and not syncer.syncing.acquire(blocking=waits):
             return False
         try:
@@ -567,7 +561,7 @@ class _Core:
             self.journal.database = Database(self.path / _DATABASE)
         except StoreError as error:
             self.journal.trouble = error
-            self._read_only()
+            self._open_read_only()
             raise
         finally:
             if syncer is not None:
@@ -576,8 +570,8 @@ class _Core:
             syncer.mended()
         return self.journal.flush_all()
 
-    def _read_only(self) -> None:
-        """It can be read while it cannot be written. The lock keeps other processes out."""
+    def _open_read_only(self) -> None:
+        """Open for reading while writing fails. The lock still excludes other processes."""
         try:
             self.journal.database = Database(self.path / _DATABASE, read_only=True)
         except StoreError as error:
@@ -585,11 +579,11 @@ class _Core:
 
     def statistics(self) -> StoreStatistics:
         journal = self.journal
-        used = [source.records for source in self._used.values()]
+        used = [source.records for source in self._topics.values()]
         return StoreStatistics(
-            sources=len(self._found),
-            waiting=sum(len(found.waiting) for found in self._found.values()),
-            entries=sum(len(found.entries) for found in self._found.values())
+            sources=len(self._rows),
+            waiting=sum(len(found.waiting) for found in self._rows.values()),
+            entries=sum(len(found.entries) for found in self._rows.values())
             + sum(records.only_buffered for records in used),
             writes=journal.writes,
             operations=journal.operations,
@@ -602,7 +596,7 @@ class _Core:
         )
 
     def close(self) -> None:
-        for source in list(self._used.values()):
+        for source in list(self._topics.values()):
             self.leave(source)
         written = self.journal.flush_all()
         if self.syncer is not None:
@@ -618,7 +612,7 @@ class _Core:
             raise StoreError(f"the state in {self.path} was closed, but: {error}") from error
         finally:
             database.close()
-            self._lock.release()
+            self._dir_lock.release()
         if self.journal.trouble is not None:
             raise StoreError(
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
@@ -626,8 +620,7 @@ class _Core:
             ) from self.journal.trouble
 
 
-def _close_unwanted(opening: asyncio.Future[RocksStore]) -> None:
-    """Nobody waited for it any more."""
+def _close_abandoned(opening: asyncio.Future[RocksStore]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         threading.Thread(target=opening.result().close, name="pulsar-encore-state").start()
 
@@ -636,10 +629,9 @@ class _Slot:
     """A directory that is open in this process, or is being opened or closed.
 
     Attributes:
-        path: The directory.
-        pid: The process; a child has the slots of its parent, and does not use them.
+        pid: The process. A forked child inherits slots and does not use them.
         changing: Held while the directory is opened or closed, which may take long.
-        core: The directory; None if it is not open.
+        core: The open directory, or None.
         waiting: Threads that hold `changing` or wait for it.
     """
 
@@ -651,43 +643,43 @@ class _Slot:
         self.waiting: int = 0
 
     def is_in(self, path: Path) -> bool:
-        """True if `path` is another name of the directory, as with a bind mount."""
+        """Return whether `path` is another name of the directory, as with a bind mount."""
         with suppress(OSError):
             return self.path.samefile(path)
         return False
 
 
 _slots: Final[dict[Path, _Slot]] = {}
-_table: Final = threading.Lock()  # of `_slots`; never held while a directory is opened or closed
+# Protects `_slots`. Never held while a directory is opened or closed.
+_slots_lock: Final = threading.Lock()
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[_Slot]:
-    """Have a directory alone, to open or to close it."""
-    with _table:
+def _exclusive_slot(path: Path) -> Iterator[_Slot]:
+    with _slots_lock:
         slot = _slots.get(path) or next((s for s in _slots.values() if s.is_in(path)), None)
-        if slot is None or slot.pid != os.getpid():  # the lock of the parent refuses its child
+        if slot is None or slot.pid != os.getpid():  # a child may not use its parent's directory
             slot = _slots[path] = _Slot(path)
         slot.waiting += 1
     try:
         with slot.changing:
             yield slot
     finally:
-        with _table:
+        with _slots_lock:
             slot.waiting -= 1
             if slot.core is None and not slot.waiting and _slots.get(slot.path) is slot:
                 del _slots[slot.path]
 
 
-def _prepare(path: Path) -> None:
-    """The directory is there and it is one of ours, or empty."""
+def _prepare_directory(path: Path) -> None:
+    """Create the directory, and check that it is empty or holds a state."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {advised_to_make(error)}") from error
-    ours = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
-    if names and not names & ours:
+    known = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
+    if names and not names & known:
         nacks = any(each.startswith("spilled-") for each in names)
         raise StateFormatError(
             f"{path} holds something else ({', '.join(sorted(names)[:3])}"
@@ -696,18 +688,18 @@ def _prepare(path: Path) -> None:
         )
 
 
-def _lock(path: Path) -> DirectoryLock:
-    _prepare(path)
-    with _named_owner(path):
+def _lock_directory(path: Path) -> DirectoryLock:
+    _prepare_directory(path)
+    with _owner_in_error(path):
         return DirectoryLock(path / LOCK_FILE)
 
 
-def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, LoadedStore]:
+def _open_database(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, LoadedStore]:
     before = read_owner(path)
     folder = path / _DATABASE
-    with _named_owner(path):
-        # RocksDB deletes what it does not know when it opens a directory to write: look first. Not
-        # beside an owner, whose files come and go meanwhile.
+    with _owner_in_error(path):
+        # RocksDB deletes unknown files when it opens a directory for writing, so check the files
+        # first. The lock is needed because the files of a live owner change meanwhile.
         with locked(folder):
             check_complete(path, before, check_format)
         database = Database(folder)
@@ -720,7 +712,7 @@ def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded
 
 
 @contextmanager
-def _named_owner(path: Path) -> Iterator[None]:
+def _owner_in_error(path: Path) -> Iterator[None]:
     try:
         yield
     except StateInUseError as error:

@@ -1,9 +1,8 @@
-"""Salvage a damaged directory, if its owner asked for it: keep all records that can be read.
+"""Salvage a corrupted state directory: keep every record that can be read.
 
-Owns `salvage`. The damaged database is put aside, never changed and never deleted. A new one gets
-the rows of the damaged one, from either end of each family. A scan across several tables stops at
-the first that is damaged. RocksDB therefore repairs a copy without the damaged tables, and the new
-database gets the other rows from there. Refuses to decide that something is damaged.
+The corrupted database is renamed, never changed or deleted. A new one gets its readable rows, from
+both ends of each family. A scan stops at the first corrupted table. RocksDB therefore repairs a
+copy without the corrupted tables, and the new database gets the remaining rows from that copy.
 """
 
 from __future__ import annotations
@@ -42,63 +41,58 @@ _TABLE: Final = re.compile(r"\d{6,}\.sst")
 
 
 def salvage(path: Path, before: Owner | None) -> None:
-    """Put the database of a directory aside, and a new one with its readable rows in its place.
+    """Replace a corrupted database by a new one with its readable rows.
 
-    Killed or failed, it can be done again: until the new one is whole nothing is changed.
-
-    Args:
-        path: Of the database.
-        before: Its last owner, as far as that is known.
+    Changes nothing until the new database is complete, so it can be repeated after a failure or a
+    kill.
 
     Raises:
-        StoreError: The new one cannot be written.
+        StoreError: if the new database cannot be written.
     """
     new = salvaged(path)
-    if not path.exists() and new.exists():  # killed between the last two steps
+    if not path.exists() and new.exists():  # killed between the two renames below
         new.rename(path)
         return
     try:
-        kept = _keep(path, new, before)
-        aside = _aside(path)
+        kept = _build_new(path, new, before)
+        aside_path = _aside_path(path)
         if path.exists():
-            path.rename(aside)
+            path.rename(aside_path)
         new.rename(path)
     except OSError as error:
-        raise StoreError(f"what is damaged in {path} cannot be salvaged: {error}") from error
+        raise StoreError(f"the damaged state in {path} cannot be salvaged: {error}") from error
     logger.warning(
         "the state in %s was damaged: %d records could be read and are in use, the rest is lost; "
         "the damaged files are in %s",
         path,
         kept,
-        aside,
+        aside_path,
     )
 
 
 def salvaged(path: Path) -> Path:
-    """Where the new one is until it is in its place."""
     return path.with_name(f"{path.name}.salvaged")
 
 
-def _aside(path: Path) -> Path:
+def _aside_path(path: Path) -> Path:
     number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while (aside_path := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    return aside
+    return aside_path
 
 
-def _keep(path: Path, new: Path, before: Owner | None) -> int:
-    """Make the new one; returns how many records and due times there are in it."""
+def _build_new(path: Path, new: Path, before: Owner | None) -> int:
     shutil.rmtree(new, ignore_errors=True)
     database = Database(new)
     try:
-        damages = _copy_as_is(path, database, 0 if before is None else before.sequence)
-        left_out: set[str] = set()
-        while damages:
-            tables = {table for damage in damages for table in _TABLE.findall(str(damage))}
-            if left_out and tables <= left_out:
+        failures = _copy_original(path, database, 0 if before is None else before.sequence)
+        excluded: set[str] = set()
+        while failures:
+            tables = {table for damage in failures for table in _TABLE.findall(str(damage))}
+            if excluded and tables <= excluded:
                 break
-            left_out |= tables or {""}
-            damages = _copy_repaired(path, database, left_out)
+            excluded |= tables or {""}
+            failures = _copy_repaired(path, database, excluded)
         _name_sources(database, read_names(path.parent), 0 if before is None else before.epoch)
         database.flush()
         return sum(1 for family in (DUE, STATE) for _ in database.scan(family))
@@ -106,8 +100,8 @@ def _keep(path: Path, new: Path, before: Owner | None) -> int:
         database.close()
 
 
-def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreError]:
-    """Copy from the damaged database, if all its writes are known to it; returns the failures."""
+def _copy_original(path: Path, database: Database, sequence: int) -> list[StoreError]:
+    """Copy from the corrupted database, unless it lacks writes. Return the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
     except StoreError as error:
@@ -121,17 +115,17 @@ def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreErro
         damaged.close()
 
 
-def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> list[StoreError]:
-    """Copy further rows from a repaired copy without some tables; returns the failures."""
+def _copy_repaired(path: Path, database: Database, excluded: Iterable[str]) -> list[StoreError]:
+    """Copy further rows from a repaired copy without some tables. Return the failures."""
     if not path.exists():
         logger.error("nothing can be read of the damaged state in %s: it is gone", path)
         return []
     copy = path.with_name(f"{path.name}.repaired")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(path, copy, ignore=shutil.ignore_patterns(*left_out))
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns(*excluded))
     try:
         repair(copy)
-        repaired = Database(copy, salvage=True)  # makes a family of which nothing is left
+        repaired = Database(copy, salvage=True)  # creates column families that were lost
         try:
             return _copy(repaired, database)
         finally:
@@ -144,21 +138,24 @@ def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> l
 
 
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
-    """Copy rows that are not there yet, before the first damage of each family and after the last;
-    returns the damages."""
-    damages: list[StoreError] = []
+    """Copy missing rows: before the first failure in each family, and after the last one.
+
+    Returns:
+        The failures.
+    """
+    failures: list[StoreError] = []
 
     def readable(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         try:
             yield from rows
         except StoreError as error:
             logger.error("%s", error)
-            damages.append(error)
+            failures.append(error)
 
     for family in range(len(FAMILIES)):
         last = b""
         for backwards in (False, True):
-            before = len(damages)
+            before = len(failures)
             start = last + b"\0" if last else b""
             writes = WriteBatch()
             for key, value in readable(damaged.scan(family, start, backwards=backwards)):
@@ -169,14 +166,16 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
                     database.write(writes)
                     writes = WriteBatch()
             database.write(writes)
-            if len(damages) == before:
+            if len(failures) == before:
                 break
-    return damages
+    return failures
 
 
 def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: int) -> None:
-    """Restore missing rows of `meta`, and remove the records of sources without a name, because a
-    new source would get their number."""
+    """Restore missing rows of `meta`, and delete records of topics without a name.
+
+    A new topic would get the number of such a topic, and with it the records.
+    """
     writes = WriteBatch()
     if database.get(META, FORMAT_KEY) is None:
         writes.put(META, FORMAT_KEY, number(FORMAT))
@@ -201,6 +200,8 @@ def _name_sources(database: Database, names: Mapping[int, StoredTopic], epoch: i
                 database.write(writes)
                 writes = WriteBatch()
     if lost:
-        logger.error("the sources of %d keys in %s cannot be read", lost, database.path)
+        logger.error(
+            "the topics of %d keys in %s are unknown, and the keys are deleted", lost, database.path
+        )
     writes.put(META, EPOCH_KEY, number(epoch))
     database.write(writes)

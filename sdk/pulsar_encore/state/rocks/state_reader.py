@@ -1,8 +1,7 @@
-"""Looking at a state directory without owning it, also while its owner works with it.
+"""Read a state directory without owning it, even while its owner uses it.
 
-Owns `StateReader`. It sees what was written when it was opened; what an owner has in memory only is
-not there. Invariant: it changes no state. Refuses to guess: what makes no sense is left out and
-counted, and damage is an error at the place where it is.
+A reader sees the data that was on disk when it was opened, not what the owner has in memory. It
+never changes the state. Unreadable records are skipped and counted; corrupted files raise an error.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from .store_keys import due_key, entry_key, read_due_key, read_entry_key, source
 from .store_loader import check_format, read_sources
 from .write_batch import DUE, STATE
 
-_TRIES: Final = 5
+_MAX_TRIES: Final = 5
 
 
 class FoundTopic(NamedTuple):
-    """A source as it is named, and its number."""
-
     number: int
     topic: str
     subscription: str
@@ -37,8 +34,6 @@ class FoundTopic(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """What is known of an entry."""
-
     source: int
     ledger: int
     entry: int
@@ -46,31 +41,28 @@ class FoundRecord(NamedTuple):
 
 
 class StateReader:
-    """A state directory, to look at. A context manager.
-
-    Args:
-        path: The directory.
+    """A read-only view of a state directory. A context manager.
 
     Attributes:
-        owner: Who has it, or had it last (`Owner.closed`); None when that cannot be told.
-        unreadable: Keys and values so far that made no sense.
+        owner: The present owner, or the last one (see `Owner.closed`); None if unknown.
+        unreadable: Unreadable keys and values so far.
 
     Raises:
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        ConfigurationError: `rocksdict` is not installed.
+        StateFormatError: if the directory has no state, or that of a newer version.
+        StateDamagedError: if files are lost or corrupted.
+        ConfigurationError: if `rocksdict` is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         where = Path(path)
         self.owner: Owner | None = read_owner(where)
         self.unreadable: int = 0
-        with suppress(OSError):  # one that may not be looked into is named below
+        with suppress(OSError):  # `Database` reports a directory that may not be read
             if not (where / "db").exists():
                 raise StateFormatError(
                     f"there is no state in {where}: name the directory that RocksState was given"
                 )
-        self._database = _opened(where / "db")
+        self._database = _open_with_retries(where / "db")
         try:
             if not check_format(self._database):
                 raise StateFormatError(f"there is no state in {where}")
@@ -79,20 +71,19 @@ class StateReader:
             raise
 
     def sources(self) -> list[FoundTopic]:
-        """All sources, by number."""
         found = [FoundTopic(number, *name) for number, name in read_sources(self._database)]
         return sorted(found)
 
     def waiting(self) -> Iterator[tuple[int, int, MessageKey]]:
-        """(due in ms since the epoch, number of the source, key) of all that waits, the earliest
-        first.
+        """Iterate over waiting messages, the earliest first: due time, topic number, message key.
 
-        Sorts in memory: 100 bytes or so for each message that waits.
+        Due times are in ms since the epoch. Sorts in memory: about 100 bytes for each waiting
+        message.
 
         Raises:
-            StateDamagedError: Something is damaged.
+            StateDamagedError: if a file is corrupted.
         """
-        # As packed keys, which take a third of the memory of tuples.
+        # Packed keys take a third of the memory of tuples.
         found = [
             due_key(due_ms, each.source, (each.ledger, each.entry, index))
             for each in self.records()
@@ -106,13 +97,10 @@ class StateReader:
                 self.unreadable += 1
 
     def records(self, source: int | None = None) -> Iterator[FoundRecord]:
-        """What is known of entries, in order of source and id.
-
-        Args:
-            source: Of this one only.
+        """Iterate over records, ordered by topic, ledger and entry. `source` selects one topic.
 
         Raises:
-            StateDamagedError: What comes next is damaged.
+            StateDamagedError: if the next record is in a corrupted file.
         """
         start, stop = (b"", b"") if source is None else source_range(source)
         for data, value in self._database.scan(STATE, start, stop):
@@ -122,11 +110,6 @@ class StateReader:
                 self.unreadable += 1
 
     def record(self, source: int, ledger: int, entry: int) -> EntryRecord | None:
-        """What is known of one entry; None where nothing is, or what makes no sense.
-
-        Raises:
-            StoreError: It cannot be read.
-        """
         value = self._database.get(STATE, entry_key(source, ledger, entry))
         if value is None:
             return None
@@ -137,7 +120,6 @@ class StateReader:
             return None
 
     def close(self) -> None:
-        """Let go of the files."""
         self._database.close()
 
     def __enter__(self) -> StateReader:
@@ -152,9 +134,12 @@ class StateReader:
         self.close()
 
 
-def _opened(path: Path) -> Database:
-    """Beside an owner files come and go: what is gone once may have been replaced."""
-    for _ in range(_TRIES - 1):
+def _open_with_retries(path: Path) -> Database:
+    """Open a database for reading.
+
+    While an owner works, files come and go: a file that is missing once may have been replaced.
+    """
+    for _ in range(_MAX_TRIES - 1):
         try:
             return Database(path, read_only=True)
         except StateDamagedError:

@@ -1,8 +1,8 @@
-"""The keys of the store as bytes, in an order that the scans live on.
+"""Keys of the store as bytes.
 
-Owns the layout: records are in order of source and id. Big-endian throughout, because RocksDB
-compares bytes. Format 1 of a directory kept due times by themselves, one key for each message, in
-order of the due time; they are read when such a directory is opened, and merged into the records.
+Records are ordered by topic, ledger and entry id. Numbers are big-endian because RocksDB compares
+bytes. Format 1 of a directory had a separate key for each due time, ordered by due time. Such keys
+are still read, and merged into the records when the directory is opened.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pulsar_encore.core.due_time import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
 from pulsar_encore.errors import ConfigurationError
 
 FORMAT: Final = 2
-#: Formats that are read; a directory of an older one is brought to `FORMAT` when it is opened.
+#: Formats that can be read. A directory of an older format is upgraded when it is opened.
 FORMATS: Final = (1, FORMAT)
 
-MOST_SOURCES: Final = 2**32 - 1
+MAX_SOURCES: Final = 2**32 - 1
 
 _DUE: Final = Struct(">QIQQI")
 _ENTRY: Final = Struct(">IQQ")
@@ -26,21 +26,16 @@ _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _OPENING: Final = Struct(">QQ")
 
-# By its parts, without a call more for each message.
+# Takes the parts of the key. An alias, because a function would cost a call for each message.
 entry_packed: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
 def due_key(due_ms: int, source: int, key: MessageKey) -> bytes:
-    """Of a message that waits, in format 1; 32 bytes."""
+    """Return the format 1 key of a waiting message: 32 bytes."""
     return _DUE.pack(due_ms, source, key[0], key[1], key[2] + 1)
 
 
 def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
-    """Due time, source and key.
-
-    Raises:
-        ValueError: The bytes are no such key.
-    """
     if len(data) != _DUE.size:
         raise ValueError(f"a due key has {_DUE.size} bytes, not {len(data)}")
     due_ms, source, ledger, entry, index = _DUE.unpack(data)
@@ -52,16 +47,11 @@ def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
 
 
 def entry_key(source: int, ledger: int, entry: int) -> bytes:
-    """Of what is known of an entry; 20 bytes."""
+    """Return the key of an entry's record: 20 bytes."""
     return entry_packed(source, ledger, entry)
 
 
 def read_entry_key(data: bytes) -> tuple[int, int, int]:
-    """Source, ledger and entry.
-
-    Raises:
-        ValueError: The bytes are no such key.
-    """
     if len(data) != _ENTRY.size:
         raise ValueError(f"an entry key has {_ENTRY.size} bytes, not {len(data)}")
     source, ledger, entry = _ENTRY.unpack(data)
@@ -71,12 +61,11 @@ def read_entry_key(data: bytes) -> tuple[int, int, int]:
 
 
 def source_range(source: int) -> tuple[bytes, bytes]:
-    """From where, and up to where, the entries of a source lie."""
     return _SOURCE.pack(source), _SOURCE.pack(source) + b"\xff" * 17
 
 
 def entries_through(source: int, ledger: int, entry: int) -> tuple[bytes, bytes]:
-    """From where, and up to where, the entries of a source lie up to that one, it included."""
+    """Return the key range of a topic's records up to and including one entry."""
     return _SOURCE.pack(source), entry_packed(source, ledger, entry) + b"\0"
 
 
@@ -89,10 +78,10 @@ SOURCE_PREFIX: Final = b"source/"
 
 
 def source_key(topic: str, subscription: str, consumer: str) -> bytes:
-    """Of the number of a source.
+    """Return the key under which the number of a topic is stored.
 
     Raises:
-        ConfigurationError: A name has a NUL, or a lone surrogate, which is no character.
+        ConfigurationError: if a name contains a NUL or a lone surrogate.
     """
     for name in (topic, subscription, consumer):
         if "\0" in name:
@@ -107,40 +96,26 @@ def source_key(topic: str, subscription: str, consumer: str) -> bytes:
 
 
 def read_source_key(data: bytes) -> tuple[str, str, str]:
-    """Topic, subscription and consumer.
-
-    Raises:
-        ValueError: The bytes are no such key.
-    """
     topic, subscription, consumer = data.removeprefix(SOURCE_PREFIX).decode().split("\0")
     return topic, subscription, consumer
 
 
 def openings(opened: Iterable[tuple[int, int]]) -> bytes:
-    """Epochs and when their owners opened the store, in ms since the epoch."""
+    """Encode epochs, and when their owners opened the store (ms since the epoch)."""
     return b"".join(_OPENING.pack(*each) for each in opened)
 
 
 def read_openings(data: bytes) -> list[tuple[int, int]]:
-    """
-    Raises:
-        ValueError: The bytes are no such list.
-    """
     if len(data) % _OPENING.size:
         raise ValueError(f"a list of openings has pairs of numbers, not {len(data)} bytes")
     return list(_OPENING.iter_unpack(data))
 
 
 def number(value: int) -> bytes:
-    """A number as a value of `meta`."""
     return _U64.pack(value)
 
 
 def read_number(data: bytes) -> int:
-    """
-    Raises:
-        ValueError: The bytes are no number.
-    """
     if len(data) != _U64.size:
         raise ValueError(f"a number has {_U64.size} bytes, not {len(data)}")
     value: int = _U64.unpack(data)[0]

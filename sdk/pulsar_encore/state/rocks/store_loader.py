@@ -1,8 +1,7 @@
-"""What a store finds on disk when it is opened, in one pass over each family.
+"""Read a state directory when it is opened, in one pass over each family.
 
-Owns `load`, which tells what nothing is to be expected of any more, and `upgrade`, which brings a
-directory of format 1 to the present one. A key or value that makes no sense is counted and stays
-where it is, and nothing else suffers for it. `load` opens and writes nothing.
+`load` also finds stale records, and writes nothing. `upgrade` converts a directory of format 1.
+Keys and values that cannot be decoded are counted and left in place.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ from .write_batch import DUE, META, STATE, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# What nothing was heard of for so long was acked elsewhere, or its topic is gone.
+# A message that did not come for so long was acked by another consumer, or its topic is deleted.
 STALE_MS: Final = 30 * 24 * 3600 * 1000
-# How far apart the owners are that are remembered, to tell how old an epoch is.
-_APART_MS: Final = 24 * 3600 * 1000
-# At most so many keys are removed in one opening: 0.3 s or so.
-MOST_REMOVED: Final = 100_000
-_CHUNK: Final = 4096  # rows at a time
-_ID: Final = 20  # bytes of the key of a record
-_LEDGER: Final = 12  # of them, those that name the source and the ledger
+# Openings that are remembered, to know how old an epoch is, are at least so far apart.
+_OPENING_INTERVAL_MS: Final = 24 * 3600 * 1000
+# Stale keys removed in one opening; takes about 0.3 s.
+MAX_REMOVED: Final = 100_000
+_CHUNK_ROWS: Final = 4096
+_KEY_BYTES: Final = 20  # size of a record's key
+_PREFIX_BYTES: Final = 12  # its part for topic and ledger
 
 Row = tuple[bytes, bytes]
 
 StoredTopic = tuple[str, str, str]
-"""Topic (of the partition, if any), subscription, and a consumer's name or ""."""
+"""Topic or partition, subscription, and a consumer's name or ""."""
 
 
 @dataclass(slots=True)
 class FoundRows:
-    """Of one source: which entries have records, and of which of them a message waits."""
+    """Entries of one topic that have records, and those with a message that waits."""
 
     entries: EntrySet = field(default_factory=EntrySet)
     waiting: EntrySet = field(default_factory=EntrySet)
@@ -70,14 +69,12 @@ class LoadedStore:
     """Contents of a state directory when it is opened.
 
     Attributes:
-        is_new: Nothing was ever written to it.
-        epoch: Of the last owner; 0 when there was none.
-        numbers: Sources by name.
-        sources: What there is of them, by number.
-        openings: (epoch, when, in ms) of owners, the earliest first, at least a day apart.
-        stale: Keys of records that nothing is to be expected of; to be removed.
-        empty: Sources of which there is nothing then; to be removed with these.
-        unreadable: Keys and values that make no sense.
+        is_new: True if nothing was ever written to it.
+        epoch: Epoch of the last owner; 0 if there was none.
+        openings: (epoch, time in ms) of owners, the earliest first, at least a day apart.
+        stale: Keys of stale records, to be deleted.
+        empty: Topics that have no records then, to be deleted in the same write.
+        unreadable: Keys and values that could not be decoded.
     """
 
     is_new: bool = True
@@ -90,18 +87,20 @@ class LoadedStore:
     unreadable: int = 0
 
     def sure_ms(self, wall_now_ms: int) -> int:
-        """Return the latest time that two openings, a day or more apart, agree has come.
+        """Return the latest time that two openings, a day or more apart, agree has passed.
 
-        A clock that is ahead at one opening therefore makes nothing stale: the next opening at
-        which the clock is right removes that time from `openings`.
+        A clock that is ahead at one opening therefore makes no record stale. The next opening with
+        a correct clock removes that time.
         """
-        before = (at_ms for _, at_ms in self.openings if at_ms <= wall_now_ms - _APART_MS)
+        before = (
+            at_ms for _, at_ms in self.openings if at_ms <= wall_now_ms - _OPENING_INTERVAL_MS
+        )
         return max(before, default=0)
 
     def opened(self, epoch: int, wall_now_ms: int) -> list[tuple[int, int]]:
-        """`openings` with one more, and without those that say nothing more of what is stale."""
-        kept = [each for each in self.openings if each[1] <= wall_now_ms]  # or the clock was wrong
-        if not kept or kept[-1][1] <= wall_now_ms - _APART_MS:
+        """Return `openings` with this one, without those in the future or no longer needed."""
+        kept = [each for each in self.openings if each[1] <= wall_now_ms]  # else a clock was wrong
+        if not kept or kept[-1][1] <= wall_now_ms - _OPENING_INTERVAL_MS:
             kept.append((epoch, wall_now_ms))
         old_ms = self.sure_ms(wall_now_ms) - STALE_MS
         old = sum(opened_ms <= old_ms for _, opened_ms in kept)
@@ -109,37 +108,34 @@ class LoadedStore:
 
 
 def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> LoadedStore:
-    """Read what there is; a million records take 1 s or so.
+    """Read a store. Takes about 1 s for each million records.
 
-    Args:
-        database: Where.
-        wall_now_ms: The time, in ms since the epoch; tells what is stale.
-        tidies: What nothing is to be expected of is left out, and named to be removed.
+    With `tidies`, leave out stale records and empty topics, and list them for deletion.
 
     Raises:
-        StateFormatError: A newer version wrote it, or something else did.
-        StateDamagedError: A file is damaged.
-        StoreError: It cannot be read.
+        StateFormatError: if a newer version, or another program, wrote the database.
+        StateDamagedError: if a file is corrupted.
+        StoreError: if the database cannot be read.
     """
     loaded = LoadedStore()
     _load_meta(database, loaded)
     before_ms = loaded.sure_ms(wall_now_ms) - STALE_MS if tidies else -1
     old_epoch = max((each for each, at_ms in loaded.openings if at_ms <= before_ms), default=0)
     rows = database.scan(STATE)
-    while chunk := list(islice(rows, _CHUNK)):
-        if before_ms > 0 and len(loaded.stale) < MOST_REMOVED:
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
+        if before_ms > 0 and len(loaded.stale) < MAX_REMOVED:
             stale = [key for key, value in chunk if is_stale(value, before_ms, old_epoch)]
             if stale:
-                stale = stale[: MOST_REMOVED - len(loaded.stale)]
+                stale = stale[: MAX_REMOVED - len(loaded.stale)]
                 loaded.stale += stale
-                gone = set(stale)
-                chunk = [row for row in chunk if row[0] not in gone]
+                removed = set(stale)
+                chunk = [row for row in chunk if row[0] not in removed]
         start = 0
-        while start < len(chunk):  # by source and ledger; most chunks have one
-            prefix = chunk[start][0][:_LEDGER]
+        while start < len(chunk):  # by topic and ledger; most chunks have one of each
+            prefix = chunk[start][0][:_PREFIX_BYTES]
             stop = len(chunk)
             if not chunk[-1][0].startswith(prefix):
-                stop = bisect_right(chunk, (prefix + b"\xff" * _ID,), start)
+                stop = bisect_right(chunk, (prefix + b"\xff" * _KEY_BYTES,), start)
             _load_rows(loaded, chunk[start:stop])
             start = stop
     if tidies:
@@ -151,25 +147,25 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
 
 
 def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
-    """Take note of records of one ledger, in order.
+    """Add the records of one ledger, in order.
 
-    Their ids go into the sets all at once: one by one they take twice as long as to be read.
+    Their ids are added all at once: one by one takes twice as long as reading them.
     """
     try:
         source, ledger, _ = read_entry_key(rows[0][0])
         found = loaded.sources[source]
         if len(rows) > 1:
             read_entry_key(rows[-1][0])
-        if any(len(key) != _ID for key, _ in rows):
+        if any(len(key) != _KEY_BYTES for key, _ in rows):
             raise ValueError(f"a key of another length among {len(rows)}")
     except (ValueError, KeyError) as error:
         if len(rows) == 1:
-            _unreadable(loaded, rows[0][0], error)
+            _count_unreadable(loaded, rows[0][0], error)
         else:
             for row in rows:
                 _load_rows(loaded, (row,))
         return
-    entries = array("Q", b"".join([key[_LEDGER:] for key, _ in rows]))
+    entries = array("Q", b"".join([key[_PREFIX_BYTES:] for key, _ in rows]))
     if sys.byteorder == "little":
         entries.byteswap()
     found.entries.fill(ledger, entries)
@@ -181,16 +177,16 @@ def _load_rows(loaded: LoadedStore, rows: Sequence[Row]) -> None:
 
 
 def upgrade(database: Database) -> None:
-    """Bring a directory of format 1 to the present format: due times become part of the records.
+    """Convert a directory of format 1: move the due times into the records. Raises as `load` does.
 
-    Each write leaves a directory that this function goes on with, should the process be killed.
-    The number of the format comes last. Due times are also looked for in a directory of format 2,
-    because a salvaged one may have some of before. Raises as `load`.
+    Each write leaves a valid directory, and the format number is written last, so a killed upgrade
+    continues later. Salvage may have restored separate due times in a directory of format 2, so
+    that is checked, too.
     """
     if not check_format(database):
         return
     rows = database.scan(DUE)
-    while chunk := list(islice(rows, _CHUNK)):
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
         records: dict[bytes, EntryRecord] = {}
         writes = WriteBatch()
         for data, _ in chunk:
@@ -203,7 +199,7 @@ def upgrade(database: Database) -> None:
                     if value is not None:
                         record = entry_record.from_bytes(value)
             except ValueError as error:
-                logger.error("a due time makes no sense and is left alone: %s: %s", data, error)
+                logger.error("a due time cannot be decoded and is kept: %s: %s", data, error)
                 continue
             records[key] = _with_due(record, due_ms, index)
             writes.delete(DUE, data)
@@ -217,8 +213,8 @@ def upgrade(database: Database) -> None:
 
 
 def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecord:
-    """A record with the due time of a message as format 1 had it; an earlier one stays."""
-    # Of a batch: a record of size 1 would say that the message is the whole entry.
+    """Add the due time of a message in format 1 to a record. An earlier one stays."""
+    # A batch needs a size of 2 or more: size 1 means that the message is the whole entry.
     size = 1 if index < 0 else max(index + 1, 2)
     if record is None:
         record = entry_record.fresh(size, due_ms, 0)
@@ -231,11 +227,6 @@ def _with_due(record: EntryRecord | None, due_ms: int, index: int) -> EntryRecor
 
 
 def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
-    """Numbers and names of all sources; those that make no sense are left out.
-
-    Raises:
-        StoreError: It cannot be read.
-    """
     for data, value in database.scan(META, SOURCE_PREFIX, SOURCE_PREFIX + b"\xff"):
         try:
             yield read_number(value), read_source_key(data)
@@ -244,11 +235,11 @@ def read_sources(database: Database) -> Iterator[tuple[int, StoredTopic]]:
 
 
 def check_format(database: Database) -> bool:
-    """Whether anything was ever written to it.
+    """Return False if nothing was ever written to the database.
 
     Raises:
-        UnknownContentError: There is nothing that says it.
-        StateFormatError: A newer version wrote it, or something else did.
+        UnknownContentError: if it does not say its format.
+        StateFormatError: if a newer version, or another program, wrote it.
     """
     data = database.get(META, FORMAT_KEY)
     if data is None:
@@ -256,14 +247,17 @@ def check_format(database: Database) -> bool:
             rows = database.scan(family)
             if next(rows, None) is not None:
                 rows.close()  # type: ignore[attr-defined]
-                # What has names, and not ours, is something else; where they are gone, who knows.
+                # Rows in `meta` without our format belong to another program. If `meta` is empty,
+                # it may be corrupted.
                 kind = StateFormatError if family == META else UnknownContentError
-                raise kind(f"what is in {database.path} does not say its format")
+                raise kind(f"the data in {database.path} does not say its format")
         return False
     try:
         found = read_number(data)
     except ValueError as error:
-        raise StateFormatError(f"the format of {database.path} makes no sense: {error}") from error
+        raise StateFormatError(
+            f"the format of {database.path} cannot be decoded: {error}"
+        ) from error
     if found not in FORMATS:
         raise StateFormatError(
             f"the state in {database.path} has format {found}; this version of pulsar-encore knows "
@@ -279,19 +273,19 @@ def _load_meta(database: Database, loaded: LoadedStore) -> None:
         try:
             loaded.epoch = read_number(epoch)
         except ValueError as error:
-            _unreadable(loaded, EPOCH_KEY, error)
+            _count_unreadable(loaded, EPOCH_KEY, error)
     opened = database.get(META, OPENINGS_KEY)
     if opened is not None:
         try:
             loaded.openings = read_openings(opened)
         except ValueError as error:
-            _unreadable(loaded, OPENINGS_KEY, error)
+            _count_unreadable(loaded, OPENINGS_KEY, error)
     for at, name in read_sources(database):
         loaded.numbers[name] = at
         loaded.sources[at] = FoundRows()
 
 
-def _unreadable(loaded: LoadedStore, data: bytes, error: Exception) -> None:
+def _count_unreadable(loaded: LoadedStore, data: bytes, error: Exception) -> None:
     loaded.unreadable += 1
     if loaded.unreadable <= 10:
-        logger.error("a key of the state makes no sense and is left alone: %s: %s", data, error)
+        logger.error("a key of the state cannot be decoded and is kept: %s: %s", data, error)

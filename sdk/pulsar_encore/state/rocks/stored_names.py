@@ -1,8 +1,8 @@
-"""A second copy of the numbers and names of sources, in a file beside the database.
+"""A second copy of topic numbers and names, in a file beside the database.
 
-A record names its source by a number. All names may be in one small table of the database, without
-which no record can be used: `salvage` then takes them from this file. A line that is damaged is
-skipped, because each has a checksum.
+Records refer to topics by number. All names may be in one small table, without which no record is
+usable; then `salvage` reads them from this file. Each line has a checksum, and a corrupted line is
+skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ NAMES_FILE: Final = "sources"
 
 
 def read_names(folder: Path) -> dict[int, StoredTopic]:
-    """Return the names by number; none if the file is missing."""
     names: dict[int, StoredTopic] = {}
     try:
         lines = (folder / NAMES_FILE).read_bytes().splitlines()
@@ -38,7 +37,7 @@ def read_names(folder: Path) -> dict[int, StoredTopic]:
 
 
 def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
-    """Replace the file if it says anything else. A failure is logged: nothing depends on it yet."""
+    """Replace the file if its content differs. A failure is only logged: the names are stored."""
     if read_names(folder) == {number: name for name, number in numbers.items()}:
         return
     new = folder / f"{NAMES_FILE}.new"
@@ -46,16 +45,16 @@ def write_names(folder: Path, numbers: Mapping[StoredTopic, int]) -> None:
         new.write_bytes(b"".join(_line(number, name) for name, number in numbers.items()))
         new.replace(folder / NAMES_FILE)
     except OSError as error:
-        logger.warning("the copy of the names of sources cannot be written: %s", error)
+        logger.warning("the copy of the topic names cannot be written: %s", error)
 
 
 def add_name(folder: Path, number: int, name: StoredTopic) -> None:
-    """Append a source. A failure is logged; the next `write_names` makes up for it."""
+    """Append a topic. A failure is only logged: the next `write_names` repairs the file."""
     try:
         with (folder / NAMES_FILE).open("ab", buffering=0) as file:
-            file.write(b"\n" + _line(number, name))  # the line before may have no end
+            file.write(b"\n" + _line(number, name))  # the line before may be incomplete
     except OSError as error:
-        logger.warning("the copy of the names of sources cannot be written: %s", error)
+        logger.warning("the copy of the topic names cannot be written: %s", error)
 
 
 def _line(number: int, name: StoredTopic) -> bytes:

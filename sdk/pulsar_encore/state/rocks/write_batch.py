@@ -1,8 +1,8 @@
-"""What is to be written together, and what could not be written yet: a small map before the disk.
+"""`WriteBatch`: puts and deletes that are written together, or could not be written yet.
 
-Owns `WriteBatch`. Ranges are removed before points are written, so a point put into a range is
-newer than it: removing a range drops the points that are in it. Invariant: applied twice it is as
-applied once, so what was perhaps written may be written again. Refuses to know a database.
+Ranges are deleted before points are written. A point inside a range is therefore newer, and
+deleting a range drops earlier points in it. Applying a batch twice has the same effect as once, so
+a batch can be retried when its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ META: Final = 2
 FAMILIES: Final = ("due", "state", "meta")
 
 Span: TypeAlias = tuple[bytes, bytes]
-"""From a key up to another."""
+"""First key, and the key after the last one."""
 
 
 class WriteBatch:
-    """Puts and deletes of three column families, the newest of a key alone.
+    """Puts and deletes of three column families; only the newest for each key.
 
     Attributes:
-        points: For each family, by key: the value, or None for a delete.
-        ranges: For each family, what is removed before that: by where it begins, up to where.
+        points: For each family, values by key; None deletes the key.
+        ranges: For each family, ranges to delete first: the end of each (exclusive) by its start.
     """
 
     __slots__ = ("points", "ranges")
@@ -46,26 +46,22 @@ class WriteBatch:
         return bool(due or state or meta or dues or states or metas)
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
-        """Write a key."""
         self.points[family][key] = value
 
     def delete(self, family: int, key: bytes) -> None:
-        """Remove a key, if it is there."""
         self.points[family][key] = None
 
     def delete_range(self, family: int, start: bytes, stop: bytes) -> None:
-        """Remove all keys from `start` up to `stop`, what was put before into this included."""
         self.delete_ranges(family, ((start, stop),))
 
     def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
-        """The same of several; what was put before is looked through once for all of them."""
+        """Delete several ranges, with one pass over the points for all of them."""
         self.drop(family, spans)
         ranges = self.ranges[family]
         for start, stop in spans:
             ranges[start] = max(stop, ranges.get(start, stop))
 
     def drop(self, family: int, spans: Collection[Span]) -> None:
-        """Say nothing of the keys in any of the spans."""
         points = self.points[family]
         if not points or not spans:
             return
@@ -83,14 +79,12 @@ class WriteBatch:
             del points[key]
 
     def find(self, family: int, key: bytes) -> tuple[bool, bytes | None]:
-        """Whether a key is written or removed here, and its value."""
         points = self.points[family]
         if key in points:
             return True, points[key]
         return any(start <= key < stop for start, stop in self.ranges[family].items()), None
 
     def merge(self, newer: WriteBatch) -> None:
-        """Have what was written later here as well."""
         for family, ranges in enumerate(newer.ranges):
             if ranges:
                 self.delete_ranges(family, ranges.items())
@@ -98,7 +92,7 @@ class WriteBatch:
             mine.update(theirs)
 
     def first(self, limit: int) -> WriteBatch:
-        """Up to `limit` of it, the longest there first; points only once no range is left."""
+        """Return up to `limit` operations, the oldest first; points only after all ranges."""
         part = WriteBatch()
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             some.update(islice(spans.items(), limit - len(part)))
@@ -107,7 +101,6 @@ class WriteBatch:
         return part
 
     def forget(self, part: WriteBatch) -> None:
-        """Say nothing any more of what `first` gave."""
         for spans, some in zip(self.ranges, part.ranges, strict=True):
             for start in some:
                 del spans[start]
@@ -116,7 +109,7 @@ class WriteBatch:
                 del points[key]
 
     def drop_newest(self, count: int) -> int:
-        """Say nothing of so many points, those put last; returns how many there were."""
+        """Remove up to `count` points, the newest first. Return how many were removed."""
         dropped = 0
         for points in self.points:
             while points and dropped < count:

@@ -1,11 +1,10 @@
-"""The one way to the disk: transitions become writes, in order, and none is lost by failing.
+"""`WriteJournal`: orders the writes of a store, and keeps those that failed.
 
-Owns `WriteJournal`: what is to be written at once, what may be written later (its loss costs a
-redelivery of what is acked, which a broker ignores), and what could not be written. What fails
-stays in memory, is what readers see, and is tried again with the next write: a few of it, and more
-once the disk takes them, so that no write costs the more the more waits. Invariant: newest first, a
-key is looked for in what is to be written now, later, again, and then on the disk. Refuses to know
-what keys mean, and the time.
+Deletes of settled messages wait for another write: a lost delete may cause a redelivery request for
+an acked message, which the broker ignores. Other changes are written at once. Failed writes stay in
+memory, visible to readers, and are retried with later writes: a few at first, and more once the
+disk takes them, so that no write slows down as they accumulate. Reads look at the current, deferred
+and failed writes, in that order, before the disk.
 """
 
 from __future__ import annotations
@@ -22,25 +21,24 @@ from .write_batch import Span, WriteBatch
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# What may wait for a write that is made for another reason: 1000 deletes take 3 ms.
-_MOST_LATE: Final = 1_000
-# What failed is kept up to here, 100 MB or so; what is beyond is counted.
-_MOST_UNWRITTEN: Final = 200_000
-_AGAIN: Final = 1_000  # of what failed with each write, so that none takes long
-_PROBE: Final = 16  # of it first, so that a disk that refuses costs a write little
+# Deferred deletes that are written without another reason; they take 3 ms.
+_MAX_LATE: Final = 1_000
+# Failed operations that are kept, about 100 MB. Further ones are lost, and counted.
+_MAX_UNWRITTEN: Final = 200_000
+_RETRY_SIZE: Final = 1_000  # failed operations retried with each write, so that none takes long
+_PROBE_SIZE: Final = 16  # retried first, so that a write costs little while the disk fails
 
 
 class WriteJournal:
-    """Writes of one store. As a context manager it makes one write of all that is done inside.
+    """The writes of one store. As a context manager it makes one write of all changes inside.
+
+    Counts are those of `StoreStatistics`.
 
     Attributes:
-        written: Called after each write, if anything is.
-        trouble: Why something is not written, None when all is.
-        refused: The last write failed; else each `flush` writes more of what failed before.
-        writes: Writes made so far.
-        operations: Puts and deletes in them.
-        failures: Writes that failed.
-        lost: Puts and deletes that failed and were too many to keep.
+        written: If set, called after each write.
+        trouble: The reason why something is not written, or None.
+        refused: True if the last write failed. While it is False, `flush` retries more failed
+            writes.
     """
 
     def __init__(self, database: Database) -> None:
@@ -49,7 +47,7 @@ class WriteJournal:
         self._depth = 0
         self._now = WriteBatch()
         self._late = WriteBatch()
-        self._again = WriteBatch()
+        self._unwritten = WriteBatch()
         self.trouble: StoreError | None = None
         self.refused: bool = False
         self.writes: int = 0
@@ -58,11 +56,9 @@ class WriteJournal:
         self.lost: int = 0
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
-        """Write a key with the next `commit`."""
         self._now.points[family][key] = value
 
     def write(self, family: int, key: bytes, value: bytes) -> None:
-        """Write a key, and commit."""
         points = self._now.points[family]
         points[key] = value
         if self._depth:
@@ -70,36 +66,29 @@ class WriteJournal:
         if len(self._now) > 1 or self._late or self.trouble is not None:
             self.flush()
         elif self._write(self._now, 1):
-            points.clear()  # a new `WriteBatch` for each nack is a tenth of its time
+            points.clear()  # a new `WriteBatch` would add 10 % to the time of a nack
         else:
-            self._again, self._now = self._now, WriteBatch()
-            self._bound()
+            self._unwritten, self._now = self._now, WriteBatch()
+            self._drop_excess()
 
     def delete(self, family: int, key: bytes) -> None:
-        """Remove a key with the next `commit`."""
         self._now.points[family][key] = None
 
     def delete_range(self, family: int, start: bytes, stop: bytes) -> None:
-        """Remove the keys from `start` up to `stop` with the next `commit`."""
         self._now.delete_range(family, start, stop)
 
     def delete_later(self, family: int, key: bytes) -> None:
-        """Remove a key with whatever is written next, or when there is much of it."""
+        """Delete a key with the next write, or once many deletes are deferred."""
         self._now.points[family].pop(key, None)
         self._late.points[family][key] = None
 
     def delete_range_later(self, family: int, span: Span) -> None:
-        """Remove keys with whatever is written next, or when there is much of it."""
         self._now.drop(family, (span,))
         self._late.delete_range(family, *span)
 
     def get(self, family: int, key: bytes) -> bytes | None:
-        """The value of a key, as if everything were written.
-
-        Raises:
-            StoreError: It cannot be read.
-        """
-        for each in (self._now, self._late, self._again):
+        """Return the value of a key, including unwritten changes."""
+        for each in (self._now, self._late, self._unwritten):
             found, value = each.find(family, key)
             if found:
                 return value
@@ -115,26 +104,26 @@ class WriteJournal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an error too: what was done before it is done in memory.
+        # Commit even after an error: changes made before it are already in memory.
         self._depth -= 1
         self.commit()
 
     def commit(self) -> bool:
-        """Write what is to be written now, with what may come later; inside of `with`, at its end.
+        """Write current changes, with deferred ones. Inside a `with` block, only its end writes.
 
         Returns:
-            False when something, perhaps of before, is not written; `trouble` says why.
+            False if something is unwritten; see `trouble`.
         """
         if self._depth:
             return True
         if self._now:
             return self.flush()
-        if len(self._late) >= _MOST_LATE:
+        if len(self._late) >= _MAX_LATE:
             return self.flush()
         return self.trouble is None
 
     def flush(self) -> bool:
-        """Write everything, and some of what failed before. Returns as `commit` does."""
+        """Write everything, and some of the failed writes. Returns as `commit` does."""
         writes = self._late
         if writes:
             writes.merge(self._now)
@@ -143,29 +132,28 @@ class WriteJournal:
             writes = self._now
         self._now = WriteBatch()
         if self.trouble is not None:
-            self._again.merge(writes)
-            self._bound()
-            return self._try_again()
+            self._unwritten.merge(writes)
+            self._drop_excess()
+            return self._retry()
         if not writes or self._write(writes):
             return True
-        self._again = writes
-        self._bound()
+        self._unwritten = writes
+        self._drop_excess()
         return False
 
     def flush_all(self) -> bool:
-        """Write everything, unless the disk refuses: in writes that each take little. Returns as
-        `commit` does."""
+        """Write everything in short writes, until the disk refuses. Returns as `commit` does."""
         while not self.flush() and not self.refused:
             pass
         return self.trouble is None
 
-    def _try_again(self) -> bool:
-        for count in (_PROBE, _AGAIN):
-            part = self._again.first(count)
+    def _retry(self) -> bool:
+        for count in (_PROBE_SIZE, _RETRY_SIZE):
+            part = self._unwritten.first(count)
             if not self._write(part):
                 return False
-            self._again.forget(part)
-            if not self._again:
+            self._unwritten.forget(part)
+            if not self._unwritten:
                 logger.warning("the state in %s is written again", self.database.path)
                 self.trouble = None
                 return True
@@ -179,7 +167,7 @@ class WriteJournal:
             self.refused = True
             if self.trouble is None:
                 logger.error("state is kept in memory, because it cannot be written: %s", error)
-            if self.trouble is None or self.database.writable:  # else why it is not says more
+            if self.trouble is None or self.database.writable:  # else keep the original reason
                 self.trouble = error
             return False
         self.refused = False
@@ -189,24 +177,21 @@ class WriteJournal:
             self.written()
         return True
 
-    def _bound(self) -> None:
-        beyond = len(self._again) - _MOST_UNWRITTEN
-        if beyond > 0:
+    def _drop_excess(self) -> None:
+        excess = len(self._unwritten) - _MAX_UNWRITTEN
+        if excess > 0:
             if not self.lost:
-                logger.error("state is lost, as more cannot be written than is kept in memory")
-            self.lost += self._again.drop_newest(beyond)
+                logger.error("state is lost: more changes failed than are kept in memory")
+            self.lost += self._unwritten.drop_newest(excess)
 
     @property
     def late(self) -> bool:
-        """Something is removed in memory only, until there is another write or much of it."""
         return len(self._late) > 0
 
     @property
     def unwritten(self) -> int:
-        """Puts and deletes that failed and will be tried again."""
-        return len(self._again)
+        return len(self._unwritten)
 
     @property
     def waiting(self) -> int:
-        """Puts and deletes that are in memory only."""
-        return len(self._now) + len(self._late) + len(self._again)
+        return len(self._now) + len(self._late) + len(self._unwritten)

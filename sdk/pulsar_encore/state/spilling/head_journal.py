@@ -1,9 +1,8 @@
-"""The journal of the head: what the head would lose in a crash, on disk as it happens.
+"""`HeadJournal`: the changes of the head on disk, so that a crash does not lose them.
 
-Owns the number of the journal that is written, which journals are to be synced, and what could not
-be written. Invariants: what was given to `write` is in the store or in the backlog, in order, or
-the journal is `lost` until a manifest makes up for it; a journal is synced once a sync of it has
-ended that began after the last write to it. Nothing raises but what says so.
+Written data is in the store or, in order, in the backlog. Otherwise the journal is `lost`, until a
+manifest replaces it. A journal is synced after a sync that began after its last write. Only methods
+that document a StoreError raise one.
 """
 
 from __future__ import annotations
@@ -21,22 +20,16 @@ from .stepwise_work import Steps, ThreadTasks
 logger: logging.Logger = logging.getLogger(__name__)
 
 Fsync = Literal["none", "interval", "always"]
-_MOST_BACKLOG: Final = 64 << 20
+_MAX_BACKLOG_BYTES: Final = 64 << 20
 
 
 class HeadJournal:
-    """Writes journals to a store.
+    """Writes the journals of an index.
 
     Args:
-        store: Where to.
-        number: Of the first one that is written; it is not there yet.
-        found: Those before it that count: who knows whether they were synced.
-        size: Bytes of those.
-        fsync: When what was written is to survive a loss of power, too.
-        interval_s: At most so long after, with ``"interval"``.
-        retry_s: How long to wait after a write that failed.
-        clock: Seconds, of any origin.
-        metrics: Counts what fails.
+        number: Number of the first new journal.
+        found: Earlier journals that are still needed, of `size` bytes. They may not be synced.
+        fsync, interval_s, retry_s: See `SpillingIndex`.
     """
 
     def __init__(
@@ -59,47 +52,46 @@ class HeadJournal:
         self._retry_s = retry_s
         self._clock = clock
         self._metrics = metrics
-        self._fresh = True  # nothing is in it yet
+        self._fresh = True  # the journal is empty
         self._backlog = bytearray()
         self._retry_at = 0.0
         self._synced_at = clock()
         self._writes = 0
-        # Journals that are being synced, or are to be: which write was the last one to each.
-        self._behind: dict[int, int] = dict.fromkeys(found, 0) if fsync != "none" else {}
+        # Journals that are not synced, and the number of the last write to each.
+        self._unsynced: dict[int, int] = dict.fromkeys(found, 0) if fsync != "none" else {}
         self.size: int = size  # bytes since `rotate`
-        self._older: dict[int, int] = {}  # bytes by number, of those before that count
-        self._lost_in: int | None = None  # the last journal that is `lost`
+        self._older: dict[int, int] = {}  # bytes by number, of earlier journals that are needed
+        self._lost_in: int | None = None  # the last journal with lost records
 
     def write(self, data: bytes) -> None:
-        """Add a record."""
         self.size += len(data)
         if self._backlog:
             self._backlog += data
             if self._clock() >= self._retry_at:
-                self._try()
-            elif len(self._backlog) > _MOST_BACKLOG:
+                self._try_write_backlog()
+            elif len(self._backlog) > _MAX_BACKLOG_BYTES:
                 self._backlog.clear()
                 self._lost_in = self.number
         elif self._fresh:
             self._backlog += data
-            self._try()
+            self._try_write_backlog()
         else:
             try:
                 self._append(data)
             except StoreError as error:
                 self._backlog += data
-                self._failed(error)
+                self._write_failed(error)
 
-    def _try(self) -> None:
+    def _try_write_backlog(self) -> None:
         try:
             self._write_backlog()
         except StoreError as error:
-            self._failed(error)
+            self._write_failed(error)
 
-    def try_again(self) -> None:
-        """Write what waits in memory, if its time has come: no record may follow for long."""
+    def retry(self) -> None:
+        """Write the backlog if its retry is due, in case no record follows for long."""
         if self._backlog and self._clock() >= self._retry_at:
-            self._try()
+            self._try_write_backlog()
 
     def _write_backlog(self) -> None:
         head = HEADER if self._fresh else b""
@@ -112,14 +104,13 @@ class HeadJournal:
         self._store.append(self.number, data, sync=self._fsync == "always")
         if self._fsync == "interval":
             self._writes += 1
-            self._behind[self.number] = self._writes
+            self._unsynced[self.number] = self._writes
 
-    def _failed(self, error: StoreError) -> None:
+    def _write_failed(self, error: StoreError) -> None:
         self._metrics.journal_failed += 1
         self._retry_at = self._clock() + self._retry_s
         logger.warning(
-            "the journal could not be written, %d bytes wait in memory for the next try in %g s: "
-            "%s",
+            "the journal could not be written, %d bytes are in memory until the retry in %g s: %s",
             len(self._backlog),
             self._retry_s,
             error,
@@ -127,22 +118,21 @@ class HeadJournal:
 
     @property
     def lost(self) -> bool:
-        """The backlog grew too long, or an fsync failed: only a snapshot of the head helps, once it
-        is committed."""
+        """True if the backlog grew too long or an fsync failed, until a snapshot is committed."""
         return self._lost_in is not None
 
     @property
     def waiting(self) -> bool:
-        """Whether something of it would not survive yet what it is to survive."""
-        return bool(self._backlog) or bool(self._behind) or self.lost
+        """True if some changes would not survive as `fsync` demands."""
+        return bool(self._backlog) or bool(self._unsynced) or self.lost
 
     @property
     def stored(self) -> int:
-        """Bytes of journals that count, and of what waits to be written."""
+        """Bytes of all journals that are needed, and of the backlog."""
         return self.size + sum(self._older.values())
 
     def rotate(self) -> int:
-        """Go on in another journal; returns its number. Those before count until `forget`."""
+        """Begin a new journal and return its number. Earlier ones are needed until `forget`."""
         self._older[self.number] = self.size
         self.number += 1
         self.size = 0
@@ -150,64 +140,50 @@ class HeadJournal:
         return self.number
 
     def forget(self, first: int) -> None:
-        """Journals before this one count no more: a manifest says what they said."""
-        for numbers in (self._behind, self._older):
+        """Drop the journals before `first`: a manifest has replaced them."""
+        for numbers in (self._unsynced, self._older):
             for number in [number for number in numbers if number < first]:
                 del numbers[number]
         if self._lost_in is not None and self._lost_in < first:
             self._lost_in = None
 
     def sync_is_due(self) -> bool:
-        """Whether `syncing` is to be done now."""
-        return bool(self._behind) and self._clock() - self._synced_at >= self._interval_s
+        return bool(self._unsynced) and self._clock() - self._synced_at >= self._interval_s
 
     def syncing(self, first: int = 0) -> Steps:
-        """Make what was written by now, to journals from `first` on, survive a loss of power.
-
-        Raises:
-            StoreError: It failed; of the steps.
-        """
+        """Sync writes so far to journals from `first` on. The steps may raise StoreError."""
         marks = self._marks(first)
         yield ThreadTasks(self._sync(marks))
-        self._synced(marks)
+        self._mark_synced(marks)
 
     def sync(self) -> None:
-        """As `syncing`, of all journals and at once.
-
-        Raises:
-            StoreError: It failed.
-        """
         marks = self._marks(0)
         for _ in self._sync(marks):
             pass
-        self._synced(marks)
+        self._mark_synced(marks)
 
     def _marks(self, first: int) -> dict[int, int]:
         self._synced_at = self._clock()
-        return {number: mark for number, mark in sorted(self._behind.items()) if number >= first}
+        return {number: mark for number, mark in sorted(self._unsynced.items()) if number >= first}
 
     def _sync(self, numbers: Iterable[int]) -> Generator[None, None, None]:
         for number in numbers:
             try:
                 self._store.append(number, b"", sync=True)
             except StoreError:
-                # Another fsync that succeeds would prove nothing: the kernel may have dropped the
-                # pages that it could not write. Only a snapshot, which is written anew, helps.
+                # A second fsync would prove nothing: the kernel may have dropped the pages that it
+                # could not write. Only a snapshot helps, because it writes the data again.
                 self._lost_in = self.number
                 self._metrics.journal_failed += 1
                 raise
             yield
 
-    def _synced(self, marks: dict[int, int]) -> None:
+    def _mark_synced(self, marks: dict[int, int]) -> None:
         for number, mark in marks.items():
-            if self._behind.get(number) == mark:  # else it was written to while it was synced
-                del self._behind[number]
+            if self._unsynced.get(number) == mark:  # else a write came during the sync
+                del self._unsynced[number]
 
     def flush(self) -> None:
-        """Write what waits; what was lost is for a manifest to make up for.
-
-        Raises:
-            StoreError: It could not be written, and waits on.
-        """
+        """Write the backlog. Raises StoreError if that fails; the backlog stays then."""
         if self._backlog:
             self._write_backlog()

@@ -1,7 +1,7 @@
-"""What is there when an index is opened: the manifest, the snapshots it names, the journals.
+"""Restore an index when it is opened.
 
-Owns the order: manifest, metas, journals; segments are not read. Invariant: what counts is what the
-manifest says, and after it the journals in their order; what it does not name is removed.
+The state is that of the manifest and then of the journals, in their order. Segments are not read.
+Blobs and journals that the manifest does not need are removed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveredIndex:
-    """What a start found.
+    """The stored state that was found.
 
     Attributes:
-        start: The manifest to go on from.
-        journal: The number of the next journal.
-        journals: The journals that are still needed.
-        size: Bytes of those.
+        start: The manifest to continue from.
+        journal: Number of the next journal.
+        journals: Journals that are still needed; `size` is their size in bytes.
         torn: Bytes of records that a crash had cut short.
     """
 
@@ -48,26 +47,26 @@ class RecoveredIndex:
 def open_store(
     store: BlobStore, heads: Heads, membership: Membership, snapshots: Snapshots, *, sync: bool
 ) -> RecoveredIndex:
-    """Bring an index to where the last one was.
+    """Restore an index.
 
     Raises:
-        StateDamagedError: Something that counts is not there, or not what was written.
-        StateFormatError: It was written by another version, or by something else.
-        StoreError: It could not be read.
+        StateDamagedError: if needed data is missing or corrupted.
+        StateFormatError: if another version, or another program, wrote it.
+        StoreError: if the store cannot be read.
     """
-    there, journals = store.generations(), store.journals()
+    stored_generations, journals = store.generations(), store.journals()
     data = store.read_manifest()
     if data is None:
-        if there or journals:
+        if stored_generations or journals:
             raise StateDamagedError(
-                f"there are {len(there)} snapshots and {len(journals)} journals, and no manifest "
-                "that says which count; remove them to begin with nothing"
+                f"there are {len(stored_generations)} snapshots and {len(journals)} journals, "
+                "and no manifest that says which count; remove them to begin with nothing"
             )
         start = Manifest()
         store.write_manifest(manifest.encoded(start), sync=sync)
     else:
         start = manifest.decoded(data)
-    _read_snapshots(store, start, there, membership, snapshots)
+    _read_snapshots(store, start, stored_generations, membership, snapshots)
     membership.slots.next = max(membership.slots.next, start.next_slot)
     needed: list[int] = []
     size = torn = 0
@@ -79,42 +78,40 @@ def open_store(
         data = store.read_journal(number)
         needed.append(number)
         size += len(data)
-        cut = records.play(data, player, f"journal {number}")
-        if cut:
-            logger.warning("journal %d: a crash cut its last %d bytes short", number, cut)
-        torn += cut
-    following = max([start.first_journal, *(number + 1 for number in journals)])
-    return RecoveredIndex(start, following, needed, size, torn)
+        torn_bytes = records.play(data, player, f"journal {number}")
+        if torn_bytes:
+            logger.warning("journal %d: a crash cut its last %d bytes short", number, torn_bytes)
+        torn += torn_bytes
+    next_journal = max([start.first_journal, *(number + 1 for number in journals)])
+    return RecoveredIndex(start, next_journal, needed, size, torn)
 
 
 def _read_snapshots(
     store: BlobStore,
     start: Manifest,
-    there: list[int],
+    stored_generations: list[int],
     membership: Membership,
     snapshots: Snapshots,
 ) -> None:
     copies = BitMap64()
-    for generation in there:
+    for generation in stored_generations:
         if generation not in start.blobs:
             store.delete(generation)
-    for generation, dead in start.blobs.items():
+    for generation, superseded in start.blobs.items():
         meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
         copies |= meta.ids
-        blob = SnapshotCursor(generation, meta.firsts, len(meta.ids))
-        blob.dead = dead
-        blob.size = store.size(generation)
+        cursor = SnapshotCursor(generation, meta.firsts, len(meta.ids))
+        cursor.superseded = superseded
+        cursor.size = store.size(generation)
         live = meta.ids - start.left
-        live -= dead
-        blob.handed = blob.total - len(live)
+        live -= superseded
+        cursor.handed = cursor.total - len(live)
         membership.restored(live, meta.slots)
-        snapshots.add(blob)
+        snapshots.add(cursor)
     membership.left = start.left & copies
 
 
 class _Player(records.JournalReplay):
-    """Does again what the journals say was done."""
-
     def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:
         self._heads = heads
         self._membership = membership

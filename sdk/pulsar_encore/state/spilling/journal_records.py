@@ -1,7 +1,7 @@
-"""What a journal says: one record for each change of the head, and what they mean.
+"""The records of a journal: their encoding, and their replay.
 
-Owns the encoding. Every record is an assignment (this key is due then, this key is gone), so that
-reading a journal again from any point before the last one ends in the same state.
+Every record is an assignment ("this key is due then", "this key is gone"). Replaying a journal
+again from any earlier record therefore ends in the same state.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _THROUGH_GONE: Final = 4
 _CLEAR: Final = 5
 _DONE: Final = 6
 
-_KEYED: Final = struct.Struct("<BBHiQQQ")  # kind, bits, none, batch index, ledger, entry, due
+_KEYED: Final = struct.Struct("<BBHiQQQ")  # kind, bits, unused, batch index, ledger, entry, due
 _GROUPS: Final = struct.Struct("<BxxxII")  # kind, groups of entries, messages in batches
-_GROUP: Final = struct.Struct("<QI")  # ledger, how many; 0: two, the first and the last of a range
+_GROUP: Final = struct.Struct("<QI")  # ledger, number of entries; 0: first and last of a range
 _MASK: Final = struct.Struct("<QQI")  # ledger, entry, bytes of the mask
 
 Put: TypeAlias = "tuple[int, MessageKey, int, int]"
@@ -33,32 +33,26 @@ HEADER: Final = framed(_MAGIC, b"")
 
 
 def put(key: MessageKey, due_ms: int, bits: int) -> bytes:
-    """The key is due then, wherever it was."""
     return record(_KEYED.pack(_PUT, bits, 0, key[2], key[0], key[1], due_ms))
 
 
 def gone(key: MessageKey) -> bytes:
-    """The key is not tracked."""
     return record(_KEYED.pack(_GONE, 0, 0, key[2], key[0], key[1], 0))
 
 
 def entry_gone(ledger: int, entry: int) -> bytes:
-    """No key of the entry is tracked."""
     return record(_KEYED.pack(_ENTRY_GONE, 0, 0, 0, ledger, entry, 0))
 
 
 def through_gone(ledger: int, entry: int) -> bytes:
-    """No key of the entry or of any before it is tracked."""
     return record(_KEYED.pack(_THROUGH_GONE, 0, 0, 0, ledger, entry, 0))
 
 
 def clear() -> bytes:
-    """Nothing is tracked."""
     return record(_KEYED.pack(_CLEAR, 0, 0, 0, 0, 0, 0))
 
 
 def done(batch: DueBatch) -> bytes:
-    """No key of the batch is tracked."""
     parts = [_GROUPS.pack(_DONE, len(batch.entries), len(batch.indexes))]
     for ledger, entries in batch.entries:
         if isinstance(entries, range) and len(entries) > 1:
@@ -72,35 +66,30 @@ def done(batch: DueBatch) -> bytes:
 
 
 class JournalReplay:
-    """What a journal's records are told to. The names are those of `DueIndex`."""
+    """Receives the records of a journal, in methods named like the encoding functions."""
 
     def put(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """The key is due then, wherever it was."""
         raise NotImplementedError
 
     def gone(self, key: MessageKey) -> None:
-        """The key is not tracked."""
         raise NotImplementedError
 
     def entry_gone(self, ledger: int, entry: int) -> None:
-        """No key of the entry is tracked."""
         raise NotImplementedError
 
     def through_gone(self, ledger: int, entry: int) -> None:
-        """No key of the entry or of any before it is tracked."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Nothing is tracked."""
         raise NotImplementedError
 
 
 def play(data: bytes, to: JournalReplay, what: str) -> int:
-    """Tell what a journal says; returns how many bytes at its end a crash had cut short.
+    """Replay a journal. Return how many bytes at its end belong to a record that a crash cut short.
 
     Raises:
-        StateFormatError: It is something else, or of another version.
-        StateDamagedError: It is not what was written.
+        StateFormatError: if another version, or another program, wrote it.
+        StateDamagedError: if it is corrupted.
     """
     if (len(data) < len(HEADER) and HEADER.startswith(data)) or not any(data):
         return len(data)
@@ -108,13 +97,13 @@ def play(data: bytes, to: JournalReplay, what: str) -> int:
     end = len(HEADER)
     for end, body in records(data, end, what):  # noqa: B007, B020
         try:
-            _tell(body, to)
+            _apply(body, to)
         except (struct.error, ValueError, IndexError) as error:
-            raise StateDamagedError(f"{what} has a record of no kind known: {error}") from error
+            raise StateDamagedError(f"{what} has a record of an unknown kind: {error}") from error
     return len(data) - end
 
 
-def _tell(body: bytes, to: JournalReplay) -> None:
+def _apply(body: bytes, to: JournalReplay) -> None:
     if body[0] == _DONE:
         for key in _batch(body):
             to.gone(key)

@@ -1,11 +1,9 @@
-"""Lasting numbers for message keys, so that one bitmap means the same in memory and on disk.
+"""Stable numbers for message keys, so that a bitmap means the same in memory and on disk.
 
-Owns the naming: the positions of a ledger (entries, or 64 batch indexes of each of them, a page)
-are cut into blocks, a block in use has a *slot*, and a key's number is its slot and its place in
-the block. It is `core.key_space` with one difference, for which it is not that: a slot is never
-used a second time, so a number that was written stands for one key for good. A block whose slot
-holds nothing any more is forgotten and gets another slot when it comes again. Refuses to know when
-keys are due.
+The positions of a ledger are its entries, and for batches *pages* of 64 batch indexes per entry.
+Positions are divided into blocks, and a block in use has a *slot*. The number of a key is its slot
+and its offset in the block. Unlike in `core.key_space`, a slot is never reused, so a stored number
+always stands for one key. A block without keys is forgotten, and later gets another slot.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ...core.due_time import DueBatch, MessageKey
 from ...core.key_order import groups
 from ...errors import StateDamagedError
 
-WHOLE: Final = -1  # the page of messages that are their whole entry
+WHOLE: Final = -1  # the page of unbatched messages
 BLOCK_BITS: Final = 13
 PAGE_BITS: Final = 6
 _BLOCK: Final = 1 << BLOCK_BITS
@@ -30,17 +28,15 @@ _INDEX: Final = (1 << PAGE_BITS) - 1
 _ORDER: Final = itemgetter(0, 1, 2)
 
 Numbers: TypeAlias = "array[int]"
-"""Of type "Q", rising."""
+"""Ascending numbers, of type "Q"."""
 
 Block = tuple[int, int, int]
-"""Ledger, page, number of the block."""
+"""Ledger, page, block number."""
 
 
 class Slots:
-    """Which slot stands for which block, and how many keys of it are in use."""
-
     def __init__(self) -> None:
-        self.next: int = 0  # the slot that is given out next
+        self.next: int = 0  # the next slot to assign
         self._blocks: dict[int, Block] = {}  # by slot
         self._counts: dict[int, int] = {}  # by slot
         self._slots: dict[int, dict[int, dict[int, int]]] = {}  # by ledger, page, block
@@ -49,13 +45,13 @@ class Slots:
         return len(self._blocks)
 
     def clear(self) -> None:
-        """Forget every block, not which slots were given out."""
+        """Forget every block. Slots are still not reused."""
         self._blocks.clear()
         self._counts.clear()
         self._slots.clear()
 
     def find(self, key: MessageKey) -> int:
-        """The number of a key, or -1 where its block has no slot. The key must be in range."""
+        """Return the number of a valid key, or -1 if its block has no slot."""
         ledger, entry, index = key
         pages = self._slots.get(ledger)
         if pages is None:
@@ -71,7 +67,7 @@ class Slots:
         return -1 if slot is None else slot << BLOCK_BITS | entry & _PLACE
 
     def claim(self, ledger: int, page: int, block: int) -> int:
-        """The slot of a block, a new one for a block that has none."""
+        """Return the slot of a block. A block without one gets a new slot."""
         blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})
         slot = blocks.get(block)
         if slot is None:
@@ -82,10 +78,10 @@ class Slots:
         return slot
 
     def restore(self, slot: int, block: Block) -> None:
-        """A slot that was given out when the numbers were written.
+        """Restore a slot that was assigned when its numbers were written.
 
         Raises:
-            StateDamagedError: It stands for another block here, or the block has another slot.
+            StateDamagedError: if the slot has another block, or the block another slot.
         """
         ledger, page, at = block
         blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})
@@ -95,7 +91,7 @@ class Slots:
         self.next = max(self.next, slot + 1)
 
     def hold(self, slot: int, count: int) -> None:
-        """So many keys of a slot more are in use; less when negative. Nothing left: forgotten."""
+        """Change the number of keys in use of a slot. At 0, its block is forgotten."""
         left = self._counts[slot] + count
         if left:
             self._counts[slot] = left
@@ -110,23 +106,19 @@ class Slots:
                 del self._slots[ledger]
 
     def counts(self) -> dict[int, int]:
-        """How many keys of each slot are in use; for tests."""
         return dict(self._counts)
 
     def block(self, slot: int) -> Block:
-        """What a slot in use stands for."""
         return self._blocks[slot]
 
     def key_of(self, number: int) -> MessageKey:
-        """Return the key of a number whose slot is in use."""
         return key_of(number, self._blocks)
 
     def in_key_order(self, numbers: Numbers) -> Numbers:
-        """Return rising numbers, whose slots are in use, in order of their keys."""
         return in_key_order(numbers, self._blocks)
 
     def of_entry(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
-        """Ranges of numbers (from, up to) that stand for keys of an entry."""
+        """Iterate over ranges of numbers (start, stop) of the keys of an entry."""
         for page, blocks in self._slots.get(ledger, {}).items():
             start = entry if page == WHOLE else entry << PAGE_BITS
             slot = blocks.get(start >> BLOCK_BITS)
@@ -135,7 +127,7 @@ class Slots:
                 yield first, first + (1 if page == WHOLE else 1 << PAGE_BITS)
 
     def through(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
-        """Ranges of numbers (from, up to) that stand for keys of an entry or of any before it."""
+        """Iterate over ranges of numbers of the keys of an entry and of all before it."""
         for other, pages in self._slots.items():
             if other > ledger:
                 continue
@@ -149,11 +141,11 @@ class Slots:
     # Batches
 
     def named(self, batch: DueBatch) -> Numbers:
-        """The numbers of all keys of a batch; blocks that have no slot get one."""
+        """Return the numbers of all keys of a batch. Blocks without a slot get one."""
         return self._numbers(batch, self.claim)
 
     def known(self, batch: DueBatch) -> Numbers:
-        """The numbers of those keys of a batch whose block has a slot."""
+        """Return the numbers of a batch's keys, without keys in blocks that have no slot."""
         return self._numbers(batch, self._known)
 
     def _known(self, ledger: int, page: int, block: int) -> int:
@@ -193,7 +185,7 @@ class Slots:
         return array("Q", sorted(numbers))
 
     def batch(self, numbers: Numbers) -> DueBatch:
-        """The keys of rising numbers, as one bucket of a batch."""
+        """Return the keys of ascending numbers, as one bucket of a batch."""
         parts = []
         for slot, members in by_slot(numbers):
             ledger, page, block = self._blocks[slot]
@@ -211,11 +203,10 @@ class Slots:
                 name = ledger, position >> PAGE_BITS
                 index = page << PAGE_BITS | position & _INDEX
                 masks[name] = masks.get(name, 0) | 1 << index
-        return DueBatch(joined(whole), [(*name, masks[name]) for name in sorted(masks)])
+        return DueBatch(merge_groups(whole), [(*name, masks[name]) for name in sorted(masks)])
 
 
 def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Rising numbers, cut into slots."""
     start, size = 0, len(numbers)
     while start < size:
         slot = numbers[start] >> BLOCK_BITS
@@ -227,12 +218,6 @@ def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
 
 
 def key_of(number: int, blocks: Mapping[int, Block]) -> MessageKey:
-    """Return the key of a number.
-
-    Args:
-        number: A number.
-        blocks: The block of each slot.
-    """
     slot = number >> BLOCK_BITS
     ledger, page, block = blocks[slot]
     position = ((block - slot) << BLOCK_BITS) + number
@@ -242,14 +227,9 @@ def key_of(number: int, blocks: Mapping[int, Block]) -> MessageKey:
 
 
 def in_key_order(numbers: Numbers, blocks: Mapping[int, Block]) -> Numbers:
-    """Return rising numbers in order of their keys: ledger, entry, batch index.
+    """Return ascending numbers in order of their keys: ledger, entry, batch index.
 
-    The order differs where slots were given out in another order than that of their blocks, and
-    where batches have several pages.
-
-    Args:
-        numbers: Rising numbers.
-        blocks: The block of each slot.
+    The order differs if slots were assigned out of order, and if batches have several pages.
     """
     members = dict(by_slot(numbers))
     if len(members) < 2:
@@ -270,8 +250,8 @@ def in_key_order(numbers: Numbers, blocks: Mapping[int, Block]) -> Numbers:
     return ordered
 
 
-def joined(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
-    """Groups in order of ledger and entry, one for each ledger; consecutive entries as a range."""
+def merge_groups(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
+    """Merge groups in key order to one per ledger, with consecutive entries as a range."""
     one: list[tuple[int, list[int]]] = []
     for ledger, entries in parts:
         if one and one[-1][0] == ledger:
@@ -282,14 +262,13 @@ def joined(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]
 
 
 def as_range(entries: list[int]) -> Sequence[int]:
-    """Rising entries, as a range where they follow each other."""
     if entries[-1] - entries[0] == len(entries) - 1:
         return range(entries[0], entries[-1] + 1)
     return entries
 
 
-def united(batches: list[DueBatch]) -> DueBatch:
-    """Batches of one bucket as one, in order of ledger and entry; no key is in two of them."""
+def merge_batches(batches: list[DueBatch]) -> DueBatch:
+    """Merge batches of one bucket, with disjoint keys, into one in order of ledger and entry."""
     if len(batches) == 1:
         return batches[0]
     entries: dict[int, list[int]] = {}

@@ -1,7 +1,6 @@
-"""The manifest: which snapshots count, and what of them does not any more.
+"""The manifest: which snapshots and journals are valid after a crash.
 
-Owns `Manifest` and its encoding. It is the one place that decides after a crash: a blob that it
-does not name is removed, a journal before its first one is over.
+A blob that it does not name is removed, and so is a journal before its first one.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from ...errors import StateDamagedError
 from .record_frames import framed, opened
 
 _MAGIC: Final = b"PEMF"
-_HEAD: Final = struct.Struct("<QQQII")  # next generation, first journal, next slot, blobs, left
-_BLOB: Final = struct.Struct("<QI")  # generation, bytes of its dead ids
+# Next generation, first journal, next slot, number of blobs, bytes of `left`.
+_HEAD: Final = struct.Struct("<QQQII")
+_BLOB: Final = struct.Struct("<QI")  # generation, bytes of its superseded numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is on disk and counts.
+    """The valid data of a store.
 
     Attributes:
-        next_generation: What the next snapshot is called.
-        first_journal: The first journal that is to be read.
-        next_slot: The slot that is given out next: none is ever used twice.
-        blobs: By generation, rising: numbers whose copy there is stale, though they are tracked.
-        left: Numbers that are in some snapshot and are not tracked any more.
+        first_journal: The first journal that is needed.
+        next_slot: The next slot to assign. No slot is ever reused.
+        blobs: Generations, ascending, and for each the tracked numbers with a stale copy in it.
+        left: Numbers in snapshots that are no longer tracked.
     """
 
     next_generation: int = 0
@@ -42,11 +41,10 @@ class Manifest:
 
 
 def encoded(manifest: Manifest) -> bytes:
-    """The bytes of a manifest."""
     left = manifest.left.serialize()
     parts = []
-    for generation, dead in manifest.blobs.items():
-        data = dead.serialize()
+    for generation, superseded in manifest.blobs.items():
+        data = superseded.serialize()
         parts += [_BLOB.pack(generation, len(data)), data]
     head = _HEAD.pack(
         manifest.next_generation,
@@ -59,23 +57,23 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(data: bytes) -> Manifest:
-    """The manifest that `encoded` wrote.
+    """Decode a manifest.
 
     Raises:
-        StateFormatError: It is something else, or of another version.
-        StateDamagedError: It is not what was written.
+        StateFormatError: if another version, or another program, wrote it.
+        StateDamagedError: if it is corrupted.
     """
     body = opened(_MAGIC, data, "the manifest")
     try:
-        generation, journal, slot, count, size = _HEAD.unpack_from(body)
+        next_generation, journal, slot, count, size = _HEAD.unpack_from(body)
         rest = zlib.decompress(body[_HEAD.size :])
         left = BitMap64.deserialize(rest[:size])
         blobs = {}
         for _ in range(count):
-            name, dead = _BLOB.unpack_from(rest, size)
+            generation, length = _BLOB.unpack_from(rest, size)
             start = size + _BLOB.size
-            size = start + dead
-            blobs[name] = BitMap64.deserialize(rest[start:size])
+            size = start + length
+            blobs[generation] = BitMap64.deserialize(rest[start:size])
     except (struct.error, zlib.error, ValueError) as error:
-        raise StateDamagedError(f"the manifest is not what was written: {error}") from error
-    return Manifest(generation, journal, slot, blobs, left)
+        raise StateDamagedError(f"the manifest is corrupted: {error}") from error
+    return Manifest(next_generation, journal, slot, blobs, left)

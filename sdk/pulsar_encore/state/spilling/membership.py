@@ -1,13 +1,16 @@
-"""The runtime index: the one truth about which sealed keys are tracked.
+"""`Membership`: the truth about which keys of snapshots are tracked.
 
-Owns four bitmaps of numbers that exclude each other. A key whose valid copy is in a snapshot is
-*live*; taken by `pop_due` and not done yet, it is *taken*; put back into the head while a snapshot
-still has an older copy, it is *shadowed*. *Left* are the others of which some snapshot may have a
-copy: they are what must not come again. Snapshots may hold what is stale, and a reader of one
-believes a copy only when its number is live.
+Four disjoint bitmaps of numbers, except that a shadowed number is also left:
 
-Bitmaps may be read by another thread while this one changes them, one call at a time: so a number
-is added where it goes before it is removed where it was.
+- *live*: a snapshot has the valid copy of the key;
+- *taken*: `pop_due` took the key from a snapshot, and it is not done;
+- *shadowed*: the key is in the head again, and a snapshot still has an older copy;
+- *left*: a snapshot may have a copy of the key, which must not come due again.
+
+Snapshots may hold stale copies. A copy is valid only if its number is live.
+
+Another thread may read the bitmaps during a change, one call at a time. A number is therefore added
+to its new bitmap before it is removed from the old one.
 """
 
 from __future__ import annotations
@@ -20,23 +23,20 @@ from pyroaring import BitMap64
 from ...core.due_time import DueBatch, MessageKey
 from .key_numbers import BLOCK_BITS, Block, Numbers, Slots, by_slot
 
-_FEW = 64  # numbers that are cheaper one by one than as a bitmap
+_SMALL = 64  # for fewer numbers, single operations are cheaper than a bitmap
 
 
 class Membership:
-    """Which keys of snapshots are tracked, and which are not any more."""
-
     def __init__(self) -> None:
         self.slots: Slots = Slots()
         self.live: BitMap64 = BitMap64()
         self.taken: BitMap64 = BitMap64()
         self.shadowed: BitMap64 = BitMap64()
         self.left: BitMap64 = BitMap64()
-        self.departed: int = 0  # how many numbers have left so far
+        self.departed: int = 0  # how many numbers have left so far; grows only
         self._len = 0
 
     def __len__(self) -> int:
-        """How many are live."""
         return self._len
 
     def __contains__(self, key: MessageKey) -> bool:
@@ -44,7 +44,6 @@ class Membership:
         return number >= 0 and number in self.live
 
     def clear(self) -> None:
-        """Nothing is tracked, and no snapshot has anything that could come again."""
         self.live.clear()
         self.taken.clear()
         self.shadowed.clear()
@@ -54,7 +53,7 @@ class Membership:
         self._len = 0
 
     def wanted(self, ids: BitMap64) -> BitMap64:
-        """Those of some numbers whose copy a snapshot has to keep. From any thread."""
+        """Return those numbers that a snapshot must keep. May be called from any thread."""
         left = ids - self.live
         if not left:
             return ids
@@ -63,13 +62,12 @@ class Membership:
         return ids - left if left else ids
 
     def wants(self, number: int) -> bool:
-        """As `wanted`, of one."""
         return number in self.live or number in self.taken or number in self.shadowed
 
     # Into snapshots
 
     def sealed(self, numbers: Numbers) -> BitMap64:
-        """Numbers are in a new snapshot; returns those of which an older one has a copy."""
+        """Add the numbers of a new snapshot. Return the ones that an older snapshot has, too."""
         older = BitMap64(numbers) & self.left
         self.live.update(numbers)
         for slot, members in by_slot(numbers):
@@ -81,10 +79,10 @@ class Membership:
         return older
 
     def restored(self, numbers: BitMap64, slots: Mapping[int, Block]) -> None:
-        """Numbers of which a snapshot that was opened has the valid copy.
+        """Add numbers of a snapshot that was opened, if it has their valid copies.
 
         Raises:
-            StateDamagedError: What the slots stand for contradicts another snapshot.
+            StateDamagedError: if the meaning of a slot contradicts another snapshot.
         """
         self.live |= numbers
         for slot, block in slots.items():
@@ -97,45 +95,40 @@ class Membership:
 
     # Out of them
 
-    def those_live(self, numbers: Numbers) -> Numbers:
-        """Which of some numbers are live."""
+    def select_live(self, numbers: Numbers) -> Numbers:
         live = self.live
-        if len(numbers) <= _FEW:
+        if len(numbers) <= _SMALL:
             if all(number in live for number in numbers):
                 return numbers
             return array("Q", [number for number in numbers if number in live])
         return (BitMap64(numbers) & live).to_array()
 
     def any_live(self, numbers: Numbers) -> bool:
-        """Whether one of some numbers is live."""
         live = self.live
-        for number in numbers[:_FEW]:
+        for number in numbers[:_SMALL]:
             if number in live:
                 return True
-        return len(numbers) > _FEW and not live.isdisjoint(BitMap64(numbers[_FEW:]))
+        return len(numbers) > _SMALL and not live.isdisjoint(BitMap64(numbers[_SMALL:]))
 
     def take(self, numbers: Numbers) -> None:
-        """Live numbers are handed over."""
         self.taken.update(numbers)
         _remove(self.live, numbers)
         self._len -= len(numbers)
 
-    def those_taken(self, batch: DueBatch) -> Numbers:
-        """The numbers of those keys of a batch that were taken and are not done."""
+    def taken_numbers(self, batch: DueBatch) -> Numbers:
         taken = self.taken
         if not taken:
             return array("Q")
         return array("Q", [number for number in self.slots.known(batch) if number in taken])
 
-    def settle(self, numbers: Numbers) -> None:
-        """What was taken is done."""
+    def mark_done(self, numbers: Numbers) -> None:
         self.left.update(numbers)
         _remove(self.taken, numbers)
         self.departed += len(numbers)
         self._release(numbers)
 
     def leave(self, key: MessageKey) -> bool:
-        """A key is not tracked any more; True when it was live."""
+        """Stop tracking a key. Return whether it was live."""
         number = self.slots.find(key)
         if number < 0:
             return False
@@ -155,7 +148,7 @@ class Membership:
         return False
 
     def shadow(self, key: MessageKey) -> bool:
-        """A key is in the head from now on, whatever a snapshot says; True when it was live."""
+        """Note that the head has a key from now on. Return whether it was live."""
         number = self.slots.find(key)
         if number < 0:
             return False
@@ -172,11 +165,10 @@ class Membership:
         return False
 
     def leave_entry(self, ledger: int, entry: int) -> int:
-        """As `leave` for all keys of an entry; returns how many were live."""
         return self._leave_ranges(list(self.slots.of_entry(ledger, entry)))
 
     def leave_through(self, ledger: int, entry: int) -> int:
-        """As `leave` for all keys of an entry and of all before it."""
+        """Stop tracking the keys of an entry and of all before it. Return how many were live."""
         return self._leave_ranges(list(self.slots.through(ledger, entry)))
 
     def _leave_ranges(self, ranges: Iterable[tuple[int, int]]) -> int:
@@ -196,14 +188,13 @@ class Membership:
         self._len -= gone
         return gone
 
-    def those_shadowed(self, batch: DueBatch) -> DueBatch:
-        """Those keys of a batch of which a snapshot has an older copy."""
+    def select_shadowed(self, batch: DueBatch) -> DueBatch:
         shadowed = self.shadowed
         known = self.slots.known(batch)
         return self.slots.batch(array("Q", [number for number in known if number in shadowed]))
 
     def unshadow(self, keys: Iterable[MessageKey]) -> None:
-        """Shadowed keys are in no head any more, and not tracked."""
+        """Stop tracking shadowed keys that are in no head any more."""
         numbers = (self.slots.find(key) for key in keys)
         self._unshadow(BitMap64([number for number in numbers if number >= 0]))
 
@@ -219,12 +210,14 @@ class Membership:
 
     # On disk
 
-    def lasting_left(self) -> BitMap64:
-        """What must not come again even after a crash: all but what only the head has."""
+    def durable_left(self) -> BitMap64:
+        """Return the numbers that must not come due again even after a crash.
+
+        Shadowed ones are not among them: a crash may lose the copy in the head.
+        """
         return self.left - self.shadowed
 
     def check(self) -> None:
-        """Walk the invariants; for tests."""
         assert self._len == len(self.live)
         assert self.live.isdisjoint(self.taken) and self.live.isdisjoint(self.shadowed)
         assert self.taken.isdisjoint(self.shadowed)
@@ -237,7 +230,7 @@ class Membership:
 
 
 def _remove(ids: BitMap64, numbers: Numbers) -> None:
-    if len(numbers) <= _FEW:
+    if len(numbers) <= _SMALL:
         for number in numbers:
             ids.discard(number)
     else:

@@ -1,7 +1,4 @@
-"""How everything here is framed on disk: magic, version, length, CRC-32; and records in a row.
-
-Owns the two frames. Invariant: what `opened` gives back is what `framed` was given, or it raises.
-"""
+"""Frames on disk: magic, version, length and CRC-32 of a whole value, and records in a row."""
 
 from __future__ import annotations
 
@@ -21,16 +18,15 @@ _RECORD: Final = struct.Struct("<IHI")  # size, check of the size, CRC
 
 
 def framed(magic: bytes, body: bytes) -> bytes:
-    """A whole thing: a snapshot's meta, a manifest."""
     return _FRAME.pack(magic, VERSION, 0, len(body), zlib.crc32(body)) + body
 
 
 def opened(magic: bytes, data: bytes, what: str) -> bytes:
-    """The body of what `framed` returned.
+    """Return the body of a framed value.
 
     Raises:
-        StateFormatError: It is something else, or of another version.
-        StateDamagedError: It is not what was framed.
+        StateFormatError: if another version, or another program, wrote it.
+        StateDamagedError: if it is corrupted.
     """
     if len(data) < _FRAME.size:
         raise StateDamagedError(f"{what} is cut short: {len(data)} bytes")
@@ -43,24 +39,23 @@ def opened(magic: bytes, data: bytes, what: str) -> bytes:
         )
     body = data[_FRAME.size :]
     if len(body) != size or zlib.crc32(body) != expected:
-        raise StateDamagedError(f"{what} is not what was written")
+        raise StateDamagedError(f"{what} is corrupted")
     return body
 
 
 def record(body: bytes) -> bytes:
-    """One record of a journal."""
     size = len(body)
     return _RECORD.pack(size, _check(size), zlib.crc32(body)) + body
 
 
 def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
-    """(where it ends, body) of each record from `start` on, up to one that was never finished.
+    """Iterate over (end offset, body) of the complete records from `start` on.
 
-    What a crash leaves at the end is no error: a record that goes on beyond the end, a last one
-    that does not fit its sum, or zeros, which a file system shows where it had not written yet.
+    A crash may leave a partial record at the end, a last record with a wrong checksum, or zeros,
+    which a file system shows for bytes that were not written. Those are ignored.
 
     Raises:
-        StateDamagedError: A record is not what was written, and more comes after it.
+        StateDamagedError: if a record is corrupted and further data follows.
     """
     at = start
     while len(data) - at >= _RECORD.size:
@@ -68,14 +63,14 @@ def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
         end = at + _RECORD.size + size
         if not size or check != _check(size):
             if any(data[at:]):
-                raise StateDamagedError(f"{what} is not what was written, from byte {at} on")
+                raise StateDamagedError(f"{what} is corrupted, from byte {at} on")
             return
         if end > len(data):
             return
         body = data[at + _RECORD.size : end]
         if zlib.crc32(body) != expected:
             if any(data[end:]):
-                raise StateDamagedError(f"{what} is not what was written, from byte {at} on")
+                raise StateDamagedError(f"{what} is corrupted, from byte {at} on")
             return
         yield end, body
         at = end
@@ -87,7 +82,6 @@ def _check(size: int) -> int:
 
 
 def to_bytes(numbers: array[int]) -> bytes:
-    """The numbers, little-endian."""
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()
@@ -95,7 +89,6 @@ def to_bytes(numbers: array[int]) -> bytes:
 
 
 def from_bytes(typecode: str, data: bytes) -> array[int]:
-    """What `to_bytes` was given."""
     numbers: array[int] = array(typecode)
     numbers.frombytes(data)
     if sys.byteorder == "big":

@@ -1,7 +1,7 @@
-"""One snapshot as the index sees it: what is still to come of it, and the segment that is resident.
+"""`SnapshotCursor`: the reading position in one snapshot, and its resident segment.
 
-Invariant: rows before the one in front were handed over or were stale; a row in front has no id
-that a newer snapshot has as well.
+Rows before the front row were handed over or stale. The front row has no key with a copy in a newer
+snapshot.
 """
 
 from __future__ import annotations
@@ -14,42 +14,40 @@ from pyroaring import BitMap64
 from .key_numbers import Numbers
 from .segments import Segment, SegmentWriter
 
-_PREFETCH: Final = 0.2
+_PREFETCH_BELOW: Final = 0.2
 
 
 class SnapshotCursor:
-    """A snapshot.
+    """The reading position in a snapshot.
 
     Args:
-        generation: Its name; a growing number.
-        firsts: By segment: the first edge.
-        total: How many ids were written.
+        generation: Name of the snapshot; newer ones have higher numbers.
+        firsts: The first edge of each segment.
+        total: Number of keys that were written.
 
     Attributes:
-        dead: Numbers of which a newer snapshot has the copy that counts.
-        fresh: Those of `dead` of which the newer snapshot is not committed yet.
-        pending: The segments of one that is not in the store yet.
-        cutter: Of one that is being filled: what is not cut yet.
-        damaged: A segment of it is not what was written, and not due yet.
-        wanted: An id that it had to keep when somebody looked last; -1: nobody did.
-        next: The segment after the resident one.
+        superseded: Numbers with a valid copy in a newer snapshot.
+        superseded_uncommitted: Those of `superseded` with a newer snapshot that is not committed
+            yet.
+        pending: The segments, until the snapshot is in the store.
+        cutter: While the snapshot is being filled: the rows that are not cut into segments.
+        damaged: True if a segment that is not due yet is corrupted.
+        wanted: A number that the snapshot had to keep at the last trim; -1 if unknown.
+        next: Number of the segment after the resident one.
         resident: The segment that rows are taken from.
-        fetched: The segment after it, when it was read before it is needed.
-        not_fetched: The number of the segment that could not be read in advance; -1 for none.
-        blocked_until: The segment after it could not be read: not before that time, ms.
-        pause_ms: How long that was last time.
-        handed: How many ids were handed over.
-        size: Bytes in the store.
+        fetched: The next segment, if it was read in advance.
+        not_fetched: Number of a segment that could not be read in advance, or -1.
+        blocked_until: Time in ms before which the next segment is not read, after a failure.
+        pause_ms: Length of that delay.
+        handed: Number of keys that were handed over.
     """
 
     __slots__ = (
         "blocked_until",
         "cutter",
         "damaged",
-        "dead",
         "fetched",
         "firsts",
-        "fresh",
         "generation",
         "handed",
         "next",
@@ -58,6 +56,8 @@ class SnapshotCursor:
         "pending",
         "resident",
         "size",
+        "superseded",
+        "superseded_uncommitted",
         "total",
         "wanted",
     )
@@ -66,8 +66,8 @@ class SnapshotCursor:
         self.generation: int = generation
         self.firsts: array[int] = firsts
         self.total: int = total
-        self.dead: BitMap64 = BitMap64()
-        self.fresh: BitMap64 = BitMap64()
+        self.superseded: BitMap64 = BitMap64()
+        self.superseded_uncommitted: BitMap64 = BitMap64()
         self.pending: list[bytes] | None = None
         self.cutter: SegmentWriter | None = None
         self.damaged: bool = False
@@ -83,7 +83,7 @@ class SnapshotCursor:
 
     @property
     def edge(self) -> int:
-        """Not after the first due time of what is to come; -1 when nothing is."""
+        """A lower bound of the next due time; -1 if no rows are left."""
         if self.resident is not None:
             return self.resident.edge
         if self.next < len(self.firsts):
@@ -94,63 +94,60 @@ class SnapshotCursor:
 
     @property
     def loaded(self) -> int:
-        """Ids in memory."""
         return (self.resident.left if self.resident is not None else 0) + (
             self.fetched.left if self.fetched is not None else 0
         )
 
-    def arrived(self, segment: Segment) -> None:
-        """The next segment is here."""
+    def set_resident(self, segment: Segment) -> None:
         self.resident = segment
         self.next += 1
         self.fetched = None
         self.blocked_until = 0
         self.pause_ms = 0
-        self._leave_dead()
+        self._drop_superseded()
 
     def front(self) -> Numbers:
-        """The row in front."""
         assert self.resident is not None
         return self.resident.front()
 
     def drop(self) -> None:
-        """The row in front is dealt with."""
         assert self.resident is not None
         self.resident.drop()
         if self.resident.edge < 0:
             self.resident = None
         else:
-            self._leave_dead()
+            self._drop_superseded()
 
-    def bury(self, numbers: BitMap64) -> None:
-        """A newer snapshot, which is not committed yet, has these as well."""
-        self.fresh |= numbers - self.dead
-        self.dead |= numbers
+    def supersede(self, numbers: BitMap64) -> None:
+        """Mark numbers as stale: a newer snapshot, not committed yet, has them, too."""
+        self.superseded_uncommitted |= numbers - self.superseded
+        self.superseded |= numbers
         if self.resident is not None:
-            self._leave_dead()
+            self._drop_superseded()
 
     @property
-    def lasting_dead(self) -> BitMap64:
-        """What is dead even if the newer snapshot is never committed."""
-        return self.dead - self.fresh
+    def committed_superseded(self) -> BitMap64:
+        """The numbers that stay stale even if the newest snapshot is never committed."""
+        return self.superseded - self.superseded_uncommitted
 
-    def _leave_dead(self) -> None:
-        if self.dead:
+    def _drop_superseded(self) -> None:
+        if self.superseded:
             assert self.resident is not None
-            dead = self.dead
+            superseded = self.superseded
             row = self.resident.front()
-            self.resident.keep(array("Q", [number for number in row if number not in dead]))
+            self.resident.keep(array("Q", [number for number in row if number not in superseded]))
 
     def wants_next(self) -> bool:
-        """Whether the segment after the resident one should be read now.
+        """Return whether the segment after the resident one should be read in advance.
 
-        For the snapshots whose keys are due next. Without a resident segment, that is the segment
-        that is needed next.
+        Without a resident segment, this is the segment that is needed next.
         """
         return (
             self.fetched is None
             and self.pending is None
             and self.next < len(self.firsts)
             and self.next != self.not_fetched
-            and (self.resident is None or self.resident.left < _PREFETCH * self.resident.count)
+            and (
+                self.resident is None or self.resident.left < _PREFETCH_BELOW * self.resident.count
+            )
         )

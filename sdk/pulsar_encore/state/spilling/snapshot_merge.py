@@ -1,7 +1,6 @@
-"""Choosing which snapshots become one, and making it.
+"""Choose neighbouring snapshots, and merge them into one.
 
-Owns the rule and the stream. Pure, but for where the segments come from: a function is handed in.
-Invariant: what is wanted of the sources is in the result, and nothing of it twice.
+The result has every wanted number of the sources exactly once.
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from .key_numbers import BLOCK_BITS, Block, Numbers, in_key_order, key_of
 from .segments import Row, Segment, SegmentWriter
 from .snapshot_meta import SnapshotMeta
 
-MOST_AT_ONCE: Final = 4  # as Pulsar merges
+MAX_MERGED: Final = 4  # as Pulsar
 _EDGE: Final = itemgetter(0)
-_AT_ONCE: Final = 1024  # numbers
-_ROWS: Final = 64  # between two looks at whether somebody else wants the interpreter
+_NUMBERS_PER_ROW: Final = 1024  # numbers
+_ROWS_PER_STEP: Final = 64  # between two steps, which let other threads run
 
 
 def chosen(sizes: Sequence[int]) -> slice:
-    """Which neighbours to merge: two to four, so that the fewest ids are copied for each snapshot
-    less.
+    """Return which two to four neighbours to merge: those with the fewest copied keys per snapshot.
 
-    Neighbours, as they are of about the same time and so end at about the same time. Pulsar takes
-    the four with the fewest ids in all, and so copies a long one again for every short one that
-    comes after it.
+    The cost of a merge is the number of its keys for each snapshot that it removes. Neighbours have
+    about the same age, and so end at about the same time. Pulsar merges the four with the fewest
+    keys in all, and so copies a long snapshot again for every short one after it.
 
     Args:
-        sizes: Ids of the snapshots, by generation; at least two.
+        sizes: Keys of the snapshots, by generation; at least two.
     """
 
     def copied(window: tuple[int, int]) -> float:
@@ -44,7 +42,7 @@ def chosen(sizes: Sequence[int]) -> slice:
     start, width = min(
         (
             (start, width)
-            for width in range(min(MOST_AT_ONCE, len(sizes)), 1, -1)
+            for width in range(min(MAX_MERGED, len(sizes)), 1, -1)
             for start in range(len(sizes) - width + 1)
         ),
         key=copied,
@@ -53,14 +51,14 @@ def chosen(sizes: Sequence[int]) -> slice:
 
 
 class SnapshotMerge:
-    """Several snapshots as one.
+    """Several snapshots merged into one.
 
     Args:
-        sources: Of each: its meta, the numbers whose copy in it is stale, and how to read a
+        sources: For each snapshot: its meta, its stale numbers, and a function that reads a
             segment.
-        wanted: Tells which of some numbers a snapshot has to keep.
-        cut: As `SegmentWriter` takes it: ids, ms.
-        done: Gets the segments.
+        wanted: Returns those numbers that a snapshot must keep.
+        cut: Limits of `SegmentWriter`: keys, ms.
+        done: Called with each segment.
     """
 
     def __init__(
@@ -86,7 +84,6 @@ class SnapshotMerge:
         self._done(data)
 
     def steps(self) -> Generator[None, None, None]:
-        """Do it."""
         ids, slots = self.meta.ids, self.meta.slots
         since = 0
         for edge, numbers in self._in_order():
@@ -96,23 +93,23 @@ class SnapshotMerge:
                 if slot not in slots:
                     slots[slot] = self._slots[slot]
             since += 1
-            if since >= _ROWS:
+            if since >= _ROWS_PER_STEP:
                 since = 0
                 yield
         self._cutter.cut()
 
     def _in_order(self) -> Iterator[Row]:
-        """Iterate over rows in order of due times, those of one due time in order of keys."""
+        """Iterate over rows in order of due times, and of keys within a due time."""
         streams = [self._rows(*source) for source in self._sources]
         for edge, rows in groupby(
             merge(*starmap(_numbered, enumerate(streams)), key=_EDGE), key=_EDGE
         ):
-            yield from ((edge, each) for each in self._merged(rows))
+            yield from ((edge, each) for each in self._merge_rows(rows))
 
-    def _merged(self, rows: Iterator[tuple[int, int, Numbers]]) -> Iterator[Numbers]:
+    def _merge_rows(self, rows: Iterator[tuple[int, int, Numbers]]) -> Iterator[Numbers]:
         """Merge the rows of one due time.
 
-        `merge` is stable, so the rows of a source follow each other, and their keys rise.
+        `merge` is stable, so the rows of one source follow each other, and their keys ascend.
         """
         by_source: dict[int, list[Numbers]] = {}
         for _, source, numbers in rows:
@@ -121,22 +118,22 @@ class SnapshotMerge:
         if len(parts) == 1:
             yield from parts[0]
             return
-        # All numbers of one due time are in memory here, 8 bytes each: sources interleave.
+        # Keys of the sources interleave, so all numbers of a due time are in memory: 8 bytes each.
         streams = [
             ((key_of(number, self._slots), number) for number in chain.from_iterable(part))
             for part in parts
         ]
         mixed = merge(*streams)
-        while some := array("Q", [number for _, number in islice(mixed, _AT_ONCE)]):
+        while some := array("Q", [number for _, number in islice(mixed, _NUMBERS_PER_ROW)]):
             yield some
 
     def _rows(
-        self, meta: SnapshotMeta, dead: BitMap64, read: Callable[[int], Segment]
+        self, meta: SnapshotMeta, superseded: BitMap64, read: Callable[[int], Segment]
     ) -> Iterator[Row]:
         for number in range(len(meta.counts)):
             segment = read(number)
             ids = segment.ids()
-            keep = self._wanted(ids - dead if dead else ids)
+            keep = self._wanted(ids - superseded if superseded else ids)
             if len(keep) == segment.count:
                 yield from segment.rows()
             elif keep:

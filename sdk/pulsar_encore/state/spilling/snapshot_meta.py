@@ -1,8 +1,7 @@
-"""What is kept of a snapshot beside its segments: the bytes of a blob's meta.
+"""`SnapshotMeta`: the data of a snapshot beside its segments, stored as the meta of its blob.
 
-Owns `SnapshotMeta` and its encoding: a span for each segment, the slots its numbers are in, and one
-bitmap of all its ids, from which membership is rebuilt without reading a segment. Invariant: spans
-are in order of their due times.
+It has the time span of each segment, the slots of the numbers, and one bitmap of all numbers, from
+which membership is restored without reading a segment.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ _HEAD: Final = struct.Struct("<III")  # segments, slots, bytes of spans and slot
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """A snapshot.
+    """The segments, numbers and slots of a snapshot.
 
     Attributes:
-        firsts: By segment: the first edge, ms.
-        lasts: By segment: the last edge, ms.
-        counts: By segment: how many ids.
-        ids: The numbers of all of them.
-        slots: What the slots of these numbers stand for.
+        firsts, lasts: First and last edge of each segment, ms.
+        counts: Number of keys in each segment.
+        slots: The blocks of the slots of all numbers.
     """
 
     firsts: array[int] = field(default_factory=lambda: array("Q"))
@@ -43,7 +40,7 @@ class SnapshotMeta:
 
 
 def encoded(meta: SnapshotMeta) -> bytes:
-    """The bytes of a snapshot's meta. Run-optimises its ids in place."""
+    """Encode a meta. Run-optimizes its ids in place."""
     slots, ids = meta.slots, meta.ids
     ids.run_optimize()
     pages = array("q", [page for _, page, _ in slots.values()])
@@ -66,7 +63,7 @@ def encoded(meta: SnapshotMeta) -> bytes:
 
 
 def ids_of(data: bytes, what: str) -> BitMap64:
-    """Only the ids of what `decoded` gives, which is quick; raises as that does."""
+    """Decode only the ids, which is quick; raises as `decoded` does."""
     return _ids(opened(_MAGIC, data, what), what)
 
 
@@ -75,15 +72,15 @@ def _ids(body: bytes, what: str) -> BitMap64:
         _, _, size = _HEAD.unpack_from(body)
         return BitMap64.deserialize(body[_HEAD.size + size :])
     except (struct.error, ValueError) as error:
-        raise StateDamagedError(f"{what} is not what was written: {error}") from error
+        raise StateDamagedError(f"{what} is corrupted: {error}") from error
 
 
 def decoded(data: bytes, what: str) -> SnapshotMeta:
-    """The meta that `encoded` wrote.
+    """Decode a meta.
 
     Raises:
-        StateFormatError: It is something else, or of another version.
-        StateDamagedError: It is not what was written.
+        StateFormatError: if another version, or another program, wrote it.
+        StateDamagedError: if it is corrupted.
     """
     body = opened(_MAGIC, data, what)
     ids = _ids(body, what)
@@ -93,7 +90,7 @@ def decoded(data: bytes, what: str) -> SnapshotMeta:
         if len(columns) != 20 * spans + 32 * slots:
             raise ValueError("the columns do not fit")
     except (zlib.error, ValueError) as error:
-        raise StateDamagedError(f"{what} is not what was written: {error}") from error
+        raise StateDamagedError(f"{what} is corrupted: {error}") from error
     cuts = [0]
     for each in (8, 8, 4):
         cuts.append(cuts[-1] + each * spans)

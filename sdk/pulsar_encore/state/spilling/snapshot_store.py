@@ -1,10 +1,10 @@
-"""What an index does to its store, beside the journal: seal, merge, trim, commit, remove.
+"""`SnapshotStore`: seals heads, merges and trims snapshots, and commits manifests.
 
-Owns the order of things. A new snapshot is written, then the manifest names it, then what it takes
-the place of is removed: so whatever a crash or an error cuts short, the manifest decides. Each of
-these is a task in steps. Invariants: one manifest is written at a time, and says what held at one
-moment; nothing is forgotten before a manifest is in place that can do without it; a snapshot that
-could not be written stays in memory and is tried again; what fails holds back nothing else.
+A new snapshot is written first, then a manifest that names it. Only then is the data that it
+replaces removed. After a crash or an error, the manifest therefore decides which snapshots exist.
+Each operation is a task in steps. One manifest is written at a time, and it describes one moment. A
+snapshot that could not be written stays in memory and is retried. A failed task does not stop the
+others.
 """
 
 from __future__ import annotations
@@ -39,22 +39,20 @@ from .stepwise_work import Steps, Tasks, ThreadTasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_TRIES: Final = 4  # as Pulsar: once, and three times more
-_ROWS: Final = 32  # of the head in one step
-_IDS: Final = 1024
+_MAX_TRIES: Final = 4  # as Pulsar: one try and three retries
+_ROWS_PER_STEP: Final = 32
+_IDS_PER_STEP: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreLimits:
-    """When what is done.
+    """When the tasks run.
 
     Attributes:
-        head: Ids of a head that is sealed.
-        cut: Ids in a segment, and ms that it may span.
-        snapshots: More are merged; -1: never.
-        journal_bytes: A journal that has more is made unnecessary.
-        retry_s: How long to wait after something failed before it is tried again.
-        sync: Whether what is committed is to survive a loss of power.
+        head: Keys in a head that is sealed.
+        cut: Maximum keys in a segment, and its maximum time span in ms.
+        snapshots: More snapshots are merged; -1: never.
+        journal_bytes: A longer journal is replaced by a snapshot or manifest.
         transient: The store ends with the process, so no manifest is written.
     """
 
@@ -68,20 +66,11 @@ class StoreLimits:
 
 
 class SnapshotStore:
-    """Keeps the store of one index in step with it.
+    """Writes the snapshots of one index, and removes them.
 
     Args:
-        store: Where to.
-        tasks: Does the work.
-        heads: What is sealed.
-        membership: Which ids of snapshots are tracked.
-        snapshots: The snapshots.
-        journal: Of the head; None when there is none.
-        metrics: Counts.
-        limits: When what is done.
-        clock: Seconds, of any origin.
         start: The manifest that was read.
-        following: The number after the last journal that is there.
+        following: The number after that of the last journal.
     """
 
     def __init__(
@@ -112,41 +101,41 @@ class SnapshotStore:
         self._cut = limits.cut
         self._next_generation = start.next_generation
         self._first_journal = start.first_journal
-        self._following = following
+        self._next_journal = following
         self._committing = False
-        self._carried = 0  # bytes of the journal that another one would have as well
-        self._filling: SnapshotCursor | None = (
-            None  # the head that is being sealed, or waits to be written
-        )
-        self._meta = SnapshotMeta()  # of that
-        self._after = 0  # the first journal that counts once that is written
-        self._conflicts = BitMap64()  # ids of that of which older snapshots have a copy
-        self._left_before = BitMap64()  # those of them whose older copies are stale in any case
-        self._making: SnapshotCursor | None = None  # what a merge makes
+        self._copied_bytes = 0  # bytes of the journal that every new one starts with
+        # The snapshot of the head that is being sealed, or waits to be written.
+        self._filling: SnapshotCursor | None = None
+        self._meta = SnapshotMeta()  # meta of `_filling`
+        self._journal_after_seal = 0  # the first journal that is needed after the seal
+        # Numbers of `_filling` that older snapshots have, too.
+        self._duplicated = BitMap64()
+        # The ones with an older copy that is stale even if the seal is never committed.
+        self._left_for_certain = BitMap64()
+        self._merging_into: SnapshotCursor | None = None
         self._garbage: list[Callable[[], None]] = []
-        self.error: StoreError | None = None  # why the last task failed; None when it did not
-        self.failed: dict[str, StoreError] = {}  # by task that failed and has not succeeded since
-        self._retry_at: dict[str, float] = {}  # by task that failed
-        self._committed_at = 0  # how many ids had departed when the last manifest was made
+        self.error: StoreError | None = None  # of the last task; None if it succeeded
+        self.failed: dict[str, StoreError] = {}  # by task, until it succeeds
+        self._retry_at: dict[str, float] = {}  # by failed task
+        self._committed_at = 0  # `Membership.departed` at the last manifest; -1: unknown
         self._trimmed_at = 0
 
     def plan(self) -> None:
-        """Begin what is to be done now."""
         tasks, limits, membership = self._tasks, self._limits, self._membership
         journal = self._journal
         if journal is not None:
-            journal.try_again()
-            if journal.sync_is_due() and self._may("sync"):
-                self._start("sync", journal.syncing())
+            journal.retry()
+            if journal.sync_is_due() and self._can_start("sync"):
+                self._start_task("sync", journal.syncing())
         departed = membership.departed
         full = journal is not None and (
-            journal.size - self._carried > limits.journal_bytes or journal.lost
+            journal.size - self._copied_bytes > limits.journal_bytes or journal.lost
         )
         if (
             self._filling is not None
             or len(self._heads.head) >= limits.head
             or (full and len(self._heads))
-        ) and self._may("seal"):
+        ) and self._can_start("seal"):
             self.seal()
         if "checkpoint" in tasks or "trim" in tasks:
             return
@@ -156,11 +145,11 @@ class SnapshotStore:
             and (
                 (
                     4 * len(snapshots.ended) > len(snapshots)
-                    and 4 * snapshots.spent() > len(snapshots)
+                    and 4 * snapshots.count_unneeded() > len(snapshots)
                 )
                 or departed - self._trimmed_at >= max(limits.head, len(membership))
             )
-            and self._may("trim")
+            and self._can_start("trim")
         ):
             self.trim()
         elif (
@@ -170,139 +159,141 @@ class SnapshotStore:
                 and not limits.transient
                 and departed - self._committed_at >= max(limits.head, len(membership) // 8)
             )
-        ) and self._may("checkpoint"):
+        ) and self._can_start("checkpoint"):
             self.checkpoint()
         elif (
             0 < limits.snapshots < len(snapshots) - len(snapshots.ended)
-            and self._may("merge")
+            and self._can_start("merge")
             and len(self.mergeable()) > max(limits.snapshots, 1)
         ):
             self.merge()
 
-    def _may(self, name: str) -> bool:
-        """Whether a task is not under way, and did not fail just now."""
+    def _can_start(self, name: str) -> bool:
+        """Return whether a task is neither running nor waiting for its retry."""
         if name in self._tasks:
             return False
         return name not in self._retry_at or self._clock() >= self._retry_at[name]
 
-    def _start(self, name: str, steps: Steps) -> None:
-        self._tasks.start(name, self._caught(name, steps))
+    def _start_task(self, name: str, steps: Steps) -> None:
+        self._tasks.start(name, self._with_retry(name, steps))
 
     @property
     def uncommitted(self) -> bool:
-        """Whether something of snapshots left that no manifest says."""
+        """True if keys have departed since the last manifest."""
         return self._membership.departed != self._committed_at
 
     @property
     def sealing(self) -> bool:
-        """Whether a head is on its way into a snapshot."""
         return self._filling is not None
 
     def forget(self) -> None:
-        """Everything was cleared: what is under way comes to nothing, what is stored goes."""
-        over = [*self._snapshots, *([self._making] if self._making is not None else [])]
+        """Stop all tasks and remove all snapshots: the index was cleared."""
+        obsolete = [
+            *self._snapshots,
+            *([self._merging_into] if self._merging_into is not None else []),
+        ]
         self._tasks.stop()
-        self._conflicts, self._left_before = BitMap64(), BitMap64()
-        self._filling = self._making = None
-        self._discard(over)
+        self._duplicated, self._left_for_certain = BitMap64(), BitMap64()
+        self._filling = self._merging_into = None
+        self._discard(obsolete)
         self._committed_at = -1
 
     # Sealing
 
     def seal(self) -> None:
-        """The head becomes a snapshot; what could not be written before is tried again."""
-        self._start("seal", self._sealing())
+        """Seal the head, or retry a seal that failed."""
+        self._start_task("seal", self._seal_steps())
 
-    def _sealing(self) -> Steps:
+    def _seal_steps(self) -> Steps:
         if self._filling is None:
-            yield from self._fill()
-        blob = self._filling
-        assert blob is not None and blob.pending is not None
-        if blob.total:
+            yield from self._fill_steps()
+        cursor = self._filling
+        assert cursor is not None and cursor.pending is not None
+        if cursor.total:
             with self._metrics.counted("create"):
-                yield ThreadTasks(self._written(blob, self._meta))
-        yield from self._commit(add=blob)
+                yield ThreadTasks(self._write_snapshot(cursor, self._meta))
+        yield from self._commit(add=cursor)
 
-    def _fill(self) -> Steps:
-        """Empty the old head into segments, in order of due times."""
+    def _fill_steps(self) -> Steps:
         membership = self._membership
-        self._after = self._rotate()
+        self._journal_after_seal = self._rotate_journal()
         old = self._heads.rotate()
-        blob = SnapshotCursor(self._take_generation(), array("Q"), 0)
-        blob.pending = []
+        cursor = SnapshotCursor(self._take_generation(), array("Q"), 0)
+        cursor.pending = []
         self._meta = SnapshotMeta()
-        cutter = blob.cutter = SegmentWriter(*self._cut, self._segment)
-        self._filling = blob
-        self._snapshots.add(blob)
+        cutter = cursor.cutter = SegmentWriter(*self._cut, self._segment)
+        self._filling = cursor
+        self._snapshots.add(cursor)
         rows: list[Row] = []
         ids = 0
         while (edge := old.next_due()) is not None:
-            # No more than fits into the segment. The batch has the lowest keys of its edge, and the
-            # rest of them goes into the next segment: so keys are in order across segments.
-            batch = old.pop_due(edge, min(cutter.room() - ids, _IDS))
+            # Take no more than fits into the segment. The batch has the lowest keys of its edge,
+            # and the others go into the next segment, so keys are in order across segments.
+            batch = old.pop_due(edge, min(cutter.remaining() - ids, _IDS_PER_STEP))
             numbers = membership.slots.named(batch)
             rows.append((edge, numbers))
             ids += len(numbers)
-            if len(rows) >= _ROWS or ids >= min(cutter.room(), _IDS):
-                self._move(blob, rows)
+            if len(rows) >= _ROWS_PER_STEP or ids >= min(cutter.remaining(), _IDS_PER_STEP):
+                self._move_rows(cursor, rows)
                 rows, ids = [], 0
                 yield None
-        self._move(blob, rows)
+        self._move_rows(cursor, rows)
         cutter.cut()
-        blob.cutter = None
+        cursor.cutter = None
         self._heads.old = None
 
-    def _move(self, blob: SnapshotCursor, rows: list[Row]) -> None:
-        """What was taken out of the old head is in the new snapshot from now on."""
-        membership, cutter = self._membership, blob.cutter
+    def _move_rows(self, cursor: SnapshotCursor, rows: list[Row]) -> None:
+        membership, cutter = self._membership, cursor.cutter
         assert cutter is not None
         numbers = array("Q", sorted(chain.from_iterable(row for _, row in rows)))
         older = BitMap64(numbers) & membership.left
-        if older:  # before they are live
-            self._conflicts |= older
-            self._left_before |= older - membership.shadowed
-            self._snapshots.bury(older, blob)
-            if self._making is not None:
-                self._making.bury(older)
+        if older:  # mark the older copies before the new ones are live
+            self._duplicated |= older
+            self._left_for_certain |= older - membership.shadowed
+            self._snapshots.supersede(older, cursor)
+            if self._merging_into is not None:
+                self._merging_into.supersede(older)
         membership.sealed(numbers)
         self._meta.ids.update(numbers)
         for slot, _ in by_slot(numbers):
             self._meta.slots[slot] = membership.slots.block(slot)
         for edge, row in rows:
             cutter.add(edge, row)
-        blob.total += len(numbers)
-        self._snapshots.grown(blob)
+        cursor.total += len(numbers)
+        self._snapshots.update_front(cursor)
 
-    def _sealed(self) -> None:
-        blob, self._filling = self._filling, None
-        assert blob is not None
-        self._conflicts, self._left_before = BitMap64(), BitMap64()
+    def _finish_seal(self) -> None:
+        cursor, self._filling = self._filling, None
+        assert cursor is not None
+        self._duplicated, self._left_for_certain = BitMap64(), BitMap64()
         for each in self._snapshots:
-            each.fresh = BitMap64()
-        if self._making is not None:
-            self._making.fresh = BitMap64()
-        blob.pending = None
-        if blob.total:
-            self._snapshots.stored(blob)
+            each.superseded_uncommitted = BitMap64()
+        if self._merging_into is not None:
+            self._merging_into.superseded_uncommitted = BitMap64()
+        cursor.pending = None
+        if cursor.total:
+            self._snapshots.stored(cursor)
         else:
-            self._snapshots.remove([blob])
+            self._snapshots.remove([cursor])
 
     def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
-        blob = self._filling
-        assert blob is not None and blob.pending is not None
+        cursor = self._filling
+        assert cursor is not None and cursor.pending is not None
         self._meta.firsts.append(first)
         self._meta.lasts.append(last)
         self._meta.counts.append(count)
-        blob.firsts.append(first)
-        blob.pending.append(data)
+        cursor.firsts.append(first)
+        cursor.pending.append(data)
 
-    def _written(self, blob: SnapshotCursor, meta: SnapshotMeta) -> Generator[None, None, None]:
-        assert blob.pending is not None
-        for left in reversed(range(_TRIES)):
+    def _write_snapshot(
+        self, cursor: SnapshotCursor, meta: SnapshotMeta
+    ) -> Generator[None, None, None]:
+        assert cursor.pending is not None
+        for left in reversed(range(_MAX_TRIES)):
             try:
-                writer = self._store.create(blob.generation)
+                writer = self._store.create(cursor.generation)
                 try:
-                    for data in blob.pending:
+                    for data in cursor.pending:
                         writer.append(data)
                         yield
                     encoded = snapshot.encoded(meta)
@@ -310,7 +301,7 @@ class SnapshotStore:
                     writer.commit(encoded, sync=self._sync)
                 finally:
                     writer.abort()
-                blob.size = self._store.size(blob.generation)
+                cursor.size = self._store.size(cursor.generation)
                 return
             except StoreError:
                 if not left:
@@ -324,55 +315,59 @@ class SnapshotStore:
     # Merging
 
     def merge(self) -> None:
-        """Some neighbours become one snapshot."""
-        self._start("merge", self._merging())
+        self._start_task("merge", self._merge_steps())
 
-    def _merging(self) -> Steps:
+    def _merge_steps(self) -> Steps:
         old = self.mergeable()
-        if len(old) < 2:  # some came to their end since it was planned
+        if len(old) < 2:  # some have been handed over since `plan`
             return
         sources = old[merging.chosen([each.total - each.handed for each in old])]
-        blob = self._making = SnapshotCursor(self._take_generation(), array("Q"), 0)
-        blob.bury(self._conflicts)
+        cursor = self._merging_into = SnapshotCursor(self._take_generation(), array("Q"), 0)
+        cursor.supersede(self._duplicated)
         damaged: list[SnapshotCursor] = []
         try:
             with self._metrics.counted("merge"):
-                dead = [each.lasting_dead for each in sources]
-                meta = yield ThreadTasks(self._merged(blob, sources, dead, damaged))
-            blob.firsts, blob.total = meta.firsts, len(meta.ids)
-            if not blob.total:
+                superseded = [each.committed_superseded for each in sources]
+                meta = yield ThreadTasks(
+                    self._merge_snapshots(cursor, sources, superseded, damaged)
+                )
+            cursor.firsts, cursor.total = meta.firsts, len(meta.ids)
+            if not cursor.total:
                 yield from self._commit(drop=sources)
                 return
-            yield from self._commit(add=blob, drop=sources)
+            yield from self._commit(add=cursor, drop=sources)
         except StoreError:
-            self._discard([blob])  # after the next manifest: who knows which one is in place
+            self._discard([cursor])  # only after the next manifest: this one may name it
             for each in damaged:
                 each.damaged = True
             raise
         finally:
-            self._making = None
+            self._merging_into = None
 
     def mergeable(self) -> list[SnapshotCursor]:
-        """Snapshots that can be merged, by generation: those in the store, not yet handed over, and
-        whole as far as is known; what is damaged ends by itself when it is due."""
-        blobs = (
+        """Return the snapshots that can be merged, by generation.
+
+        These are stored, not completely handed over, and not known to be corrupted: a corrupted
+        segment is given up when it is due.
+        """
+        cursors = (
             each
             for each in self._snapshots
             if each.pending is None and each.edge >= 0 and not each.damaged
         )
-        return sorted(blobs, key=lambda each: each.generation)
+        return sorted(cursors, key=lambda each: each.generation)
 
-    def _merged(
+    def _merge_snapshots(
         self,
-        blob: SnapshotCursor,
+        cursor: SnapshotCursor,
         sources: list[SnapshotCursor],
-        dead: list[BitMap64],
+        superseded: list[BitMap64],
         damaged: list[SnapshotCursor],
     ) -> Generator[None, None, SnapshotMeta]:
-        writer = self._store.create(blob.generation)
+        writer = self._store.create(cursor.generation)
         try:
             parts = []
-            for source, stale in zip(sources, dead, strict=True):
+            for source, stale in zip(sources, superseded, strict=True):
                 meta = self._read_meta(source.generation)
                 yield
                 parts.append((meta, stale, self._reader(source, damaged)))
@@ -383,7 +378,7 @@ class SnapshotStore:
                 encoded = snapshot.encoded(work.meta)
                 yield
                 writer.commit(encoded, sync=self._sync)
-                blob.size = self._store.size(blob.generation)
+                cursor.size = self._store.size(cursor.generation)
             return work.meta
         finally:
             writer.abort()
@@ -392,13 +387,13 @@ class SnapshotStore:
         return snapshot.decoded(self._store.meta(generation), f"snapshot {generation}")
 
     def _reader(
-        self, blob: SnapshotCursor, damaged: list[SnapshotCursor]
+        self, cursor: SnapshotCursor, damaged: list[SnapshotCursor]
     ) -> Callable[[int], Segment]:
         def read(number: int) -> Segment:
             try:
-                return Segment(self._store.segment(blob.generation, number))
+                return Segment(self._store.segment(cursor.generation, number))
             except StateDamagedError:
-                damaged.append(blob)
+                damaged.append(cursor)
                 raise
 
         return read
@@ -406,36 +401,38 @@ class SnapshotStore:
     # Trimming
 
     def trim(self) -> None:
-        """Snapshots of which nothing is wanted go, and what is remembered for their sake."""
-        self._start("trim", self._trimming())
+        """Remove snapshots that are not needed, and forget the numbers that are only in those."""
+        self._start_task("trim", self._trim_steps())
 
-    def _trimming(self) -> Steps:
-        first = self._rotated()
+    def _trim_steps(self) -> Steps:
+        first = self._rotate_if_empty()
         self._trimmed_at = self._membership.departed
         looked_at = [each for each in self._snapshots if each.pending is None]
-        dead = [each.lasting_dead for each in looked_at]
-        wanted, copies = yield ThreadTasks(self._wanted(looked_at, dead))
+        superseded = [each.committed_superseded for each in looked_at]
+        wanted, copies = yield ThreadTasks(self._find_wanted(looked_at, superseded))
         kept: list[SnapshotCursor] = []
         unwanted: list[SnapshotCursor] = []
-        for blob, number in zip(looked_at, wanted, strict=True):
-            blob.wanted = number
-            (kept if number >= 0 else unwanted).append(blob)
+        for cursor, number in zip(looked_at, wanted, strict=True):
+            cursor.wanted = number
+            (kept if number >= 0 else unwanted).append(cursor)
         yield from self._commit(drop=unwanted, first_journal=first)
-        # Not before: where the manifest fails, the unwanted stay, and what left of them with them.
-        if list(self._snapshots) == kept:  # of one that came meanwhile nobody asked
+        # Only after the commit: if it fails, the snapshots stay, and so must their numbers in
+        # `left`.
+        if list(self._snapshots) == kept:  # else `copies` lacks those of a new snapshot
             self._membership.left &= copies
 
-    def _wanted(
-        self, blobs: list[SnapshotCursor], dead: list[BitMap64]
+    def _find_wanted(
+        self, cursors: list[SnapshotCursor], superseded: list[BitMap64]
     ) -> Generator[None, None, tuple[list[int], BitMap64]]:
-        """Of each snapshot one id that it has to keep, or -1; and all ids of those that keep one.
+        """Return a number that each snapshot must keep, or -1, and all numbers of needed snapshots.
 
-        The last id: what is in somebody's hands comes back in about the order it was handed over.
+        The highest number is chosen: keys are done in about the order in which they were taken, so
+        it is needed longest.
         """
         found, copies = [], BitMap64()
-        for blob, stale in zip(blobs, dead, strict=True):
-            what = f"snapshot {blob.generation}"
-            ids = snapshot.ids_of(self._store.meta(blob.generation), what)
+        for cursor, stale in zip(cursors, superseded, strict=True):
+            what = f"snapshot {cursor.generation}"
+            ids = snapshot.ids_of(self._store.meta(cursor.generation), what)
             wanted = self._membership.wanted(ids - stale if stale else ids)
             found.append(wanted.max() if wanted else -1)
             if wanted:
@@ -446,20 +443,22 @@ class SnapshotStore:
     # Committing
 
     def checkpoint(self) -> None:
-        """The manifest says what has left, so that the journal need not."""
-        self._start("checkpoint", self._checkpointing())
+        """Write a manifest with the departed keys, so that the journal is not needed for them."""
+        self._start_task("checkpoint", self._checkpoint_steps())
 
-    def _checkpointing(self) -> Steps:
-        yield from self._commit(first_journal=self._rotated())
+    def _checkpoint_steps(self) -> Steps:
+        yield from self._commit(first_journal=self._rotate_if_empty())
 
-    def _rotated(self) -> int:
-        """The first journal that counts after a commit, begun now: with nothing in a head, journals
-        so far have nothing to say that the manifest does not."""
-        return self._first_journal if len(self._heads) or self.sealing else self._rotate()
+    def _rotate_if_empty(self) -> int:
+        """Return the first journal that is needed after a commit.
 
-    def _rotate(self) -> int:
-        self._carried = 0
-        return self._following if self._journal is None else self._journal.rotate()
+        If the heads are empty, a new journal begins now: the manifest replaces the older ones.
+        """
+        return self._first_journal if len(self._heads) or self.sealing else self._rotate_journal()
+
+    def _rotate_journal(self) -> int:
+        self._copied_bytes = 0
+        return self._next_journal if self._journal is None else self._journal.rotate()
 
     def _commit(
         self,
@@ -468,36 +467,37 @@ class SnapshotStore:
         drop: list[SnapshotCursor] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
-        """Write a manifest with what holds now, let that be true here, remove what is over."""
+        """Write a manifest, then apply its changes here and remove obsolete data."""
         while self._committing:
             yield None
         self._committing = True
         try:
             sealed = add is not None and add is self._filling
-            first = self._after if sealed else (first_journal or self._first_journal)
+            first = self._journal_after_seal if sealed else (first_journal or self._first_journal)
             first = max(first, self._first_journal)
             if self._journal is not None and first > self._first_journal:
-                # What was taken from a head and is not done is in no snapshot, and must not go
-                # with the journal that has it. What is taken from here on is in a later one.
+                # Keys that were taken from a head and are not done are in no snapshot. Copy them
+                # from the obsolete journals into the current one. Keys taken from now on are
+                # recorded in a later journal.
                 for taken in self._heads.taken.walk():
-                    self._journal.flush()  # before: else it could be lost with a long backlog
+                    self._journal.flush()  # first, because a long backlog may be dropped
                     data = b"".join([put(key, edge, 0) for key, edge in taken])
                     self._journal.write(data)
                     self._journal.flush()
-                    self._carried += len(data)
+                    self._copied_bytes += len(data)
                     yield None
                 self._journal.flush()
                 yield from self._journal.syncing(first)
             self._committed_at = self._membership.departed
             if not self._limits.transient:
-                now = self._manifest(add, drop or [], first, sealed=sealed)
-                yield ThreadTasks(self._manifest_written(now))
-            over = range(self._first_journal, first)
+                new_manifest = self._new_manifest(add, drop or [], first, sealed=sealed)
+                yield ThreadTasks(self._write_manifest(new_manifest))
+            obsolete = range(self._first_journal, first)
             self._first_journal = first
             if self._journal is not None:
                 self._journal.forget(first)
             if sealed:
-                self._sealed()
+                self._finish_seal()
         except BaseException:
             self._committed_at = -1
             raise
@@ -507,22 +507,22 @@ class SnapshotStore:
             self._snapshots.add(add)
         self._snapshots.remove(drop or [])
         self._discard(drop or [])
-        self._garbage += [partial(self._store.delete_journal, number) for number in over]
-        yield ThreadTasks(self._removed())
+        self._garbage += [partial(self._store.delete_journal, number) for number in obsolete]
+        yield ThreadTasks(self._remove_garbage())
 
-    def _manifest(
+    def _new_manifest(
         self, add: SnapshotCursor | None, drop: list[SnapshotCursor], first: int, *, sealed: bool
     ) -> Manifest:
         blobs = {
-            each.generation: each.dead if sealed else each.lasting_dead
+            each.generation: each.superseded if sealed else each.committed_superseded
             for each in self._snapshots
             if each.pending is None and each not in drop
         }
         if add is not None and add.total:
-            blobs[add.generation] = add.dead if sealed else add.lasting_dead
-        left = self._membership.lasting_left()
+            blobs[add.generation] = add.superseded if sealed else add.committed_superseded
+        left = self._membership.durable_left()
         if not sealed:
-            left |= self._left_before
+            left |= self._left_for_certain
         return Manifest(
             self._next_generation,
             first,
@@ -531,10 +531,10 @@ class SnapshotStore:
             left,
         )
 
-    def _manifest_written(self, now: Manifest) -> Generator[None, None, None]:
-        data = manifest.encoded(now)
+    def _write_manifest(self, new_manifest: Manifest) -> Generator[None, None, None]:
+        data = manifest.encoded(new_manifest)
         yield
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(_MAX_TRIES)):
             try:
                 self._store.write_manifest(data, sync=self._sync)
                 return
@@ -543,10 +543,10 @@ class SnapshotStore:
                     raise
             yield
 
-    def _discard(self, blobs: list[SnapshotCursor]) -> None:
-        self._garbage += [partial(self._store.delete, each.generation) for each in blobs]
+    def _discard(self, cursors: list[SnapshotCursor]) -> None:
+        self._garbage += [partial(self._store.delete, each.generation) for each in cursors]
 
-    def _removed(self) -> Generator[None, None, None]:
+    def _remove_garbage(self) -> Generator[None, None, None]:
         garbage, self._garbage = self._garbage, []
         for at, remove in enumerate(garbage):
             try:
@@ -554,18 +554,18 @@ class SnapshotStore:
                     remove()
             except StoreError as error:
                 self._garbage += garbage[at:]
-                logger.warning("what is over could not be removed, tried again later: %s", error)
+                logger.warning("obsolete data could not be removed, retrying later: %s", error)
                 return
             yield
 
-    def _caught(self, name: str, steps: Steps) -> Generator[Any, Any, None]:
+    def _with_retry(self, name: str, steps: Steps) -> Generator[Any, Any, None]:
         try:
             yield from steps
         except StoreError as error:
             self.error = self.failed[name] = error
             self._retry_at[name] = self._clock() + self._limits.retry_s
             logger.warning(
-                "to %s snapshots failed; every id is still in memory, and it is tried again: %s",
+                "snapshot task %s failed and will be retried; every id is still in memory: %s",
                 name,
                 error,
             )

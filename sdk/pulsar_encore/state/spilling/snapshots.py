@@ -1,8 +1,8 @@
-"""The snapshots, in order of what is due next in them.
+"""`Snapshots`: the snapshots of an index, ordered by their next due times.
 
-Owns which segment is resident, and what becomes of one that cannot be read. A heap has one lower
-bound for each snapshot, looked at again when it comes to the front: so the earliest due time is
-exact and only segments that are near it are read. Invariant: what is handed over is live.
+A heap has a lower bound for each snapshot, which is updated when it reaches the front. The earliest
+due time is therefore exact, and only segments that are nearly due are read. Only live keys are
+returned.
 """
 
 from __future__ import annotations
@@ -28,18 +28,15 @@ from .stepwise_work import Steps, ThreadTasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_MS: Final = 1000
-_MOST_PAUSE_MS: Final = 60_000
+_MIN_RETRY_DELAY_MS: Final = 1000
+_MAX_RETRY_DELAY_MS: Final = 60_000
 
 
 class Snapshots:
-    """Snapshots of one index.
+    """The snapshots of one index.
 
     Args:
-        store: Where they are.
-        membership: What of them is tracked.
-        metrics: Counts loads.
-        rescue: Told of ids whose segment cannot be read: the last due time of it, the numbers.
+        rescue: Called for a corrupted segment with its latest due time and its numbers.
     """
 
     def __init__(
@@ -52,110 +49,102 @@ class Snapshots:
         self._store = store
         self._membership = membership
         self._metrics = metrics
-        self._rescue_ids = rescue
-        self._blobs: dict[int, SnapshotCursor] = {}
+        self._on_rescued = rescue
+        self._cursors: dict[int, SnapshotCursor] = {}
         self._fronts: list[tuple[int, int]] = []  # (lower bound, generation)
-        self._queued: set[int] = set()  # generations in there
-        self._reads = 0  # segments that a call waited for
-        self.ended: set[int] = set()  # generations of which everything was handed over
+        self._queued_generations: set[int] = set()  # generations in `_fronts`
+        self._reads = 0  # segments that were not read in advance
+        self.ended: set[int] = set()  # generations that are completely handed over
 
     def __len__(self) -> int:
-        return len(self._blobs)
+        return len(self._cursors)
 
     def __iter__(self) -> Iterator[SnapshotCursor]:
-        return iter(self._blobs.values())
+        return iter(self._cursors.values())
 
-    def add(self, blob: SnapshotCursor) -> None:
-        """One more; of one that is being filled, before there is anything in it."""
-        self._blobs[blob.generation] = blob
-        self.grown(blob)
+    def add(self, cursor: SnapshotCursor) -> None:
+        """Add a snapshot, which is empty if it is still being filled."""
+        self._cursors[cursor.generation] = cursor
+        self.update_front(cursor)
 
-    def grown(self, blob: SnapshotCursor) -> None:
-        """One that is being filled has something in front that it had not."""
-        if blob.edge >= 0 and blob.generation not in self._queued:
-            heappush(self._fronts, (blob.edge, blob.generation))
-            self._queued.add(blob.generation)
+    def update_front(self, cursor: SnapshotCursor) -> None:
+        """Queue a snapshot that is being filled once it has a front row."""
+        if cursor.edge >= 0 and cursor.generation not in self._queued_generations:
+            heappush(self._fronts, (cursor.edge, cursor.generation))
+            self._queued_generations.add(cursor.generation)
 
-    def remove(self, blobs: Iterable[SnapshotCursor]) -> None:
-        """These count no longer."""
-        for blob in blobs:
-            self._blobs.pop(blob.generation, None)
-            self.ended.discard(blob.generation)
+    def remove(self, cursors: Iterable[SnapshotCursor]) -> None:
+        for cursor in cursors:
+            self._cursors.pop(cursor.generation, None)
+            self.ended.discard(cursor.generation)
 
-    def stored(self, blob: SnapshotCursor) -> None:
-        """One that was being filled is in the store."""
-        if blob.edge < 0:
-            self.ended.add(blob.generation)
+    def stored(self, cursor: SnapshotCursor) -> None:
+        if cursor.edge < 0:
+            self.ended.add(cursor.generation)
 
-    def spent(self) -> int:
-        """How many of those that ended may be over: of the others an id is known that is wanted."""
-        return sum(not self._holds(self._blobs[generation]) for generation in self.ended)
+    def count_unneeded(self) -> int:
+        """Return how many snapshots in `ended` have no known number that they must keep."""
+        return sum(not self._still_needed(self._cursors[generation]) for generation in self.ended)
 
-    def _holds(self, blob: SnapshotCursor) -> bool:
-        number = blob.wanted
+    def _still_needed(self, cursor: SnapshotCursor) -> bool:
+        number = cursor.wanted
         if number < 0 or not self._membership.wants(number):
             return False
-        return number not in blob.dead or number in blob.fresh
+        return number not in cursor.superseded or number in cursor.superseded_uncommitted
 
     def clear(self) -> None:
-        """None at all."""
-        self._blobs.clear()
+        self._cursors.clear()
         self._fronts.clear()
-        self._queued.clear()
+        self._queued_generations.clear()
         self.ended.clear()
 
-    def bury(self, numbers: BitMap64, newest: SnapshotCursor) -> None:
-        """The newest one has ids of which older ones have a copy that was left."""
-        for blob in self._blobs.values():
-            if blob is not newest:
-                blob.bury(numbers)
+    def supersede(self, numbers: BitMap64, newest: SnapshotCursor) -> None:
+        """Mark numbers as stale in all snapshots except the newest one, which has them now."""
+        for cursor in self._cursors.values():
+            if cursor is not newest:
+                cursor.supersede(numbers)
 
-    # What is due
+    # Due keys
 
     def next_due(self, now_ms: int | None = None) -> int | None:
-        """The earliest time at which something live is due; None when nothing is.
+        """Return the earliest time at which a live key is due, or None.
 
         Args:
-            now_ms: What is due by then is made ready to be taken.
+            now_ms: If given, prepare the rows that are due by then for `take`.
         """
         fronts = self._fronts
         while fronts:
             bound, generation = fronts[0]
-            blob = self._blobs.get(generation)
-            if blob is None or (edge := blob.edge) < 0:
+            cursor = self._cursors.get(generation)
+            # Each pass makes the front of the heap more exact, until it is a live key or blocked.
+            if cursor is None or (edge := cursor.edge) < 0:
                 heappop(fronts)
-                self._queued.discard(generation)
-                if blob is not None and blob.pending is None:
+                self._queued_generations.discard(generation)
+                if cursor is not None and cursor.pending is None:
                     self.ended.add(generation)
-            elif edge != bound:
+            elif edge != bound:  # the bound was too low
                 heapreplace(fronts, (edge, generation))
-            elif blob.resident is not None:
-                if self._membership.any_live(blob.front()):
+            elif cursor.resident is not None:
+                if self._membership.any_live(cursor.front()):
                     return edge
-                blob.drop()
-            elif blob.next >= len(blob.firsts):  # what is due next is not cut yet
-                assert blob.cutter is not None
-                live = self._membership.any_live(blob.cutter.rows[0][1])
+                cursor.drop()
+            elif cursor.next >= len(cursor.firsts):  # the next row is in a segment that is not cut
+                assert cursor.cutter is not None
+                live = self._membership.any_live(cursor.cutter.rows[0][1])
                 if live and (now_ms is None or now_ms < bound):
                     return bound
-                blob.cutter.cut()
-            elif blob.blocked_until and (now_ms is None or now_ms < blob.blocked_until):
+                cursor.cutter.cut()
+            elif cursor.blocked_until and (now_ms is None or now_ms < cursor.blocked_until):
                 return bound
             else:
-                self._load(blob, now_ms if now_ms is not None else edge)
+                self._load(cursor, now_ms if now_ms is not None else edge)
         return None
 
     def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[SnapshotCursor] | None:
-        """Return the snapshots with something live at the earliest edge, made ready for `take`.
+        """Return the snapshots with live keys at the earliest edge, prepared for `take`.
 
-        Args:
-            edge: The earliest edge.
-            now_ms: The time.
-            most: Segments that may be read now.
-
-        Returns:
-            None if more segments have to be read. Those that were read stay in memory, so each call
-            needs fewer.
+        None if that needs more than `most` reads of segments. Segments that were read stay in
+        memory, so each call needs fewer.
         """
         found = []
         before = self._reads
@@ -167,171 +156,165 @@ class Snapshots:
                 break
         for each in found:
             heappush(self._fronts, each)
-        return [self._blobs[generation] for _, generation in found] if enough else None
+        return [self._cursors[generation] for _, generation in found] if enough else None
 
-    def in_order(self, blob: SnapshotCursor) -> Iterator[MessageKey]:
-        """Iterate over the live keys of the row in front, in order of ledger, entry and index.
+    def in_order(self, cursor: SnapshotCursor) -> Iterator[MessageKey]:
+        """Iterate over the live keys of the front row, in order of ledger, entry and index.
 
-        Keys of the same edge that are in the next segment of the snapshot are not among them. They
-        are higher.
+        The next segment of the snapshot may have further, higher keys of the same edge.
         """
         key_of, live = self._membership.slots.key_of, self._membership.live
-        return (key_of(number) for number in self._row(blob) if number in live)
+        return (key_of(number) for number in self._row_in_key_order(cursor) if number in live)
 
-    def _row(self, blob: SnapshotCursor) -> Numbers:
-        """The row in front in order of keys; some of it may not be live."""
-        segment = blob.resident
+    def _row_in_key_order(self, cursor: SnapshotCursor) -> Numbers:
+        """Return the front row in key order. Some of its numbers may not be live."""
+        segment = cursor.resident
         assert segment is not None
         if not segment.in_key_order:
-            live = self._membership.those_live(segment.front())
+            live = self._membership.select_live(segment.front())
             segment.keep(self._membership.slots.in_key_order(live))
             segment.in_key_order = True
         return segment.front()
 
-    def take(self, blob: SnapshotCursor, limit: int) -> Numbers:
-        """Take the lowest live keys of the row in front of a snapshot that is ready.
-
-        Args:
-            blob: The snapshot.
-            limit: The most keys to take.
-
-        Returns:
-            Their numbers, rising.
-        """
-        row = blob.front()
+    def take(self, cursor: SnapshotCursor, limit: int) -> Numbers:
+        """Take at most `limit` lowest live keys of a prepared front row. Return their numbers."""
+        row = cursor.front()
         if limit >= len(row):
-            numbers = array("Q", sorted(self._membership.those_live(row)))
-            blob.drop()
+            numbers = array("Q", sorted(self._membership.select_live(row)))
+            cursor.drop()
         else:
-            row, live = self._row(blob), self._membership.live
+            row, live = self._row_in_key_order(cursor), self._membership.live
             numbers, at = array("Q"), 0
             while len(numbers) < limit and at < len(row):
                 if row[at] in live:
                     numbers.append(row[at])
                 at += 1
             if at < len(row):
-                assert blob.resident is not None
-                blob.resident.keep(row[at:])
+                assert cursor.resident is not None
+                cursor.resident.keep(row[at:])
             else:
-                blob.drop()
+                cursor.drop()
             numbers = array("Q", sorted(numbers))
-        blob.handed += len(numbers)
+        cursor.handed += len(numbers)
         self._membership.take(numbers)
         return numbers
 
     # Segments
 
-    def _load(self, blob: SnapshotCursor, now_ms: int) -> None:
-        if blob.fetched is not None:
-            blob.arrived(blob.fetched)
+    def _load(self, cursor: SnapshotCursor, now_ms: int) -> None:
+        if cursor.fetched is not None:
+            cursor.set_resident(cursor.fetched)
             return
         self._reads += 1
         try:
-            blob.arrived(self._read(blob, blob.next))
+            cursor.set_resident(self._read(cursor, cursor.next))
         except StateDamagedError as error:
-            self._rescue(blob, error, now_ms)
+            self._rescue(cursor, error, now_ms)
         except StoreError as error:
-            self._block(blob, error, now_ms)
+            self._delay_retry(cursor, error, now_ms)
 
-    def _block(self, blob: SnapshotCursor, error: StoreError, now_ms: int) -> None:
-        blob.pause_ms = min(2 * blob.pause_ms or _FIRST_PAUSE_MS, _MOST_PAUSE_MS)
-        blob.blocked_until = now_ms + blob.pause_ms
+    def _delay_retry(self, cursor: SnapshotCursor, error: StoreError, now_ms: int) -> None:
+        cursor.pause_ms = min(2 * cursor.pause_ms or _MIN_RETRY_DELAY_MS, _MAX_RETRY_DELAY_MS)
+        cursor.blocked_until = now_ms + cursor.pause_ms
         logger.warning(
-            "segment %d of snapshot %d could not be read, its ids wait for another try: %s",
-            blob.next,
-            blob.generation,
+            "segment %d of snapshot %d could not be read, and will be retried: %s",
+            cursor.next,
+            cursor.generation,
             error,
         )
 
-    def _read(self, blob: SnapshotCursor, number: int) -> Segment:
-        if blob.pending is not None:
-            return Segment(blob.pending[number])
+    def _read(self, cursor: SnapshotCursor, number: int) -> Segment:
+        if cursor.pending is not None:
+            return Segment(cursor.pending[number])
         with self._metrics.counted("load"):
-            return Segment(self._store.segment(blob.generation, number))
+            return Segment(self._store.segment(cursor.generation, number))
 
-    def _rescue(self, blob: SnapshotCursor, error: StateDamagedError, now_ms: int) -> None:
-        """A segment is not what was written: its ids are those of the snapshot that are in no other
-        segment of it; they come due at the last time that one of them may have been due."""
+    def _rescue(self, cursor: SnapshotCursor, error: StateDamagedError, now_ms: int) -> None:
+        """Give up a corrupted segment, and pass its keys to `rescue`.
+
+        Its keys are those of the snapshot that are in no other segment. They come due at the latest
+        time at which one of them may have been due.
+        """
         try:
             meta = snapshot.decoded(
-                self._store.meta(blob.generation), f"snapshot {blob.generation}"
+                self._store.meta(cursor.generation), f"snapshot {cursor.generation}"
             )
             ids, latest = meta.ids, 0
-            for number in range(len(blob.firsts)):
+            for number in range(len(cursor.firsts)):
                 try:
-                    ids -= self._read(blob, number).ids()
+                    ids -= self._read(cursor, number).ids()
                 except StateDamagedError:
                     latest = max(latest, meta.lasts[number])
         except StoreError as other:
-            self._block(blob, other, now_ms)
+            self._delay_retry(cursor, other, now_ms)
             return
-        ids -= blob.dead
+        ids -= cursor.superseded
         ids &= self._membership.live
         logger.error(
             "segment %d of snapshot %d is damaged: its %d ids are known and come due together, at "
             "%d ms: %s",
-            blob.next,
-            blob.generation,
+            cursor.next,
+            cursor.generation,
             len(ids),
             latest,
             error,
         )
         self._metrics.segments_rescued += 1
-        blob.next += 1
-        self._rescue_ids(latest, ids.to_array())
+        cursor.next += 1
+        self._on_rescued(latest, ids.to_array())
 
     def to_fetch(self) -> SnapshotCursor | None:
-        """Return a snapshot whose next segment should be read in advance, or None.
+        """Return a snapshot with a segment that should be read in advance, or None.
 
-        Looks at the snapshots whose keys are due first, as far as is known. There are several where
-        one due time has more keys than a head.
+        Considers the snapshots with the earliest known due time. There are several if one due time
+        has more keys than a head.
         """
         fronts = self._fronts
         at, first = [0], fronts[0][0] if fronts else 0
         while at:
-            here = at.pop()
-            if here < len(fronts) and fronts[here][0] == first:
-                blob = self._blobs.get(fronts[here][1])
-                if blob is not None and blob.wants_next():
-                    return blob
-                at += (2 * here + 1, 2 * here + 2)
+            position = at.pop()
+            if position < len(fronts) and fronts[position][0] == first:
+                cursor = self._cursors.get(fronts[position][1])
+                if cursor is not None and cursor.wants_next():
+                    return cursor
+                at += (2 * position + 1, 2 * position + 2)
         return None
 
-    def fetch(self, blob: SnapshotCursor) -> Steps:
-        """Read the segment after the resident one."""
-        number = blob.next
+    def fetch(self, cursor: SnapshotCursor) -> Steps:
+        number = cursor.next
         try:
-            segment = yield ThreadTasks(self._fetched(blob, number))
-        except StoreError:  # whoever needs it reads it again, and judges
-            blob.not_fetched = number
+            segment = yield ThreadTasks(self._read_in_thread(cursor, number))
+        except StoreError:  # the segment is read again when it is needed, which handles errors
+            cursor.not_fetched = number
             return
-        if blob.next == number:
-            blob.fetched = segment
+        if cursor.next == number:
+            cursor.fetched = segment
 
-    def _fetched(self, blob: SnapshotCursor, number: int) -> Generator[None, None, Segment]:
-        segment = self._read(blob, number)
+    def _read_in_thread(
+        self, cursor: SnapshotCursor, number: int
+    ) -> Generator[None, None, Segment]:
+        segment = self._read(cursor, number)
         yield
         return segment
 
     def check(self) -> None:
-        """Walk the invariants; for tests."""
         bounds = {generation: bound for bound, generation in self._fronts}
-        assert len(bounds) == len(self._fronts) and bounds.keys() == self._queued
+        assert len(bounds) == len(self._fronts) and bounds.keys() == self._queued_generations
         found = BitMap64()
-        for blob in self:
-            if blob.edge >= 0:
-                assert bounds[blob.generation] <= blob.edge, blob.generation
-            for number in self._rest(blob):
-                if number in self._membership.live and number not in blob.dead:
+        for cursor in self:
+            if cursor.edge >= 0:
+                assert bounds[cursor.generation] <= cursor.edge, cursor.generation
+            for number in self._rest(cursor):
+                if number in self._membership.live and number not in cursor.superseded:
                     assert number not in found, "an id has two copies that count"
                     found.add(number)
         assert found == self._membership.live, "an id has no copy"
 
-    def _rest(self, blob: SnapshotCursor) -> Iterator[int]:
-        if blob.resident is not None:
-            yield from blob.resident.rest()
-        for number in range(blob.next, len(blob.firsts)):
-            yield from self._read(blob, number).ids()
-        if blob.cutter is not None:
-            for _, numbers in blob.cutter.rows:
+    def _rest(self, cursor: SnapshotCursor) -> Iterator[int]:
+        if cursor.resident is not None:
+            yield from cursor.resident.rest()
+        for number in range(cursor.next, len(cursor.firsts)):
+            yield from self._read(cursor, number).ids()
+        if cursor.cutter is not None:
+            for _, numbers in cursor.cutter.rows:
                 yield from numbers

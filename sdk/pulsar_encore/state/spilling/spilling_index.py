@@ -1,11 +1,12 @@
-"""`SpillingIndex`: a due index of which most is on disk, after Pulsar's PIP-195.
+"""`SpillingIndex`: a due index that keeps most keys on disk, after Pulsar's PIP-195.
 
-Owns the `DueIndex` calls. What is added goes to a mutable head in memory, of which a journal can
-keep a copy; a full head becomes an immutable snapshot, cut into segments by due time, of which the
-one that is next is in memory. Invariants: a key is in a head or live in `Membership`, never both;
-what `pop_due` took is on disk until `done`. Refuses to know what time it is: due times are of the
-caller's clock, and a durable index wants one that goes on after a restart, the wall clock. Set
-back, such a clock lets what waits wait longer by that much; nothing is lost and nothing is early.
+New keys go to a *head* in memory, and to a journal if there is one. A full head is sealed: it
+becomes an immutable snapshot of segments, ordered by due time. Only the segment that is due next is
+in memory. A key is in a head or live in `Membership`, never both. Keys taken by `pop_due` stay on
+disk until `done`.
+
+Due times are on the caller's clock. A durable index needs the wall clock, which continues after a
+restart. If that clock is set back, keys wait longer by as much; no key is lost or early.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from . import journal_records as records
 from .head_journal import Fsync, HeadJournal
 from .heads import MAX_DUE_MS, Heads
 from .index_recovery import open_store
-from .key_numbers import Numbers, united
+from .key_numbers import Numbers, merge_batches
 from .membership import Membership
 from .snapshot_cursor import SnapshotCursor
 from .snapshot_store import SnapshotStore, StoreLimits
@@ -35,55 +36,67 @@ from .snapshots import Snapshots
 from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks
 
-_READS: Final = 8  # segments that one call reads: 4 ms or so
-_PACE: Final = 16  # calls between two steps of what else is to be done
+_MAX_READS: Final = 8  # segments that one call reads, about 4 ms
+_MAX_CALLS_PER_STEP: Final = 16  # calls between two steps of other work
 
 
 class SpillingIndex:
-    """A `DueIndex` that keeps in memory what is due soon, and a bit or so for each other key.
+    """A `DueIndex` with the keys that are due soon in memory, and about one bit for any other key.
 
-    A context manager, which closes it. A key is (ledger, entry, batch index), the last -1 for a
-    message that is its entry; a due time is in ms, rounded up to a bucket of ``2**bits`` ms.
+    A context manager. A key is (ledger, entry, batch index); the batch index is -1 for an unbatched
+    message. Due times are in ms, rounded up to a bucket of ``2**bits`` ms. Only one thread may use
+    the index.
 
-    One thread calls it. It goes on where an index before it on the same store was: `close` it, or
-    let it crash. Without a journal, a crash loses what was added since the last `flush` or
-    snapshot, and what was taken before it was in one (the broker has both still); and it forgets
-    what was discarded or done since then, which comes due again.
+    An index continues where an earlier one on the same store was closed or crashed. Without a
+    journal, a crash loses keys that were added since the last `flush` or snapshot, and taken keys
+    that were in no snapshot yet; the broker still has the messages. It also forgets keys that were
+    discarded or done since then, so they come due again.
 
     Args:
-        blobs: Where it spills to; closed with the index.
-        min_index_count_per_bucket: Ids in the head that make a snapshot (Pulsar:
+        blobs: The store. It is closed with the index.
+        min_index_count_per_bucket: Keys in the head that make a snapshot (Pulsar:
             delayedDeliveryMinIndexCountPerBucket).
-        max_time_step_per_bucket_snapshot_segment_seconds: A segment spans no more
+        max_time_step_per_bucket_snapshot_segment_seconds: Maximum time span of a segment
             (delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds).
-        max_indexes_per_bucket_snapshot_segment: Ids in a segment; -1: any number
+        max_indexes_per_bucket_snapshot_segment: Maximum keys in a segment; -1: any number
             (delayedDeliveryMaxIndexesPerBucketSnapshotSegment).
-        max_num_buckets: More snapshots than that are merged; -1: never
+        max_num_buckets: If there are more snapshots, they are merged; -1: never
             (delayedDeliveryMaxNumBuckets).
-        journal: Whether the head is written to a journal as it changes.
-        fsync: When what is written is to survive a loss of power, as it always does the death of
-            the process: ``"always"`` before the call returns; ``"interval"`` after
-            `fsync_interval_s` at most, if there are calls; ``"none"`` when the system likes.
+        journal: Whether changes of the head are written to a journal.
+        fsync: When writes survive a loss of power; they always survive the death of the process.
+            ``"always"``: before the call returns. ``"interval"``: after at most `fsync_interval_s`,
+            if there are calls. ``"none"``: when the system writes them.
         fsync_interval_s: See `fsync`.
-        max_journal_bytes: A longer journal is made unnecessary by a snapshot.
-        retry_s: How long to wait after a write that failed before it is tried again.
-        executor: What may take long runs there, such as a thread of its own; None: in small steps
-            within the calls, as with one that was shut down. It stays the caller's.
-        clock: Seconds, of any origin; for intervals.
-        transient: The store is empty and ends with this index. No journal and no manifest are
-            written, and nothing is synced. `close` writes nothing and does not wait for a step that
-            runs in the executor; `blobs` are closed when that step has ended.
-        on_work: Called when work in steps begins: call `maintain` again and again until it returns
-            False. Without that, other calls do the work. Also, a `pop_due` with a limit below the
-            number of ids may then hand over fewer than are due, even none, because it reads only a
-            few segments in a call. `next_due` says that ids are still due.
+        max_journal_bytes: A longer journal is replaced by a snapshot.
+        retry_s: Delay before a failed write is retried.
+        executor: Runs long work, for example on a thread of its own. With None, or after it was
+            shut down, the work is done in small steps within the calls. The index never shuts it
+            down.
+        clock: Seconds since any origin, for intervals.
+        transient: The store is empty and ends with this index. There is no journal, no manifest and
+            no fsync. `close` writes nothing and does not wait for a step in the executor; `blobs`
+            are closed when that step has ended.
+        on_work: Called when work in steps begins: then call `maintain` until it returns False.
+            Otherwise, other calls do the work. A `pop_due` with a limit below the number of keys
+            may then return fewer keys than are due, even none, because one call reads only a few
+            segments; `next_due` shows that keys are still due.
 
     Raises:
-        ConfigurationError: An argument is out of range.
-        StateInUseError: The store is somebody else's, who is named.
-        StateDamagedError: What is stored is not what was written.
-        StateFormatError: It was written by another version, or by something else.
-        StoreError: It could not be opened or read.
+        ConfigurationError: if an argument is out of range.
+        StateInUseError: if the store has another owner. The text names it.
+        StateDamagedError: if stored data is corrupted.
+        StateFormatError: if another version, or another program, wrote the store.
+        StoreError: if the store cannot be opened or read.
+
+    Example:
+        Take due keys, and continue after a restart::
+
+            with SpillingIndex(DirectoryBlobs("/var/lib/orders/due")) as index:
+                index.add((ledger, entry, -1), due_ms, 0)
+                batch = index.pop_due(now_ms)
+                for key in batch:
+                    handle(key)
+                index.done(batch)
     """
 
     def __init__(
@@ -110,13 +123,13 @@ class SpillingIndex:
             raise ConfigurationError(
                 f"SpillingIndex needs a BlobStore, such as DirectoryBlobs(path), got {blobs!r}"
             )
-        _check_int("min_index_count_per_bucket", min_index_count_per_bucket, 1)
+        _check_integer("min_index_count_per_bucket", min_index_count_per_bucket, 1)
         _check("max_time_step_per_bucket_snapshot_segment_seconds", step_s, 0.001)
-        _check_int("max_num_buckets", max_num_buckets, -1)
+        _check_integer("max_num_buckets", max_num_buckets, -1)
         _check("fsync_interval_s", fsync_interval_s, 0)
-        _check_int("max_journal_bytes", max_journal_bytes, 1)
+        _check_integer("max_journal_bytes", max_journal_bytes, 1)
         _check("retry_s", retry_s, 0)
-        _check_int("max_indexes_per_bucket_snapshot_segment", most, -1)
+        _check_integer("max_indexes_per_bucket_snapshot_segment", most, -1)
         if most == 0:
             raise ConfigurationError(
                 "max_indexes_per_bucket_snapshot_segment must be -1, for any number, or at least 1"
@@ -131,9 +144,9 @@ class SpillingIndex:
             raise ConfigurationError(f'fsync must be "none", "interval" or "always", not {fsync!r}')
         self._blobs = blobs
         self._closed = False
-        self._pace = max(1, min(_PACE, min_index_count_per_bucket // 64))
+        self._calls_per_step = max(1, min(_MAX_CALLS_PER_STEP, min_index_count_per_bucket // 64))
         self._calls = 0
-        self._worth_sealing = min_index_count_per_bucket // 8
+        self._min_sealed = min_index_count_per_bucket // 8
         self._prefetches = executor is not None
         self._metrics = metrics = SpillingMetrics(clock)
         self._tasks = Tasks(executor, on_work)
@@ -143,7 +156,7 @@ class SpillingIndex:
             journal, fsync = False, "none"
         self._heads = Heads(remembers_taken=not transient)
         self._membership = Membership()
-        self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
+        self._snapshots = Snapshots(blobs, self._membership, metrics, self._add_rescued)
         self._journal: HeadJournal | None = None
         limits = StoreLimits(
             head=min_index_count_per_bucket,
@@ -175,7 +188,7 @@ class SpillingIndex:
                 clock=clock,
                 metrics=metrics,
             )
-        self._storing = SnapshotStore(
+        self._snapshot_store = SnapshotStore(
             blobs,
             tasks=self._tasks,
             heads=self._heads,
@@ -209,23 +222,23 @@ class SpillingIndex:
         return key in self._heads or key in self._membership
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Track a key; True when it is new. One already tracked stays where it is.
+        """Track a key. Return False if it is tracked already; then its due time stays.
 
         Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
-            ClosedError: The index is closed.
+            ConfigurationError: if the key, `due_ms` or `bits` is missing or out of range.
+            ClosedError: if the index is closed.
         """
-        self._open()
+        self._check_open()
         try:
             return self._add(key, due_ms, bits)
         except (TypeError, ValueError):
-            _judge(key, due_ms, bits)
+            _check_arguments(key, due_ms, bits)
             raise
 
     def _add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         old = self._heads.old
         if key in self._membership or (old is not None and key in old):
-            self._heads.head.discard(key)  # judges the key; it is not there
+            self._heads.head.discard(key)  # only checks the key: the head does not have it
             bucket_edge(due_ms, bits)
             return False
         if not self._heads.head.add(key, due_ms, bits):
@@ -236,17 +249,17 @@ class SpillingIndex:
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
-        """Give a key another due time, tracking it when it was not; True when it was.
+        """Set the due time of a key, and track it if necessary. Return whether it was tracked.
 
         Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
-            ClosedError: The index is closed.
+            ConfigurationError: if the key, `due_ms` or `bits` is missing or out of range.
+            ClosedError: if the index is closed.
         """
-        self._open()
+        self._check_open()
         try:
             was = self._heads.put(key, due_ms, bits)
         except (TypeError, ValueError):
-            _judge(key, due_ms, bits)
+            _check_arguments(key, due_ms, bits)
             raise
         return self._put(key, due_ms, bits) or was
 
@@ -258,18 +271,18 @@ class SpillingIndex:
         return was
 
     def discard(self, key: MessageKey) -> bool:
-        """Forget a key; True when it was tracked.
+        """Stop tracking a key. Return whether it was tracked.
 
         Raises:
-            ConfigurationError: The key is out of range, or is none.
-            ClosedError: The index is closed.
+            ConfigurationError: if the key is missing or out of range.
+            ClosedError: if the index is closed.
         """
-        self._open()
+        self._check_open()
         before = self._membership.departed
         try:
             gone = self._heads.discard(key)
         except (TypeError, ValueError):
-            _judge(key)
+            _check_arguments(key)
             raise
         gone = self._membership.leave(key) or gone
         taken = len(self._heads.taken) > 0 and self._heads.taken.discard(key)
@@ -279,12 +292,12 @@ class SpillingIndex:
         return gone
 
     def discard_entry(self, ledger: int, entry: int) -> int:
-        """Forget the entry's whole key and all its batch indexes; returns how many there were.
+        """Stop tracking all keys of an entry. Return how many there were.
 
         Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
+            ConfigurationError: if `ledger` or `entry` is out of range.
         """
-        self._open()
+        self._check_open()
         before = self._membership.departed
         gone = self._heads.discard_entry(ledger, entry)
         gone += self._membership.leave_entry(ledger, entry)
@@ -295,12 +308,12 @@ class SpillingIndex:
         return gone
 
     def discard_through(self, ledger: int, entry: int) -> int:
-        """Forget every key of this entry and of all before it; returns how many there were.
+        """Stop tracking all keys of an entry and of all before it. Return how many there were.
 
         Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
+            ConfigurationError: if `ledger` or `entry` is out of range.
         """
-        self._open()
+        self._check_open()
         before = self._membership.departed
         gone = self._heads.discard_through(ledger, entry)
         gone += self._membership.leave_through(ledger, entry)
@@ -311,7 +324,7 @@ class SpillingIndex:
         return gone
 
     def next_due(self) -> int | None:
-        """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
+        """Return the earliest time at which `pop_due` returns a key, or None if no key waits."""
         edge = self._heads.next_due()
         if not self._membership:
             return edge
@@ -321,26 +334,26 @@ class SpillingIndex:
         return min(edge, other)
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Take what is due at `now_ms`, the earliest bucket first; on disk it is until `done`.
+        """Take the keys due at `now_ms`, the earliest bucket first. They stay on disk until `done`.
 
-        A limit that ends within a bucket takes its lowest keys: by ledger, entry and batch index,
-        wherever they are kept.
+        If the limit ends within a bucket, the keys with the lowest ledger, entry and batch index
+        are taken.
 
-        A segment that cannot be read is tried again, at first after a second: what is in it comes
-        later. One that is damaged is given up, and its ids, which are known from elsewhere, come
-        due at the last time that one of them was.
+        A segment that cannot be read is retried, at first after 1 s, and its keys come later. A
+        corrupted segment is given up. Its keys are known from the snapshot's meta, and come due
+        together at the latest time at which one of them may have been due.
 
         Args:
-            now_ms: The time in milliseconds, on the clock of the due times.
-            limit: At most so many keys; what is left stays due.
+            now_ms: The time in ms, on the clock of the due times.
+            limit: Maximum number of keys. Further ones stay due.
 
         Raises:
-            ConfigurationError: `limit` is negative.
-            ClosedError: The index is closed.
+            ConfigurationError: if `limit` is negative.
+            ClosedError: if the index is closed.
         """
         if limit is not None:
-            _check_int("limit", limit, 0)
-        self._open()
+            _check_integer("limit", limit, 0)
+        self._check_open()
         batch = DueBatch()
         left = len(self) if limit is None else limit
         while left:
@@ -351,61 +364,60 @@ class SpillingIndex:
                     edge = other
             if edge is None or edge > now_ms:
                 break
-            took = self._take(edge, now_ms, left, batch)
-            if not took:
+            taken_count = self._take(edge, now_ms, left, batch)
+            if not taken_count:
                 break
-            left -= took
+            left -= taken_count
         self.maintain()
         return batch
 
     def _take(self, edge: int, now_ms: int, limit: int, into: DueBatch) -> int:
-        """Take keys of the earliest edge; returns how many."""
         snapshots, heads = self._snapshots, self._heads
         parts: list[DueBatch] = []
         left = limit
         while left:
-            # First: of a damaged segment it puts the keys into the head.
-            # To read 200 segments takes 80 ms, as for 10 million ids of delays up to a week.
-            most = _READS if self._in_steps and left < len(self) else None
-            blobs = snapshots.ready(edge, now_ms, most) if self._membership else []
-            if blobs is None:
+            # Before the heads, because the keys of a corrupted segment move into the head. Reading
+            # 200 segments, as for 10 million keys with delays up to a week, takes 80 ms.
+            most = _MAX_READS if self._in_steps and left < len(self) else None
+            cursors = snapshots.ready(edge, now_ms, most) if self._membership else []
+            if cursors is None:
                 break
-            keepers: list[TimeBucketIndex | SnapshotCursor] = [*heads.ready(edge), *blobs]
-            if not keepers:
+            holders: list[TimeBucketIndex | SnapshotCursor] = [*heads.ready(edge), *cursors]
+            if not holders:
                 break
-            counts = [left] * len(keepers)
-            if len(keepers) > 1 and left < len(self):
-                counts = self._shares(edge, keepers, left)
-            for keeper, share in zip(keepers, counts, strict=True):
+            counts = [left] * len(holders)
+            if len(holders) > 1 and left < len(self):
+                counts = self._shares(edge, holders, left)
+            for holder, share in zip(holders, counts, strict=True):
                 some = min(share, left)
                 if not some:
                     continue
-                if isinstance(keeper, SnapshotCursor):
-                    numbers = snapshots.take(keeper, some)
+                if isinstance(holder, SnapshotCursor):
+                    numbers = snapshots.take(holder, some)
                     parts.append(self._membership.slots.batch(numbers))
                 else:
-                    parts.append(heads.take(keeper, edge, some))
+                    parts.append(heads.take(holder, edge, some))
                 left -= len(parts[-1])
-        bucket = united(parts)
+        bucket = merge_batches(parts)
         into.entries.extend(bucket.entries)
         into.indexes.extend(bucket.indexes)
         return limit - left
 
     def _shares(
-        self, edge: int, keepers: list[TimeBucketIndex | SnapshotCursor], limit: int
+        self, edge: int, holders: list[TimeBucketIndex | SnapshotCursor], limit: int
     ) -> list[int]:
         """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
 
-        The count ends where a snapshot has no more keys in its segment in front: there may be more
-        keys of the same edge in the next one.
+        The count ends with the front segment of a snapshot: the next one may have more keys of the
+        edge.
         """
-        counts = [0] * len(keepers)
+        counts = [0] * len(holders)
         streams = []
-        for at, keeper in enumerate(keepers):
+        for at, holder in enumerate(holders):
             known = (
-                self._snapshots.in_order(keeper)
-                if isinstance(keeper, SnapshotCursor)
-                else keeper.in_order(edge)
+                self._snapshots.in_order(holder)
+                if isinstance(holder, SnapshotCursor)
+                else holder.in_order(edge)
             )
             streams.append((known, at))
         heap = [(key, at, known) for known, at in streams if (key := next(known, None)) is not None]
@@ -417,45 +429,47 @@ class SpillingIndex:
             key = next(known, None)
             if key is not None:
                 heapreplace(heap, (key, at, known))
-            elif isinstance(keepers[at], SnapshotCursor):
+            elif isinstance(holders[at], SnapshotCursor):
                 break
             else:
                 heappop(heap)
         return counts
 
     def done(self, batch: DueBatch) -> None:
-        """What was taken is seen to: it does not come again after a crash.
+        """Confirm taken keys: they do not come due again after a crash.
 
-        This goes by keys. One that was added again and taken again is seen to with either batch.
+        Only the keys count, not the batch: a key that was added and taken again is confirmed by
+        either of its batches.
         """
-        self._open()
+        self._check_open()
         membership, heads = self._membership, self._heads
-        numbers = membership.those_taken(batch)
-        keys = heads.settle(batch)
+        numbers = membership.taken_numbers(batch)
+        keys = heads.mark_done(batch)
         if self._journal is not None and (numbers or keys):
-            if len(numbers) + len(keys) < len(batch):  # the rest is in a head again
-                batch = united([membership.slots.batch(numbers), _batch(keys)])
+            if len(numbers) + len(keys) < len(batch):  # the other keys are in a head again
+                batch = merge_batches([membership.slots.batch(numbers), _batch(keys)])
             self._journal.write(records.done(batch))
         if membership.shadowed:
-            membership.unshadow(key for key in membership.those_shadowed(batch) if key not in heads)
-        membership.settle(numbers)
+            membership.unshadow(
+                key for key in membership.select_shadowed(batch) if key not in heads
+            )
+        membership.mark_done(numbers)
         self._tick()
 
     def clear(self) -> None:
-        """Forget everything. What is stored is removed in the steps that follow."""
-        self._open()
+        """Stop tracking all keys. Later steps remove the stored data."""
+        self._check_open()
         if not (len(self._snapshots) or self._heads or self._heads.taken or self._tasks):
             return
         if self._journal is not None:
             self._journal.write(records.clear())
-        self._storing.forget()
+        self._snapshot_store.forget()
         self._heads.clear()
         self._membership.clear()
         self._snapshots.clear()
-        self._storing.checkpoint()
+        self._snapshot_store.checkpoint()
 
     def _check(self) -> None:
-        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
         self._heads._check()
         self._membership.check()
         self._snapshots.check()
@@ -465,42 +479,44 @@ class SpillingIndex:
     # The store
 
     def flush(self) -> None:
-        """Return when all that was called would survive a loss of power; with ``fsync="none"``, the
-        death of the process.
+        """Return when all changes survive a loss of power.
 
-        With a journal that is to write and sync it, also what an index before this one had not
-        synced. Without one, or where the journal fails, the head becomes a snapshot, however small.
+        With ``fsync="none"``, return when they survive the death of the process. A journal is
+        written and synced, including writes of an earlier index. Without one, or if it fails, the
+        head becomes a snapshot, however small.
 
         Raises:
-            StoreError: Some of it could not be written or synced. It is in memory, and tried again.
+            StoreError: if a write or sync failed. The changes are in memory, and are retried.
         """
-        self._open()
+        self._check_open()
         if self._journal is not None:
-            with suppress(StoreError):  # a snapshot may find room where the journal does not
+            with suppress(StoreError):  # a snapshot may fit where the journal does not
                 self._journal.flush()
                 self._journal.sync()
             if not self._journal.waiting:
                 return
         self._tasks.finish()
-        storing, journal = self._storing, self._journal
+        snapshot_store, journal = self._snapshot_store, self._journal
         while (
-            storing.sealing
+            snapshot_store.sealing
             or len(self._heads)
-            or storing.uncommitted
+            or snapshot_store.uncommitted
             or (journal is not None and journal.waiting)
         ):
-            storing.seal()
+            snapshot_store.seal()
             self._tasks.finish()
-            if storing.error is not None:
-                raise storing.error
+            if snapshot_store.error is not None:
+                raise snapshot_store.error
 
     def close(self) -> None:
-        """Flush, and give the store free; a long head is sealed, so that a start need not read it
-        from the journal. Again is nothing.
+        """Flush, and release the store. A second call does nothing.
+
+        A long head is sealed, so that the next start need not read it from the journal.
 
         Raises:
-            StoreError: As of `flush`. What could not be written is gone now: what was added may not
-                be there at the next start, what was settled may come again. The store is free.
+            StoreError: as `flush` does. Unwritten changes are lost: added keys may be missing at
+                the next start, and discarded or done keys may come due again. The store is
+                released.
         """
         if self._closed:
             return
@@ -508,11 +524,11 @@ class SpillingIndex:
             if self._transient:
                 return
             if self._journal is None:
-                self._heads.reclaim()  # what was taken of snapshots is due again by itself
+                self._heads.reclaim()  # taken keys of snapshots are still stored, and due again
             self.flush()
-            if len(self._heads) > self._worth_sealing:
+            if len(self._heads) > self._min_sealed:
                 self._tasks.finish()
-                self._storing.seal()
+                self._snapshot_store.seal()
                 self._tasks.finish()
         finally:
             self._tasks.stop()
@@ -522,33 +538,32 @@ class SpillingIndex:
             self._tasks.when_ended(self._blobs.close)
 
     def maintain(self) -> bool:
-        """Do a bounded bit of what is to be done in the store; True when there is more.
+        """Do a bounded step of work in the store. Return whether there is more.
 
-        Calls do it as well, some of them; this is for an owner who has a moment to spare, and for
-        one that makes no calls for long.
+        Some other calls do this too. It is for owners with spare time, or with few other calls.
         """
-        self._open()
+        self._check_open()
         self._tasks.step()
-        self._storing.plan()
+        self._snapshot_store.plan()
         if self._prefetches and "fetch" not in self._tasks:
-            blob = self._snapshots.to_fetch()
-            if blob is not None:
-                self._tasks.start("fetch", self._snapshots.fetch(blob))
+            cursor = self._snapshots.to_fetch()
+            if cursor is not None:
+                self._tasks.start("fetch", self._snapshots.fetch(cursor))
         return bool(self._tasks)
 
     def statistics(self) -> SpillingStatistics:
-        """What it has and what it did so far."""
+        """Return counts for monitoring."""
         journal, metrics = self._journal, self._metrics
         return SpillingStatistics(
             bucket_total=len(self._snapshots) + 1,
-            loaded=len(self._heads) + sum(blob.loaded for blob in self._snapshots),
-            bucket_snapshot_size_bytes=sum(blob.size for blob in self._snapshots),
+            loaded=len(self._heads) + sum(cursor.loaded for cursor in self._snapshots),
+            bucket_snapshot_size_bytes=sum(cursor.size for cursor in self._snapshots),
             operations=metrics.operations(),
             journal_size_bytes=journal.stored if journal is not None else 0,
             journal_failed=metrics.journal_failed,
             journal_torn_bytes=metrics.journal_torn_bytes,
             segments_rescued=metrics.segments_rescued,
-            error=next((str(error) for error in self._storing.failed.values()), None),
+            error=next((str(error) for error in self._snapshot_store.failed.values()), None),
         )
 
     def metrics(self, labels: Mapping[str, str] | None = None) -> list[MetricSample]:
@@ -559,7 +574,7 @@ class SpillingIndex:
         """
         return samples(self.statistics(), labels or {})
 
-    def _rescued(self, due_ms: int, numbers: Numbers) -> None:
+    def _add_rescued(self, due_ms: int, numbers: Numbers) -> None:
         due_ms = min(due_ms, MAX_DUE_MS)
         for key in self._membership.slots.batch(numbers):
             self._heads.put(key, due_ms, 0)
@@ -569,11 +584,11 @@ class SpillingIndex:
 
     def _tick(self) -> None:
         self._calls += 1
-        if self._calls >= self._pace:
+        if self._calls >= self._calls_per_step:
             self._calls = 0
             self.maintain()
 
-    def _open(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the index is closed")
 
@@ -592,22 +607,22 @@ def _batch(keys: list[MessageKey]) -> DueBatch:
     )
 
 
-def _check(name: str, value: float, least: float) -> None:
+def _check(name: str, value: float, minimum: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigurationError(f"{name} must be a number, got {value!r}")
-    if not least <= value < math.inf:
-        raise ConfigurationError(f"{name} must be at least {least:g} and finite, got {value!r}")
+    if not minimum <= value < math.inf:
+        raise ConfigurationError(f"{name} must be at least {minimum:g} and finite, got {value!r}")
 
 
-def _check_int(name: str, value: int, least: int) -> None:
+def _check_integer(name: str, value: int, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+    if value < minimum:
+        raise ConfigurationError(f"{name} must be at least {minimum}, got {value}")
 
 
-def _judge(key: object, due_ms: object = 0, bits: object = 0) -> None:
-    """What an application handed in that made no sense, by name."""
+def _check_arguments(key: object, due_ms: object = 0, bits: object = 0) -> None:
+    """Raise ConfigurationError with the name of the argument that is not valid."""
     if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(n, int) for n in key)):
         raise ConfigurationError(
             "a key is (ledger, entry, batch index), the last -1 for a message that is its entry, "

@@ -1,8 +1,7 @@
-"""What a spilling index tells of itself, under the names of Pulsar's own metrics where it has them.
+"""Counts of a spilling index, with Pulsar's own metric names where those exist.
 
-Owns the counting, and `samples`, which gives the figures the names and labels of PIP-195. The topic
-and subscription of an index are labels that its owner hands in. The broker's metrics:
-`docs/notes/delayed-delivery.md#metrics-of-pip-195`.
+`samples` gives them the names and labels of PIP-195. The owner of the index adds the labels of
+topic and subscription. The broker's metrics: `docs/notes/delayed-delivery.md#metrics-of-pip-195`.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ OPERATIONS: Final = ("create", "load", "delete", "merge")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One kind of work on snapshots (`pulsar_delayed_message_index_bucket_op_*`).
+    """Counts of one kind of work on snapshots (`pulsar_delayed_message_index_bucket_op_*`).
 
     Attributes:
-        succeed: How many times it was done.
-        failed: How many times it was tried in vain; it is tried again.
-        latency_ms: How many of those that succeeded took up to 50, 100, 500, 1000, 5000, 30,000
-            and 60,000 ms, and longer; each in one place only.
-        latency_sum_ms: Milliseconds of all of them.
+        succeed: How many times it succeeded.
+        failed: How many times it failed; it is retried.
+        latency_ms: How many successes took up to 50, 100, 500, 1000, 5000, 30,000 and 60,000 ms,
+            and longer. Each is counted once.
+        latency_sum_ms: Total time of all successes.
     """
 
     succeed: int
@@ -47,14 +46,14 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricSample:
-    """One value of one metric, as a monitoring system takes it.
+    """One value of one metric, for a monitoring system.
 
     Attributes:
         name: Name of the metric.
         labels: Label names and values.
-        value: The value at the moment of the call.
+        value: The value at the time of the call.
         kind: "gauge" for a value that rises and falls, "counter" for one that only rises.
-        help: What the metric means, in a sentence.
+        help: A sentence that explains the metric.
     """
 
     name: str
@@ -66,23 +65,20 @@ class MetricSample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpillingStatistics:
-    """A spilling index at one moment.
+    """Counts of a spilling index.
 
     Attributes:
-        bucket_total: Snapshots, and the mutable head
-            (`pulsar_delayed_message_index_bucket_total`).
-        loaded: Ids in memory: those of the head and of resident segments
+        bucket_total: Snapshots and the head (`pulsar_delayed_message_index_bucket_total`).
+        loaded: Keys in memory: in the head and in resident segments
             (`pulsar_delayed_message_index_loaded`).
         bucket_snapshot_size_bytes: Bytes of snapshots in the store
             (`pulsar_delayed_message_index_bucket_snapshot_size_bytes`).
-        operations: By kind: create, load, delete, merge.
-        journal_size_bytes: Bytes of journals that a start would read, and of what waits to be
-            written to one.
-        journal_failed: Writes to the journal that failed; what they were to say is kept, and
-            written again.
-        journal_torn_bytes: What a crash had left of unfinished records, at the last start.
-        segments_rescued: Segments that could not be read, of which every id was kept.
-        error: Why ids are in memory that should be in the store, such as a full disk; None if the
+        operations: Counts by kind: create, load, delete, merge.
+        journal_size_bytes: Bytes of journals that a start would read, and of the backlog.
+        journal_failed: Failed writes to the journal. Their data is kept and written again.
+        journal_torn_bytes: Bytes of records that a crash had cut short, at the last start.
+        segments_rescued: Corrupted segments. All of their keys were kept.
+        error: Why keys are in memory that should be in the store, such as a full disk; None if the
             last write of each kind succeeded.
     """
 
@@ -100,14 +96,14 @@ class SpillingStatistics:
 def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[MetricSample]:
     """Return the five metrics of PIP-195 with the names and labels of Pulsar's broker.
 
-    The broker's `BucketDelayedMessageIndexStats` counts the latencies of each threshold alone, not
-    up to it, and names thresholds in the label `quantile`: "50" is (0 ms, 50 ms], "100" is
-    (50 ms, 100 ms], and so on; "overflow" is over 60,000 ms. So they are counters here, because
-    Prometheus' own histograms are cumulative. A threshold that has no count is a 0 here, where the
-    broker leaves it out.
+    The broker's `BucketDelayedMessageIndexStats` counts the latencies of each interval, not
+    cumulatively, and names the intervals in the label `quantile`: "50" is (0 ms, 50 ms], "100" is
+    (50 ms, 100 ms], and so on; "overflow" is over 60,000 ms. They are counters here, because
+    Prometheus' histograms are cumulative. An interval without a count is 0 here; the broker omits
+    it.
 
     Args:
-        statistics: Of a spilling index.
+        statistics: Counts of a spilling index.
         labels: Labels of every sample, such as `topic` and `subscription`.
     """
 
@@ -144,12 +140,6 @@ def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[M
 
 
 class SpillingMetrics:
-    """Counts.
-
-    Args:
-        clock: Seconds, of any origin.
-    """
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._succeed = dict.fromkeys(OPERATIONS, 0)
@@ -162,7 +152,6 @@ class SpillingMetrics:
 
     @contextmanager
     def counted(self, operation: str) -> Iterator[None]:
-        """Count what is done inside, and how long it takes."""
         start = self._clock()
         try:
             yield
@@ -175,7 +164,6 @@ class SpillingMetrics:
         self._sums[operation] += took_ms
 
     def operations(self) -> dict[str, Operation]:
-        """All that was counted."""
         return {
             each: Operation(
                 succeed=self._succeed[each],

@@ -1,8 +1,8 @@
-"""Work that takes long, in steps that do not.
+"""Long work in short steps.
 
-Owns `Tasks`. A task is a generator: between two of its yields it does a bounded bit on the thread
-of the index. What it yields as `ThreadTasks` touches nothing that belongs to that thread: an
-executor runs it to its end, or, without one, it is done step by step as well.
+A task is a generator. Between two of its yields it does a bounded step on the thread of the index.
+`ThreadTasks` that it yields use no data of that thread: an executor runs them to their end or,
+without an executor, they are done in steps, too.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Steps: TypeAlias = "Generator[ThreadTasks | None, Any, None]"
 
 @dataclass(frozen=True, slots=True)
 class ThreadTasks:
-    """Steps for another thread; what they return is what the yield gives back."""
+    """Steps for another thread. The yield returns their result."""
 
     steps: Generator[None, None, Any]
 
 
 class Tasks:
-    """Tasks under way, by name.
+    """Running tasks by name.
 
     Args:
-        executor: Runs what is `ThreadTasks`; None, or one that was shut down: done here.
-        on_work: Called when a task starts and none is under way.
+        executor: Runs `ThreadTasks`. With None, or after it was shut down, they run in `step`.
+        on_work: Called when a task starts and no other is running.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class Tasks:
         self._executor = executor
         self._on_work = on_work
         self._tasks: dict[str, _Task] = {}
-        self._ending: list[Future[Any]] = []  # of tasks that were stopped during a step elsewhere
+        # Steps in the executor of tasks that were stopped.
+        self._stopped_futures: list[Future[Any]] = []
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -47,7 +48,7 @@ class Tasks:
         return name in self._tasks
 
     def start(self, name: str, steps: Steps) -> None:
-        """Begin a task; nothing of it is done yet. Errors are its own to catch."""
+        """Add a task, without a first step. A task must handle its own errors."""
         assert name not in self._tasks
         idle = not self._tasks
         self._tasks[name] = _Task(steps)
@@ -55,39 +56,37 @@ class Tasks:
             self._on_work()
 
     def step(self) -> None:
-        """A bit of every task."""
         for name, task in list(self._tasks.items()):
             if not task.step(self._executor):
                 self._tasks.pop(name, None)
 
     def finish(self) -> None:
-        """All tasks, to their end."""
         while self._tasks:
             for task in list(self._tasks.values()):
                 task.wait()
             self.step()
 
     def stop(self) -> None:
-        """Give up all tasks, without waiting for a step that runs on another thread.
+        """Abort all tasks, without waiting for a step in the executor.
 
         That step is the last one of its task; see `when_ended`. A step can be a write to disk that
         takes seconds, and the caller can be an event loop.
         """
-        self._ending = [future for future in self._ending if not future.done()]
+        self._stopped_futures = [future for future in self._stopped_futures if not future.done()]
         for task in self._tasks.values():
             running = task.close()
             if running is not None:
-                self._ending.append(running)
+                self._stopped_futures.append(running)
         self._tasks.clear()
 
     def wait(self) -> None:
-        """Wait for the last steps of tasks that were stopped."""
-        for future in self._ending:
+        for future in self._stopped_futures:
             future.exception()
 
     def when_ended(self, call: Callable[[], object]) -> None:
-        """Call when the last steps of stopped tasks have ended: now, or on their thread."""
-        running = next((future for future in self._ending if not future.done()), None)
+        """Call a function when the last steps of stopped tasks have ended, maybe on their
+        thread."""
+        running = next((future for future in self._stopped_futures if not future.done()), None)
         if running is None:
             call()
         else:
@@ -97,47 +96,47 @@ class Tasks:
 class _Task:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._away: Generator[None, None, Any] | None = None  # also what the future does
+        self._thread_steps: Generator[None, None, Any] | None = None  # the future runs them, too
         self._future: Future[Any] | None = None
         self._answer: Any = None
         self._error: BaseException | None = None
         self._stopped = False  # read by the other thread
 
     def step(self, executor: Executor | None) -> bool:
-        """A bit of it; False when it is over."""
+        """Do one step. Return False if the task has ended."""
         if self._future is not None:
             if not self._future.done():
                 return True
             future, self._future = self._future, None
-            if future.cancelled():  # with its executor, before it began: done here
+            if future.cancelled():  # the executor was shut down: run the steps here
                 return True
-            self._away = None
+            self._thread_steps = None
             self._error = future.exception()
             self._answer = future.result() if self._error is None else None
-        elif self._away is not None:
+        elif self._thread_steps is not None:
             try:
-                next(self._away)
+                next(self._thread_steps)
             except StopIteration as end:
                 self._answer = end.value
-            except Exception as error:  # the task's own to judge
+            except Exception as error:  # thrown into the task below
                 self._error = error
             else:
                 return True
-            self._away = None
+            self._thread_steps = None
         try:
             if self._error is not None:
                 failed, self._error = self._error, None
-                asked = self._steps.throw(failed)
+                requested = self._steps.throw(failed)
             else:
-                asked = self._steps.send(self._answer)
+                requested = self._steps.send(self._answer)
         except StopIteration:
             return False
         self._answer = None
-        if asked is not None:
-            self._away = asked.steps
+        if requested is not None:
+            self._thread_steps = requested.steps
             if executor is not None:
-                with suppress(RuntimeError):  # it was shut down
-                    self._future = executor.submit(self._exhaust, asked.steps)
+                with suppress(RuntimeError):  # the executor was shut down
+                    self._future = executor.submit(self._run_to_end, requested.steps)
         return True
 
     def wait(self) -> None:
@@ -146,22 +145,22 @@ class _Task:
                 self._future.exception()
 
     def close(self) -> Future[Any] | None:
-        """Give the task up; return the future of a step that runs on another thread."""
+        """Abort the task. Return the future of a step that is running in the executor."""
         self._stopped = True
         future = self._future
-        # Cancelled if the executor has not begun: it may have work of other indexes to do first.
-        begun = future is not None and not future.cancel()
-        if self._away is not None and not begun:  # else `_exhaust` closes it
-            self._away.close()
+        # A step that has not begun is cancelled: other indexes' work may be before it.
+        started = future is not None and not future.cancel()
+        if self._thread_steps is not None and not started:  # else `_run_to_end` closes it
+            self._thread_steps.close()
         self._steps.close()
-        return future if begun else None
+        return future if started else None
 
-    def _exhaust(self, steps: Generator[None, None, Any]) -> Any:
+    def _run_to_end(self, steps: Generator[None, None, Any]) -> Any:
         while not self._stopped:
             try:
                 next(steps)
             except StopIteration as end:
                 return end.value
-            time.sleep(0)  # lets a waiting event loop have the interpreter now, not after 5 ms
+            time.sleep(0)  # give the GIL to a waiting event loop now, not after 5 ms
         steps.close()
         return None

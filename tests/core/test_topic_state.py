@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
-from pulsar_encore.core.duplicates import UNCERTAIN_MS
+from pulsar_encore.core.duplicate_window import UNCERTAIN_MS
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
 from pulsar_encore.message import Message
 from pulsar_encore.values.message_id import MessageId
@@ -67,13 +67,8 @@ class AgainstModel(RuleBasedStateMachine):
 
     def record(self, key: EntryKey) -> Entry | None:
         """What is known of an entry; one that is packed stays so."""
-        packed = self.source._packed.get(key)
-        if packed is None:
-            return self.source.find(key)
-        entry = self.source._referred.get(key)
-        if entry is None:
-            entry = Entry.of_packed(self.source, key, packed)
-        return entry
+        entry = self.source.table.packed.peek(key)
+        return self.source.find(key) if entry is None else entry
 
     # The broker
 
@@ -398,7 +393,7 @@ class AgainstModel(RuleBasedStateMachine):
             return
         self.flush()
         self.now += 31_000
-        self.source.duplicates.trust()
+        self.source.window.end_reconnect()
         self.last_sent.clear()
 
     @rule()

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from core_kit import TOPIC
 
-from pulsar_encore.core import source_state
+from pulsar_encore.core import entry_table
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import AWAY, HELD, QUEUED, Entry
-from pulsar_encore.core.source_state import TopicState
+from pulsar_encore.core.topic_state import TopicState
 
 
 def in_order() -> TopicState:
@@ -36,7 +36,7 @@ def arrived(state: TopicState, number: int, size: int = 1) -> Entry:
 def test_times_of_what_another_consumer_got_do_not_pile_up(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(source_state, "_MAX_AWAY", 50)
+    monkeypatch.setattr(entry_table, "_MAX_AWAY", 50)
     state = in_order()
     for number in range(1_000):
         entry = arrived(state, number, size)
@@ -44,7 +44,7 @@ def test_times_of_what_another_consumer_got_do_not_pile_up(
         assert state.stays(entry, 0, due_ms=1_000, bits=0)
         state.disconnected()  # and it comes no more
         state._check()
-    assert len(state._not_before) <= 50
+    assert len(state.snapshot()["held_back"]) <= 50
 
 
 def test_what_is_told_to_wait_while_it_is_queued_waits_when_it_comes_again() -> None:
@@ -84,10 +84,10 @@ def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
                 state.disconnected()
             case 8 if rng.random() < 0.1:
                 state.release_all()
-                assert not state._not_before
+                assert not state.snapshot()["held_back"]
             case 9 if rng.random() < 0.2:
                 state.stay_all()
-                assert not state._not_before and not state.count(HELD)
+                assert not state.snapshot()["held_back"] and not state.count(HELD)
             case _:
                 pass
         state._check()

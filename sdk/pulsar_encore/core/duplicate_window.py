@@ -1,0 +1,400 @@
+"""Recognises deliveries that repeat a message which is settled or still waiting here.
+
+`DuplicateWindow` belongs to one topic. A second copy of a message can be in flight for one of three
+reasons, which `Cause` names:
+
+- RECONNECT: after a reconnect the broker sends every unacked message again. An ack sent just before
+  the loss may not have arrived: a broker answers before it persists (docs/notes, consumer semantics
+  6.6). An ack without a receipt may be lost however old it is. The window covers these acks until
+  they have been sent again and a while has passed.
+- REWIND: a redelivery of everything was requested. The request overtakes the acks of the last
+  moments.
+- REDELIVERY: a redelivery of one message was requested, and its copy cannot be called back when the
+  message is acked meanwhile. The same holds for a message that is acked by id, or by an old
+  delivery, while it is away. On Pulsar 4.2.4, 1 to 3 % of the messages redelivered under load
+  arrive twice.
+
+The window forgets. If a message arrives that was acked longer ago, an operator has reset the
+cursor, and the application must see the message again. Every collection is bounded and forgets its
+oldest item first. The worst result is a duplicate at the application.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Final
+
+from .due_time import MessageKey
+from .entry import EntryKey
+
+# Acks are remembered this long after they were sent: by default a broker writes a cursor once a
+# second.
+UNCERTAIN_MS: Final = 1_000
+_UNCONFIRMED: Final = sys.maxsize  # later than any time
+# One connection cannot lose more than the broker's unacked window.
+_MOST_LOST: Final = 100_000
+# Requested redeliveries that never arrived, because another consumer got them.
+_MOST_REQUESTED: Final = 100_000
+MOST_UNATTEMPTED: Final = 50_000  # the broker's unacked window
+
+
+class Cause:
+    """Reasons why another copy of a message may arrive, as bits of `Entry.causes`.
+
+    Plain integers: every plain message stores one, and `|` of an `IntFlag` costs as much as the
+    rest of its arrival.
+    """
+
+    RECONNECT: Final = 1
+    REDELIVERY: Final = 2
+    REWIND: Final = 4
+
+
+class Connection(Enum):
+    """State of the connection, for acks.
+
+    Attributes:
+        SURE: Acks that were sent more than a moment ago have arrived.
+        LOST: The connection is down, or may be, and the acks of the last moments may be lost.
+        BACK: The connection was restored a short while ago, and those acks were sent again.
+    """
+
+    SURE = 0
+    LOST = 1
+    BACK = 2
+
+
+class Flush:
+    """Acks that were sent together.
+
+    Attributes:
+        at_ms: When they were sent. With receipts: when the receipt came, and until then a time
+            after any other, so that the acks count as uncertain however old they are.
+    """
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms: int = at_ms
+
+    def await_receipt(self) -> None:
+        """Mark the acks as unconfirmed: the broker is going to send a receipt."""
+        self.at_ms = _UNCONFIRMED
+
+    def confirmed(self, now_ms: int) -> None:
+        """Note the receipt. From now on the acks count like acks without receipts, because a
+        receipt does not mean that the broker has persisted them."""
+        self.at_ms = now_ms
+
+    @property
+    def unconfirmed(self) -> bool:
+        """True while the receipt is missing."""
+        return self.at_ms == _UNCONFIRMED
+
+
+class DuplicateWindow:
+    """Copies that may still arrive on one topic.
+
+    Attributes:
+        connection: State of the connection.
+        covers_nothing: True if `covers` is False for every entry. Read for every entry.
+        causes: Causes why a message that arrives now may arrive again, 0 for none.
+        requested: Requested messages, with the earliest time of arrival in ms.
+        all_requested: True if a redelivery of everything was requested on this connection. The
+            broker then counts every copy that arrives of a message which is still here.
+        unattempted: Copies that arrived and were never handed to the application, by entry and
+            oldest first. The broker counts them; delivery attempts must not.
+    """
+
+    __slots__ = (
+        "_cause",
+        "_lost",
+        "_lost_parts",
+        "_periods",
+        "_sent",
+        "_sent_count",
+        "_sent_parts",
+        "_settled",
+        "_settled_before",
+        "_unclear",
+        "all_requested",
+        "causes",
+        "connection",
+        "covers_nothing",
+        "requested",
+        "unattempted",
+    )
+
+    def __init__(self) -> None:
+        self.connection: Connection = Connection.SURE
+        self.covers_nothing: bool = True
+        self.causes: int = 0
+        self.all_requested: bool = False
+        # The transport could not tell which topic lost its connection.
+        self._unclear = False
+        # Acks sent a moment ago, or not confirmed: of whole entries, and of parts of batches.
+        self._sent: deque[tuple[Flush, list[EntryKey]]] = deque()
+        self._sent_count = 0
+        self._sent_parts: deque[tuple[Flush, list[EntryKey]]] = deque()
+        # Acks that a lost connection may have taken with it.
+        self._lost: dict[EntryKey, None] = {}
+        self._lost_parts: dict[EntryKey, None] = {}
+        # Entries acked while a copy was in flight, in this period and in the one before.
+        self._settled: dict[EntryKey, None] = {}
+        self._settled_before: dict[EntryKey, None] = {}
+        self._periods = 0  # calls of `advance` until copies of `_cause` are no longer expected
+        self._cause = 0
+        self.requested: dict[MessageKey, int] = {}
+        # A plain dictionary, because a rewind adds 45,000 in one step; see `ignore_copy`.
+        self.unattempted: dict[EntryKey, int] = {}
+
+    # Settled entries
+
+    def _expect(self, cause: int) -> None:
+        """Expect copies for this cause during two periods."""
+        self._periods, self._cause = 2, cause
+        self._set_causes()
+
+    def _set_causes(self) -> None:
+        cause = self._cause if self._periods else 0
+        self.causes = cause | (Cause.RECONNECT if self._unclear else 0)
+
+    def connection_unclear(self) -> None:
+        """Note that this topic may have lost its connection, or another one has."""
+        self._unclear = True
+        self._set_causes()
+
+    @property
+    def is_open(self) -> bool:
+        """True if recent acks may be lost, or a rewind may have overtaken them."""
+        return self._periods > 0 or self.connection is not Connection.SURE
+
+    def _set_covers_nothing(self) -> None:
+        sure = self.connection is Connection.SURE
+        self.covers_nothing = sure and not self._settled and not self._settled_before
+
+    def settled(self, key: EntryKey) -> None:
+        """Remember an entry that was acked while a copy of it may be in flight."""
+        self.covers_nothing = False
+        if self.connection is Connection.SURE:
+            self._settled[key] = None
+        else:
+            self._lost[key] = None
+
+    def covers(self, key: EntryKey) -> bool:
+        """Return True if a delivery of the entry would be a duplicate."""
+        if key in self._settled or key in self._settled_before:
+            return True
+        return self.connection is not Connection.SURE and key in self._lost
+
+    def advance(self) -> bool:
+        """Begin the next period and forget the one before the last.
+
+        The consumer calls this every few seconds.
+
+        Returns:
+            False if nothing is left to forget.
+        """
+        self._settled_before, self._settled = self._settled, {}
+        self._periods = max(0, self._periods - 1)
+        self._set_causes()
+        self._set_covers_nothing()
+        return bool(self._settled_before) or self._periods > 0
+
+    # RECONNECT
+
+    def sent(self, flush: Flush, whole: list[EntryKey], parts: list[EntryKey]) -> None:
+        """Remember acks that are being sent: of whole entries, and of parts of batches."""
+        # RACE: the transport may have reconnected before it says so. While the loss is the last
+        # news, these acks can cross with the redelivery of their messages.
+        lost = self.connection is Connection.LOST
+        if lost:
+            _add(self._lost, whole)
+            _add(self._lost_parts, parts)
+        since = flush.at_ms - UNCERTAIN_MS
+        if whole:
+            sent = self._sent
+            sent.append((flush, whole))
+            self._sent_count += len(whole)
+            while sent[0][0].at_ms < since or (
+                self._sent_count > _MOST_LOST and not sent[0][0].unconfirmed
+            ):
+                self._sent_count -= len(sent.popleft()[1])
+                if not sent:
+                    break
+        if parts and not lost:
+            self._sent_parts.append((flush, parts))
+            while self._sent_parts[0][0].at_ms < since:
+                self._sent_parts.popleft()
+
+    def forget(self, flush: Flush) -> None:
+        """Forget a flush after its receipt failed: its acks wait to be sent again."""
+        for sent in (self._sent, self._sent_parts):
+            kept = [each for each in sent if each[0] is not flush]
+            sent.clear()
+            sent.extend(kept)
+        self._sent_count = sum(len(keys) for _, keys in self._sent)
+
+    def disconnected(self, now_ms: int) -> None:
+        """Take recent and unconfirmed acks for lost."""
+        self.connection = Connection.LOST
+        self.covers_nothing = False
+        for flush, keys in self._sent:
+            if flush.unconfirmed:
+                self._lost.update(dict.fromkeys(keys))  # unbounded: the application may await it
+            elif flush.at_ms >= now_ms - UNCERTAIN_MS:
+                _add(self._lost, keys)
+        for _, keys in self._sent_parts:
+            _add(self._lost_parts, keys)
+        self._sent_parts.clear()
+        self._sent.clear()
+        self._sent_count = 0
+
+    def take_lost_parts(self) -> list[EntryKey]:
+        """Return batches with a partial ack that was sent shortly before the loss, or since."""
+        keys = [*self._lost_parts, *(key for _, sent in self._sent_parts for key in sent)]
+        self._lost_parts.clear()
+        self._sent_parts.clear()
+        return keys
+
+    def reconnected(self, unsent: dict[EntryKey, None]) -> None:
+        """Expect a copy of every unacked message, and make lost acks due again.
+
+        Acks that are due now, or were sent since the loss, stay covered after they are sent: their
+        messages may already be on the way.
+
+        Args:
+            unsent: Acks of whole entries that are due. Acks that may be lost are added.
+        """
+        self.connection = Connection.BACK
+        self.covers_nothing = False
+        # A copy that is queued on the way here may arrive beside the new one.
+        self._expect(Cause.RECONNECT)
+        for _, keys in self._sent:
+            _add(self._lost, keys)
+        unsent.update(self._lost)
+        _add(self._lost, unsent)
+
+    @property
+    def lost(self) -> int:
+        """Entries whose ack may be lost with the connection that is down now."""
+        if self.connection is not Connection.LOST:
+            return 0
+        return len(self._lost) + len(self._lost_parts)
+
+    def end_reconnect(self) -> None:
+        """Forget the last loss: the consumer calls this long enough after a reconnect.
+
+        Does nothing while the connection is down again: its acks have yet to be sent again.
+        """
+        if self.connection is not Connection.LOST:
+            self.connection = Connection.SURE
+            self._unclear = False
+            self._set_causes()
+            self._set_covers_nothing()
+            self._lost.clear()
+
+    # REWIND
+
+    def rewound(self, unsent: Iterable[EntryKey]) -> None:
+        """Expect a copy of every message whose ack is due or was just sent.
+
+        Args:
+            unsent: Acks of whole entries that are due.
+        """
+        self._expect(Cause.REWIND)
+        self._settled.update(dict.fromkeys(unsent))
+        for _, keys in self._sent:
+            self._settled.update(dict.fromkeys(keys))
+        self._set_covers_nothing()
+
+    # REDELIVERY
+
+    def request(self, due_key: MessageKey, earliest_ms: int) -> None:
+        """Note that the redelivery of a message is requested and cannot arrive before
+        `earliest_ms`.
+
+        If an earlier request brought nothing, this one has no earliest time: any copy counts as the
+        requested one.
+        """
+        self.requested[due_key] = 0 if due_key in self.requested else earliest_ms
+
+    def earliest(self, due_key: MessageKey) -> int | None:
+        """Return when a requested copy can arrive at the earliest, None if none is requested."""
+        return self.requested.get(due_key)
+
+    def arrived(self, due_key: MessageKey) -> bool:
+        """Note that a copy of the message arrived in time; return True if it was requested."""
+        return self.requested.pop(due_key, None) is not None
+
+    def bound_requested(self) -> None:
+        """Forget every request if there are too many."""
+        if len(self.requested) > _MOST_REQUESTED:
+            self.requested.clear()
+
+    # Copies that are no delivery attempt
+
+    def ignore_copy(self, key: EntryKey) -> None:
+        """Note one more copy of an unbatched message that no attempt follows."""
+        self.unattempted[key] = self.unattempted.pop(key, 0) + 1
+        if len(self.unattempted) > MOST_UNATTEMPTED:
+            # An eighth at once: to find the first key, a dictionary walks over all deleted ones.
+            for oldest in list(islice(self.unattempted, max(1, MOST_UNATTEMPTED // 8))):
+                del self.unattempted[oldest]
+
+    def ignore_copies(self, keys: Sequence[EntryKey]) -> None:
+        """Do the same for many entries in one step."""
+        if self.unattempted:
+            for key in keys:
+                self.ignore_copy(key)
+        else:
+            self.unattempted = dict.fromkeys(keys[-MOST_UNATTEMPTED:], 1)
+
+    def attempts_in(self, key: EntryKey, redelivery_count: int) -> int:
+        """Return the broker's redelivery count of an entry without the unattempted copies.
+
+        A count below the number of copies means that the broker began again at 0, after an unload
+        or when the last consumer left. Earlier copies are forgotten then.
+        """
+        copies = self.unattempted.get(key, 0)
+        if copies > redelivery_count:
+            copies = redelivery_count
+            if copies:
+                self.unattempted[key] = copies
+            else:
+                del self.unattempted[key]
+        return redelivery_count - copies
+
+    # Endings
+
+    def clear(self) -> None:
+        """Forget everything after a seek, because acked messages may rightly arrive again.
+
+        A connection that is down stays down: acks from now on may be lost with it.
+        """
+        self._sent.clear()
+        self._sent_count = 0
+        self._sent_parts.clear()
+        self._periods = 0
+        self._settled.clear()
+        self._settled_before.clear()
+        if self.connection is Connection.BACK:
+            self.connection = Connection.SURE
+        self._unclear = self.all_requested = False
+        self._set_causes()
+        self._set_covers_nothing()
+        self._lost.clear()
+        self._lost_parts.clear()
+        self.requested.clear()
+        self.unattempted.clear()
+
+
+def _add(lost: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:
+    """Remember more acks; the oldest are forgotten first."""
+    lost.update(dict.fromkeys(keys))
+    for oldest in list(islice(lost, max(0, len(lost) - _MOST_LOST))):
+        del lost[oldest]

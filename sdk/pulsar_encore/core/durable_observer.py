@@ -1,0 +1,217 @@
+"""Tells durable state what happens to the messages of one topic.
+
+`Observer` is the null object: without durable state every call does nothing. `DurableObserver`
+translates the steps of the topic state into calls of `Durable`. The path of a plain message calls
+neither: the topic state reads one flag for each entry (`durable` on arrival, `special` on an ack).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from .attempts import Attempts
+from .due_index import DueIndex
+from .due_time import MessageKey
+from .durable import Durable, Recall
+from .entry import HELD, LEAVING, Entry, EntryKey
+from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
+
+_LAST: Final = (1 << 63) - 1
+
+
+class Observer:
+    """Follows the messages of one topic, and remembers nothing.
+
+    Methods that return a bool return True if something is remembered, so that acks have to be
+    reported from now on.
+    """
+
+    @property
+    def has_records(self) -> bool:
+        """True if anything is remembered."""
+        return False
+
+    # Arrival
+
+    def knows(self, key: EntryKey) -> bool:
+        """Return True if anything is remembered of an entry."""
+        return False
+
+    def arrived(
+        self, key: EntryKey, came_as: Identified | int
+    ) -> tuple[Identified | int, Recall | None]:
+        """Compare an entry that arrived with its records.
+
+        Returns:
+            Its fingerprint and the records, None if the records were of another entry.
+        """
+        return came_as, None
+
+    def due_before(self, keys: Iterable[MessageKey]) -> None:
+        """Note that these messages arrived when they were due."""
+
+    def recall_attempts(self, key: EntryKey) -> int:
+        """Return the remembered attempts at an unbatched message."""
+        return 0
+
+    # Acks
+
+    def acked(self, entry: Entry, index: int, before: int) -> None:
+        """Note the ack of a message that was in the state `before`."""
+
+    def acked_entry(self, key: EntryKey) -> None:
+        """Note the ack of a whole entry."""
+
+    def acked_through(self, key: EntryKey) -> None:
+        """Note the ack of everything up to an entry."""
+
+    # Waiting
+
+    def note_wait(
+        self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False
+    ) -> bool:
+        """Note that a message waits until `due_ms`; `failed` if an attempt ends with that."""
+        return False
+
+    def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        """Note that an unbatched message without a record waits."""
+        return False
+
+    def leased(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> bool:
+        """Note that a held message is leased until `due_ms`."""
+        return False
+
+    def due(self, keys: Iterable[MessageKey]) -> None:
+        """Note that the due times of these messages have come."""
+
+    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+        """Note that these messages wait no longer, though they may not be due."""
+
+    def returned(self, entry: Entry, indexes: Sequence[int]) -> None:
+        """Note that held messages were given back without a failure."""
+
+    def rewinds(
+        self,
+        entries: Iterable[Entry],
+        nacks: DueIndex,
+        held_back: Collection[MessageKey],
+        shared: bool,
+    ) -> bool:
+        """Note that everything is about to be given back; takes everything out of `nacks`."""
+        return False
+
+    def one_write(self) -> AbstractContextManager[object]:
+        """Return a context in which all notes become one write."""
+        return nullcontext()
+
+    def cleared(self) -> None:
+        """Note a seek: nothing from before counts."""
+
+
+class DurableObserver(Observer):
+    """Reports to durable state.
+
+    Args:
+        durable: The durable state of the topic.
+        attempts: Attempts of the same topic.
+    """
+
+    def __init__(self, durable: Durable, attempts: Attempts) -> None:
+        self._durable = durable
+        self._attempts = attempts
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self._durable)
+
+    def knows(self, key: EntryKey) -> bool:
+        return self._durable.knows(key)
+
+    def arrived(
+        self, key: EntryKey, came_as: Identified | int
+    ) -> tuple[Identified | int, Recall | None]:
+        fingerprint = came_as if isinstance(came_as, int) else fingerprint_of(came_as)
+        same = self._durable.is_of(key, fingerprint)
+        return fingerprint, self._durable.recall(key) if same else None
+
+    def due_before(self, keys: Iterable[MessageKey]) -> None:
+        self._durable.passed(keys)
+
+    def recall_attempts(self, key: EntryKey) -> int:
+        return self._durable.recall(key).attempts.get(0, 0)
+
+    def acked(self, entry: Entry, index: int, before: int) -> None:
+        mask = 1 << index if entry.unacked else None
+        if before == LEAVING:
+            self._durable.buried(entry.key, 1 << index, mask is None)
+        else:
+            self._durable.settled(entry.key, mask)
+
+    def acked_entry(self, key: EntryKey) -> None:
+        self._durable.settled(key)
+
+    def acked_through(self, key: EntryKey) -> None:
+        self._durable.settled_through(key)
+
+    def note_wait(
+        self, entry: Entry, index: int, due_ms: int, bits: int, failed: bool = False
+    ) -> bool:
+        attempts = self._attempts.ended(entry, index) if failed else 0
+        key = entry.due_key(index)
+        self._durable.waits(key, due_ms, bits, attempts, entry.size, entry.fingerprint())
+        return True
+
+    def note_wait_unseen(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        self._durable.waits(key, due_ms, bits, 0, 1, NO_FINGERPRINT)
+        return True
+
+    def leased(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> bool:
+        key = entry.due_key(index)
+        self._durable.leased(key, due_ms, bits, attempt, entry.size, entry.fingerprint())
+        return True
+
+    def due(self, keys: Iterable[MessageKey]) -> None:
+        if self._durable:
+            self._durable.passed(keys)
+
+    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+        self._durable.ends_waiting(keys)
+
+    def returned(self, entry: Entry, indexes: Sequence[int]) -> None:
+        counts = {index: self._attempts.count(entry, index) for index in indexes}
+        self._durable.returned(entry.key, counts)
+
+    def rewinds(
+        self,
+        entries: Iterable[Entry],
+        nacks: DueIndex,
+        held_back: Collection[MessageKey],
+        shared: bool,
+    ) -> bool:
+        durable = self._durable
+        if durable and held_back:
+            durable.ends_waiting(list(held_back))
+        if not durable:
+            return False
+        leased: list[MessageKey] = []
+        for entry in entries:
+            if not durable:
+                break
+            held = [index for index, state in enumerate(entry.state) if state == HELD]
+            if held and shared:
+                leased += map(entry.due_key, held)
+            elif held:  # a rewind is no failure: the broker counts nothing there either
+                self.returned(entry, held)
+        if leased:
+            durable.ends_waiting(leased)
+        if durable and len(nacks):
+            durable.ends_waiting(nacks.pop_due(_LAST))
+        return True
+
+    def one_write(self) -> AbstractContextManager[object]:
+        return self._durable.one_write()
+
+    def cleared(self) -> None:
+        self._durable.clear()

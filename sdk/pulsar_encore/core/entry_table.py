@@ -1,0 +1,271 @@
+"""The entry records of one topic, and how many of them are ended in one step.
+
+`EntryTable` finds a record by its key and packs batches that only wait. It knows whether the
+records are in the order of their keys, and whether each is a single message. Both are nearly always
+so, and then all records up to a position, or all but a few, can be ended without a look at each. An
+application may hold 45,000 messages, and a cumulative ack or a rewind of them is one step of the
+event loop.
+
+A record that is ended together with others keeps its message states. It is out of use, and a
+message that still refers to it finds the entry by its key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final
+
+from .attempts import Attempts
+from .entry import HELD, QUEUED, Entry, EntryKey, drop_queued_alone, release_alone
+from .packing import PackedBatches
+
+# Unfinished entries that are away, perhaps with another consumer, are remembered up to this number;
+# forgetting one costs a duplicate at most.
+_MAX_AWAY: Final = 10_000
+# Number of single-message records from which all are ended in one step.
+_MANY: Final = 1_000
+
+
+class EntryTable:
+    """Records of the entries of one topic that are not packed, and the packed batches.
+
+    Attributes:
+        entries: Records by key. Never holds a key that is packed.
+        away: Records without a message here, oldest first: they remember acked indexes and counts.
+            An `OrderedDict`, because a plain dictionary would walk over all deleted keys to find
+            its first.
+        packed: Batches that only wait.
+        live_alone: `Entry.live` of single-message records; emptied, all of them are out of use.
+        highest: The highest key in `entries`; stale if `entries` is empty.
+        rising: The records are in the order of their keys.
+        alone: Each record is a single message.
+
+    Args:
+        source: The topic state that the entries belong to.
+        attempts: Attempts of the same topic.
+        dispose: Takes over a container of records that are out of use. To free 45,000 records takes
+            longer than the step that ends them, so the caller frees them little by little.
+    """
+
+    __slots__ = (
+        "_dispose",
+        "alone",
+        "away",
+        "entries",
+        "highest",
+        "live_alone",
+        "packed",
+        "rising",
+    )
+
+    def __init__(
+        self,
+        source: Any,
+        attempts: Attempts,
+        dispose: Callable[[dict[EntryKey, Entry] | list[Entry]], None] | None = None,
+    ) -> None:
+        self._dispose = dispose or _free
+        self.entries: dict[EntryKey, Entry] = {}
+        self.away: OrderedDict[EntryKey, Entry] = OrderedDict()
+        self.packed: PackedBatches = PackedBatches(source, attempts)
+        self.live_alone: list[bool] = [True]
+        self.highest: EntryKey = (-1, -1)
+        self.rising: bool = True
+        self.alone: bool = True
+
+    # One record
+
+    def find(self, key: EntryKey) -> Entry | None:
+        """Return the record of an entry, or None; unpacks a packed batch."""
+        entry = self.entries.get(key)
+        if entry is None and len(self.packed):
+            entry = self.packed.unpack(key)
+            if entry is not None:
+                self.keep(entry)
+        return entry
+
+    def keep(self, entry: Entry) -> None:
+        """Add a record."""
+        key, entries = entry.key, self.entries
+        if not entries:
+            self.rising, self.alone = True, entry.size == 1
+            self.highest = key
+        else:
+            self.alone = self.alone and entry.size == 1
+            if key < self.highest:
+                self.rising = False
+            else:
+                self.highest = key
+        entries[key] = entry
+
+    def drop(self, entry: Entry) -> None:
+        """End a record."""
+        entry.live = False
+        self.entries.pop(entry.key, None)
+        self.away.pop(entry.key, None)
+
+    def pack(self, entry: Entry) -> None:
+        """Pack a batch if it only waits and no ack of a part is due."""
+        if entry.live and entry.size > 1 and entry.only_waits and not entry.unsent_part:
+            del self.entries[entry.key]
+            self.packed.pack(entry)
+
+    def unpack_all(self) -> None:
+        """Unpack every batch."""
+        for entry in self.packed.unpack_all():
+            self.keep(entry)
+
+    def remember_away(self, entry: Entry) -> Entry | None:
+        """Remember an entry that is away; return the oldest one if there are too many."""
+        self.away[entry.key] = entry
+        return self.away.popitem(last=False)[1] if len(self.away) > _MAX_AWAY else None
+
+    # Many records
+
+    def up_to(self, through: EntryKey) -> list[Entry]:
+        """Return the records up to an entry, in linear time of their number if possible."""
+        entries = self.entries
+        if self.highest <= through:
+            return list(entries.values())
+        if not self.rising:
+            return [entry for key, entry in entries.items() if key <= through]
+        found: list[Entry] = []
+        rest, size = iter(entries.items()), 64
+        while chunk := list(islice(rest, size)):  # each twice as long as the one before
+            if chunk[-1][0] > through:
+                stop = bisect_right(chunk, through, key=itemgetter(0))
+                found += [entry for _, entry in chunk[:stop]]
+                break
+            found += [entry for _, entry in chunk]
+            size *= 2
+        return found
+
+    @property
+    def many(self) -> bool:
+        """True if there are many records and all can be ended in one step."""
+        return len(self.entries) >= _MANY and self.alone and not self.away
+
+    def few_behind(self, through: EntryKey) -> list[Entry] | None:
+        """Return the records after `through` if they are the minority of `many`, otherwise None.
+
+        None too if few records lie up to that entry: to look at each of these is cheaper.
+        """
+        entries = self.entries
+        if not self.many:
+            return None
+        if self.highest <= through:
+            return []
+        if not self.rising:
+            return None
+        for probe in (64, _MANY):
+            if next(islice(entries, probe - 1, None)) > through:
+                return None
+        behind: list[Entry] = []
+        for key, entry in reversed(entries.items()):
+            if key <= through:
+                return behind[::-1]
+            behind.append(entry)
+            if 2 * len(behind) > len(entries):
+                return None
+        return None
+
+    def end_all_but(self, rest: Sequence[Entry] = ()) -> None:
+        """End all records except some; each must be a single message."""
+        self.live_alone.clear()
+        self.live_alone = [True]
+        for entry in rest:
+            entry.live = self.live_alone
+        entries, self.entries = self.entries, {entry.key: entry for entry in rest}
+        self._dispose(entries)
+
+    def discard(self, dead: list[Entry]) -> None:
+        """Remove records that are out of use, in linear time of their number."""
+        if not dead:
+            return
+        entries = self.entries
+        if self.away:
+            for entry in dead:
+                self.away.pop(entry.key, None)
+        if 2 * len(dead) > len(entries):
+            self.entries = {key: entry for key, entry in entries.items() if entry.live}
+            self._dispose(entries)
+        else:
+            for entry in dead:
+                del entries[entry.key]
+        self._dispose(dead)
+
+    def release_alone(
+        self, *, at_once: bool, shared: bool
+    ) -> tuple[list[EntryKey], list[EntryKey]]:
+        """End single-message records and give their messages back to the broker.
+
+        The next delivery of the message makes a new record.
+
+        Args:
+            at_once: No message is being forwarded, so that `many` end without a look at each.
+            shared: Report the QUEUED ones too.
+
+        Returns:
+            Keys of these entries in the order of `entries`, and keys of the QUEUED ones.
+        """
+        if at_once and self.many:
+            queued = []
+            if shared:
+                each = self.entries.items()
+                queued = [key for key, entry in each if entry.state[0] == QUEUED]
+            keys = list(self.entries)
+            self.end_all_but()
+            return keys, queued
+        dead, queued = release_alone(self.entries.values())
+        self.discard(dead)
+        return [entry.key for entry in dead], queued
+
+    def drop_queued_alone(self) -> int:
+        """End the QUEUED single-message records; return how many these were."""
+        if self.many:
+            queued = [entry for entry in self.entries.values() if entry.state[0] == QUEUED]
+            if 2 * len(queued) > len(self.entries):
+                self.end_all_but([e for e in self.entries.values() if e.state[0] != QUEUED])
+                return len(queued)
+            dead = drop_queued_alone(queued)
+        else:
+            dead = drop_queued_alone(self.entries.values())
+        self.discard(dead)
+        return len(dead)
+
+    def clear(self) -> None:
+        """End all records."""
+        if not self.alone:
+            for entry in self.entries.values():
+                entry.live = False
+        self.end_all_but()
+        self.away.clear()
+        self.packed.clear()
+
+    # Sums
+
+    def held(self) -> Iterator[Entry]:
+        """Entries with a HELD message. Walks all."""
+        return (entry for entry in list(self.entries.values()) if HELD in entry.state)
+
+    def count(self, state: int) -> int:
+        """Return the number of messages in a state. Walks all."""
+        return sum(entry.state.count(state) for entry in self.entries.values())
+
+    @property
+    def active(self) -> int:
+        """Messages that are here. Walks all."""
+        return sum(entry.active for entry in self.entries.values())
+
+    def _check(self) -> None:
+        """Walk the invariants; for tests."""
+        assert len(self.away) <= _MAX_AWAY
+        self.packed._check()
+
+
+def _free(records: dict[EntryKey, Entry] | list[Entry]) -> None:
+    """Free the records at once."""

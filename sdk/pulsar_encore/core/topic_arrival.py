@@ -1,0 +1,360 @@
+"""Arrival: which messages of a delivery the application is to see.
+
+A message that is QUEUED, HELD or NACKED here is not delivered to the application again when its
+entry is redelivered. So siblings in a batch do not disturb each other, and a reconnect repeats no
+message that the application still has. ACKED indexes of an unfinished entry are filtered, and their
+ack is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from .due_time import MessageKey
+from .duplicate_window import Cause
+from .durable import Recall
+from .entry import ACKED, AWAY, NACKED, Entry, EntryKey
+from .fingerprint import NO_FINGERPRINT, Identified
+from .topic_tracking import TopicTracking
+
+_LAST: Final = (1 << 63) - 1
+_ANSWER_MS: Final = 1_000  # a requested redelivery arrives sooner than this, or not at all
+
+Wanted = tuple[Entry | None, Sequence[int]]
+
+
+class TopicArrival(TopicTracking):
+    """Arrivals on one topic."""
+
+    def arrive(
+        self,
+        key: EntryKey,
+        batch_size: int,
+        redelivery_count: int,
+        indexes: Sequence[int],
+        ack_set: int = -1,
+        first_chunk: EntryKey | None = None,
+        now_ms: int = _LAST,
+        came_as: Identified | int = NO_FINGERPRINT,
+    ) -> Wanted:
+        """Record a delivery and choose the messages to queue.
+
+        Args:
+            key: The entry.
+            batch_size: Messages in the entry, 0 for a message that is no batch.
+            redelivery_count: The broker's count.
+            indexes: Indexes of the delivered messages.
+            ack_set: The broker's set of unacked indexes as a bit mask, -1 for all.
+            first_chunk: Id of the first chunk of a chunked message.
+            now_ms: Time of arrival.
+            came_as: A message of the entry, for its fingerprint; only needed for durable state.
+
+        Returns:
+            The record and positions in `indexes` to queue; (None, ()) if nothing is to be queued
+            and there is no record.
+        """
+        if self.volatile:
+            # Every entry of a non-persistent topic has the same id, and acks mean nothing: no
+            # delivery knows of another.
+            passing = Entry(self, key, batch_size or 1, batch_size > 0)
+            passing.queue_all()
+            return passing, range(len(indexes))
+        recall: Recall | None = None
+        if self.durable is not None and self._observer.knows(key):
+            came_as, recall = self._observer.arrived(key, came_as)
+            if recall is None:
+                self._replaced(key)
+        table = self.table
+        entry = table.entries.get(key)
+        if entry is None and len(table.packed):
+            entry = table.find(key)
+        new = entry is None
+        if entry is None and self._is_unwanted(key, batch_size, now_ms):
+            return None, ()
+        if entry is not None:
+            self._delivered_again(entry, redelivery_count)
+        else:
+            if not self.shared:
+                self.acks.cumulative.retract(key)
+                ack_set &= self.acks.cumulative.remaining_of(key)
+            entry = self._new_record(key, batch_size, redelivery_count, first_chunk)
+        entry.came_as = entry.came_as or came_as
+        if ack_set != -1:
+            entry.learn_acked(ack_set)
+        count = len(indexes)
+        wanted: Sequence[int]
+        if new and count == entry.unacked == entry.size:  # nearly always: all of it is new
+            entry.queue_all()
+            self.unacked += count
+            wanted = range(count)
+        else:
+            wanted = self._admit(entry, indexes, now_ms)
+            if entry.active == 0:
+                self._rest(entry)
+            elif not wanted:
+                self._pack(entry)
+        if recall is not None and wanted:
+            return self._recalled(recall, entry, indexes, wanted)
+        return entry, wanted
+
+    def _is_unwanted(self, key: EntryKey, batch_size: int, now_ms: int) -> bool:
+        """Return True if nothing of an entry without a record is to be queued."""
+        # RACE: an ack and the broker's redelivery of its message cross. The broker does not have
+        # the ack, or has forgotten it, so it is due again.
+        if self.acks.covers(key):
+            self.acks.add_whole(key)
+            self._done(key)
+            return True
+        # A nacked message may be delivered early: with a sibling, after a reconnect, or because the
+        # broker's delay is coarse. It goes on waiting.
+        if batch_size > 1 or not self._still_waits((*key, -1), now_ms):
+            return False
+        if self.window.all_requested:
+            self.ignore_copy(key, 1)
+        return True
+
+    def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
+        """Record plain messages that the broker has never delivered before, in order.
+
+        Has the same effect as `arrive` for each message, if nothing is special: nothing waits, no
+        ack is uncertain, no rewind runs. That is nearly always so. Arrival, delivery and ack of a
+        message take 1.1 us, against 2.5 us with a call of `arrive` for each (Python 3.11).
+
+        Returns:
+            Records of the first ones, all QUEUED. The message after the last is for `arrive`.
+        """
+        window, rewind, table = self.window, self.rewind, self.table
+        unsent = self.acks.only_unsent
+        if (
+            unsent is None
+            or self.volatile
+            or (rewind is not None and not rewind.idle)
+            or self.attempts.failures
+            or window.unattempted
+            or window.requested
+            or window.all_requested
+            or len(table.packed)
+            or len(self.nacks)
+        ):
+            return []
+        arrived: list[Entry] = []
+        entries, causes, era, live = table.entries, window.causes, self.era, table.live_alone
+        # Read once for all: None also if durable state knows of no message of the topic.
+        durable = self.durable or None
+        highest = table.highest if entries else (-1, -1)
+        rising = table.rising or not entries
+        table.alone = table.alone or not entries
+        for key in keys:
+            if key in entries or key in unsent or (durable is not None and durable.knows(key)):
+                break
+            entries[key] = entry = Entry.alone(self, key, era, live, causes)
+            arrived.append(entry)
+            if key < highest:
+                rising = False
+            else:
+                highest = key
+        table.highest, table.rising = highest, rising
+        self.unacked += len(arrived)
+        if rewind is not None and arrived:
+            rewind.passed(arrived[-1].key)
+        return arrived
+
+    # Records
+
+    def _new_record(
+        self,
+        key: EntryKey,
+        batch_size: int,
+        redelivery_count: int,
+        first_chunk: EntryKey | None,
+    ) -> Entry:
+        window, attempts, size, table = self.window, self.attempts, batch_size or 1, self.table
+        count = redelivery_count
+        if size > 1:  # the broker counts the entry, not one message of it
+            if redelivery_count or attempts.batches:
+                count = attempts.batch_delivered(key, redelivery_count)
+        else:
+            if window.unattempted:
+                count = window.attempts_in(key, redelivery_count)
+            if attempts.failures:
+                count = max(count, attempts.remembered((*key, -1)))
+        entry = Entry(self, key, size, batch_size > 0, count, first_chunk, self.era)
+        if size == 1:
+            entry.live = table.live_alone
+        entry.causes = window.causes
+        # If a redelivery was requested, this copy may be a reconnect's, with the requested one to
+        # come.
+        if window.requested and window.arrived((*key, -1)):
+            entry.causes |= Cause.REDELIVERY
+        if redelivery_count:
+            entry.causes |= Cause.REDELIVERY
+        table.keep(entry)
+        return entry
+
+    def _delivered_again(self, entry: Entry, redelivery_count: int) -> None:
+        """Count a delivery of an entry that has a record."""
+        key, window = entry.key, self.window
+        self.table.away.pop(key, None)
+        if entry.size == 1:
+            if window.all_requested:
+                self.ignore_copy(key, 1)
+            if window.unattempted:
+                redelivery_count = window.attempts_in(key, redelivery_count)
+            entry.redelivered = max(entry.redelivered, redelivery_count)
+        elif redelivery_count or self.attempts.batches:
+            entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
+
+    def ignore_copy(self, key: EntryKey, size: int) -> None:
+        """Note a copy of an entry that no delivery attempt follows, though the broker will count
+        its redelivery."""
+        if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
+            self.window.ignore_copy(key)
+
+    def _rest(self, entry: Entry) -> None:
+        """Nothing of a delivered entry is new: remember it as away, or end its record."""
+        if entry.unacked:
+            self._remember_away(entry)
+        else:
+            self.acks.drop_part(entry)
+            self._drop(entry)
+            self.acks.add_whole(entry.key, copy_expected=entry.causes != 0)
+
+    def _done(self, key: EntryKey) -> None:
+        """Forget the copies and redeliveries of an acked entry."""
+        self.attempts.done(key)
+        self.window.unattempted.pop(key, None)
+
+    def adopt(self, entry: Entry) -> None:
+        """Use a record again to ack a part of a batch that is not here."""
+        if self.acks.covers(entry.key):  # all of it is acked already: no part is left to ack
+            entry.ack_all()
+            return
+        entry.readopt()
+        entry.learn_acked(self.acks.cumulative.remaining_of(entry.key))
+        self.table.keep(entry)
+        self.table.away[entry.key] = entry
+
+    # Messages
+
+    def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
+        """Return True if an unbatched message goes on waiting for its due time.
+
+        On Exclusive and Failover too, where Java's client delivers it at once: if it were delivered
+        here, the rewind would be off that brings the messages which the application gave back
+        behind it.
+        """
+        if self.window.requested:
+            if self._came_early(due_key, now_ms):
+                return True
+            if self.window.earliest(due_key) is not None:
+                self.unacked -= self.nacks.discard(due_key)
+                return False
+        return len(self.nacks) > 0 and due_key in self.nacks
+
+    def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
+        """Return True for a copy that cannot be the requested one, which then goes on waiting.
+
+        RACE: a redelivery is requested ahead of the due time, by the transport's lead. A copy that
+        arrives sooner was sent for another reason (a reconnect, a sibling), and the requested one
+        follows. If none follows, a new request is made, and then any copy counts.
+        """
+        earliest = self.window.earliest(due_key)
+        if earliest is None or now_ms >= earliest:
+            return False
+        if not self.nacks.move(due_key, earliest + _ANSWER_MS + self.lead_ms, 0):
+            self.unacked += 1
+        return True
+
+    def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
+        """Queue the messages that are AWAY; return their positions in `indexes`."""
+        state, requested = entry.state, bool(self.window.requested)
+        wanted = []
+        for position, index in enumerate(indexes):
+            before = state[index]
+            if before == AWAY or (before == NACKED and requested):
+                if not requested or self._requested_came(entry, index, now_ms):
+                    self.unacked += 1
+                    entry.queue(index)
+                    wanted.append(position)
+            elif before == ACKED:
+                self.acks.add_part(entry)  # the broker forgot the ack
+        return wanted
+
+    def _requested_came(self, entry: Entry, index: int, now_ms: int) -> bool:
+        """Return True if a message is to be queued, while redeliveries are requested."""
+        due_key = entry.due_key(index)
+        if entry.state[index] == NACKED:
+            earliest = self.window.earliest(due_key)
+            if earliest is None or now_ms < earliest:
+                return False
+            self.nacks.discard(due_key)  # the requested copy came after all
+            self.unacked -= 1
+        elif self._came_early(due_key, now_ms):
+            entry.wait_on(index)
+            return False
+        self.window.arrived(due_key)
+        return True
+
+    # Durable state
+
+    def _replaced(self, key: EntryKey) -> None:
+        """Forget a message after another one got its id: the topic was created again."""
+        waiting = self.nacks.discard_entry(*key)
+        self.timeouts.discard_entry(*key)
+        self._done(key)
+        self.attempts.forget((*key, -1))
+        self.unacked -= waiting
+        entry = self.table.find(key)
+        if entry is not None:
+            self.unacked += entry.state.count(NACKED) - entry.active
+            self.acks.drop_part(entry)
+            self._drop(entry)
+
+    def _recalled(
+        self, recall: Recall, entry: Entry, indexes: Sequence[int], wanted: Sequence[int]
+    ) -> Wanted:
+        """Apply the durable state of queued messages, perhaps from an earlier process.
+
+        Messages that are not due go on waiting. The others are delivered with all their attempts.
+        Only messages in `wanted` count: the others have newer records here.
+        """
+        self.special = True  # their acks have to be reported
+        here = {indexes[position] for position in wanted}
+        attempts = {index: count for index, count in recall.attempts.items() if index in here}
+        waiting = {index: due_ms for index, due_ms in recall.dues.items() if index in here}
+        if not self.in_order:
+            # The last attempt at a waiting message is counted when the message is released.
+            attempts = {index: count - (index in waiting) for index, count in attempts.items()}
+        self._count_recalled(entry, attempts)
+        self._observer.due_before(entry.due_key(index) for index in here if index not in waiting)
+        if self.in_order:
+            for index, until_ms in waiting.items():
+                self.ordered.hold(entry.due_key(index), until_ms)
+            return entry, wanted
+        left = []
+        for position in wanted:
+            index = indexes[position]
+            due_ms = waiting.get(index)
+            if due_ms is None:
+                left.append(position)
+            else:
+                self.nacks.add(entry.due_key(index), due_ms, 0)
+                entry.nack(index)
+        if not left:
+            self._waits_whole(entry)
+        return entry, wanted if len(left) == len(wanted) else left
+
+    def _count_recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
+        if entry.size > 1:
+            if attempts:
+                self.attempts.recalled(entry, attempts)
+        elif not self.letters:  # a letter also says so itself: see `elsewhere`
+            entry.redelivered = max(entry.redelivered, attempts.get(0, 0))
+
+    def elsewhere(self, entry: Entry, attempts: int) -> None:
+        """Add attempts that an unbatched letter reports, and that no count here includes."""
+        entry.redelivered += attempts
+        if self._observer.knows(entry.key):
+            known = self._observer.recall_attempts(entry.key)
+            entry.redelivered = max(entry.redelivered, known)

@@ -1,0 +1,259 @@
+"""Redelivery: which messages go back to the broker, by request or with a lost connection.
+
+On Shared and Key_Shared, single entries are requested again. On Exclusive and Failover the broker
+only rewinds: the topic gives everything unacked back at once, and `Rewind` sees to it that all of
+it is delivered again. Each public method is one synchronous step. The caller does the I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .acks import Unsent
+from .due_time import DueBatch
+from .duplicate_window import Cause
+from .entry import AWAY, LEAVING, QUEUED, Entry, EntryKey, set_bits
+from .rewind import Rewind
+from .topic_arrival import TopicArrival
+
+
+class TopicRedelivery(TopicArrival):
+    """Redelivery on one topic."""
+
+    # Due messages
+
+    def next_due(self) -> int | None:
+        """Return when something has to be requested, in ms: `lead_ms` before it is due."""
+        head = self.nacks.next_due()
+        if len(self.timeouts):
+            other = self.timeouts.next_due()
+            head = other if head is None or other is None else min(head, other)
+        return None if head is None else head - self.lead_ms
+
+    def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
+        """Take nacks that are due when the transport has requested them."""
+        due = self.nacks.pop_due(now_ms + self.lead_ms, limit)
+        if due:
+            self._observer.due(due)
+        return due
+
+    def take_timeouts(self, now_ms: int, limit: int) -> DueBatch:
+        """Take ack timeouts that have passed when the transport has requested their messages."""
+        return self.timeouts.pop_due(now_ms + self.lead_ms, limit)
+
+    def has_unsent_part(self, due: DueBatch) -> bool:
+        """Return True if a partial ack of a due batch has not been sent."""
+        entries = self.table.entries
+        for ledger, number, _ in due.indexes:
+            entry = entries.get((ledger, number))
+            if entry is not None and entry.unsent_part:
+                return True
+        return False
+
+    def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
+        """Give due messages back to the broker: NACKED or HELD becomes AWAY.
+
+        Args:
+            due: Messages that are due when the transport has requested them.
+            now_ms: The time. A requested message arrives no sooner than the lead after it.
+
+        Returns:
+            Entries to request, by ledger and in order.
+        """
+        earliest_ms = now_ms + self.lead_ms
+        self.window.bound_requested()
+        groups: list[tuple[int, list[int]]] = []
+        for ledger, entries in due.entries:
+            self._release_plain(ledger, entries, earliest_ms)
+            groups.append((ledger, list(entries)))
+        for ledger, number, mask in due.indexes:
+            entry = self.table.find((ledger, number))
+            if entry is not None and self._release_indexes(entry, mask, earliest_ms):
+                groups.append((ledger, [number]))
+        return [group for group in groups if group[1]]
+
+    def _release_plain(self, ledger: int, entries: Sequence[int], earliest_ms: int) -> None:
+        for number in entries:
+            entry = self.table.entries.get((ledger, number))
+            if entry is not None and entry.size == 1:
+                self._release_indexes(entry, 1, earliest_ms)
+                continue
+            self.unacked -= 1
+            self.window.request((ledger, number, -1), earliest_ms)
+            if entry is not None:
+                self.attempts.batch_asked(entry.key)
+
+    def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
+        window = self.window
+        again = 0  # requested again: the application has not seen these since
+        if window.requested:
+            for index in set_bits(mask):
+                requested = window.earliest(entry.due_key(index)) is not None
+                again |= requested << index
+        released = entry.release(mask)
+        if not released:
+            return 0
+        entry.causes |= Cause.REDELIVERY
+        self.attempts.failed(entry, released & ~again)
+        if entry.size > 1:
+            self.attempts.batch_asked(entry.key)
+        self.unacked -= released.bit_count()
+        for index in set_bits(released):
+            window.request(entry.due_key(index), earliest_ms)
+        if entry.active == 0:
+            self._remember_away(entry)
+        return released.bit_count()
+
+    def not_asked(self, due: DueBatch, due_ms: int) -> None:
+        """Let released messages wait until `due_ms`, because the transport refused the request."""
+        for ledger, number, index in due:
+            entry = self.table.find((ledger, number))
+            if index >= 0 and (entry is None or entry.state[index] != AWAY):
+                if entry is not None:
+                    continue  # acked, or delivered again
+                index = -1  # a batch without a record: all of it, which is filtered on arrival
+            # The request counts as made: its attempt is counted, and no copy is too early.
+            if not self.nacks.add((ledger, number, index), due_ms, 0):
+                continue
+            self.unacked += 1
+            if entry is not None and index >= 0:
+                entry.wait_on(index)
+                self.table.away.pop(entry.key, None)
+
+    # Everything
+
+    def release_all(self) -> None:
+        """Give everything back that is not acked and not being forwarded."""
+        table, shared = self.table, self.shared
+        table.unpack_all()
+        self.acks.rewound()
+        remembered = self._observer.rewinds(
+            table.entries.values(), self.nacks, list(self.ordered), shared
+        )
+        self.ordered.clear()
+        in_order = table.rising
+        alone: list[EntryKey] = []
+        if not (remembered or self.in_order):
+            alone, queued = table.release_alone(at_once=not self._forwarded, shared=shared)
+            if queued and shared and not self.volatile:
+                self._ignore_copies(queued)
+        if self.rewind is not None:
+            self._begin_rewind(self.rewind, alone, in_order)
+        self.window.all_requested = shared
+        dead: list[Entry] = []
+        for entry in list(table.entries.values()):
+            if entry.state[0] == QUEUED:
+                self.ignore_copy(entry.key, entry.size)
+            released = entry.release_all()
+            if shared:
+                self.attempts.failed(entry, released)
+                if entry.size > 1:
+                    self.attempts.batch_asked(entry.key)
+            entry.causes |= Cause.REWIND
+            if entry.active:
+                continue
+            if self.in_order or entry.unacked < entry.size or entry.failed is not None:
+                self._remember_away(entry)
+            else:
+                entry.live = False
+                dead.append(entry)
+        table.discard(dead)
+        self.nacks.clear()
+        self.timeouts.clear()
+        self.unacked = table.active
+
+    def _ignore_copies(self, queued: list[EntryKey]) -> None:
+        unsent = self.acks.only_unsent
+        if unsent is None:
+            queued = [key for key in queued if not self.acks.covers(key)]
+        elif unsent:
+            queued = [key for key in queued if key not in unsent]
+        self.window.ignore_copies(queued)
+
+    def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
+        """Tell `rewind` which entries are given back, some from an index on.
+
+        Args:
+            rewind: The rewind of this topic.
+            keys: Single-message entries that have been released. Others are added.
+            in_order: True if the records were in the order of their keys.
+        """
+        before = len(keys)
+        parts: list[tuple[EntryKey, int]] = []
+        for entry in self.table.entries.values():
+            if entry.active == entry.size and not self._forwarded:
+                keys.append(entry.key)
+            elif entry.active > entry.state.count(LEAVING):
+                parts.append((entry.key, entry.lowest_unacked()))
+        rewind.begin(parts, keys, in_order=in_order and before in (0, len(keys)))
+
+    @property
+    def owed(self) -> int:
+        """Entries that a rewind has to bring again and has not."""
+        return 0 if self.rewind is None else self.rewind.owed
+
+    def rewound_beside(self) -> None:
+        """Expect copies: the transport rewinds this topic too, though it gave nothing back."""
+        self.acks.rewound()
+        for entry in self.table.entries.values():
+            entry.causes |= Cause.REWIND
+        if self.rewind is not None:
+            self.rewind.begin()
+
+    # Connections
+
+    def disconnected(self) -> None:
+        """Forget QUEUED messages: the broker sends them again after the reconnect."""
+        table = self.table
+        self.window.all_requested = False
+        if not self.in_order:
+            self.unacked -= table.drop_queued_alone()
+        if self.in_order or not table.alone:
+            for entry in [each for each in table.entries.values() if QUEUED in each.state]:
+                self.unacked -= entry.drop_queued()
+                if entry.active == 0:
+                    self._remember_away(entry)
+        if self.rewind is not None:
+            self.rewind.forget()
+
+    def reconnected(self) -> None:
+        """Expect a copy of every unacked message, and make uncertain acks due again."""
+        self.window.all_requested = False
+        # The broker may have forgotten recent partial acks of packed batches. Older ones are sent
+        # again when the batch is redelivered.
+        for key in self.window.take_lost_parts():
+            self.table.find(key)
+        parts = []
+        for entry in self.table.entries.values():
+            entry.causes |= Cause.RECONNECT
+            if entry.unacked < entry.size:
+                parts.append(entry)
+        self.acks.reconnected(parts)
+
+    def sent(self, parts: Iterable[Entry]) -> None:
+        """Pack batches again after their partial acks were sent."""
+        for entry in parts:
+            self._pack(entry)
+
+    def not_confirmed(self, unsent: Unsent) -> None:
+        """Make acks due again after their receipt failed."""
+        self.acks.not_confirmed(unsent)
+        for each in unsent.parts:
+            entry = self.table.find(each.key)
+            if entry is not None and entry.unacked < entry.size:
+                self.acks.add_part(entry)
+
+    def reset(self) -> None:
+        """Forget everything after a seek."""
+        self.era += 1
+        self.table.clear()
+        self.nacks.clear()
+        self.timeouts.clear()
+        self.ordered.clear()
+        self.acks.clear()
+        self.window.clear()
+        self.attempts.clear()
+        self._observer.cleared()
+        if self.rewind is not None:
+            self.rewind.forget()
+        self.unacked = 0

@@ -1,0 +1,370 @@
+"""Who holds which message of one topic: from arrival to the ack, every message has one owner.
+
+`TopicState` is the state of a topic or partition. Arrival and redelivery are inherited from files
+of their own (`topic_arrival`, `topic_redelivery`). This file settles messages: acks, nacks, leases,
+forwarding to letter topics. Every public method is one synchronous step, and the caller does the
+I/O. Two rules hold in all of them:
+
+- Each delivery to the application has a number, and only the current one can nack. Counts cannot
+  tell deliveries apart: a message may go to another consumer and come back while it is held here.
+- A wholly nacked unbatched message keeps no record. Only its key waits, in the `DueIndex`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .due_time import MessageKey
+from .duplicate_window import Cause
+from .entry import (
+    ACKED,
+    AWAY,
+    HELD,
+    LEAVING,
+    NACKED,
+    QUEUED,
+    Entry,
+    EntryKey,
+    ack_alone,
+    set_bits,
+)
+from .topic_redelivery import TopicRedelivery
+
+_LAST: Final = (1 << 63) - 1
+
+
+class TopicState(TopicRedelivery):
+    """State of one topic or partition."""
+
+    # Acks
+
+    def ack(self, entry: Entry, index: int) -> int:
+        """Ack a message in any state; `entry` must be live.
+
+        Returns:
+            How many messages `acks` has more to send than before: all of an entry that is done, one
+            for a partly acked entry, 0 if an ack of the entry waits already.
+        """
+        # The fast path: the application acks a message that it holds, and nothing else waits for
+        # the message. It makes the step `ack` of `TRANSITIONS` in place, because a call for each
+        # message costs a twentieth of everything a message costs.
+        if entry.state[index] == HELD and not self.special:
+            entry.state[index] = ACKED
+            entry.unacked -= 1
+            entry.active -= 1
+            self.unacked -= 1
+            if entry.size == 1:
+                self._settled_alone(entry)
+                return 1
+        else:
+            before = entry.ack(index)
+            if before == ACKED or self.volatile:
+                return 0
+            self._forget(entry, index, before)
+            self._observer.acked(entry, index, before)
+        if entry.unacked == 0:
+            self._drop(entry)
+            self._done(entry.key)
+            if entry.unsent_part:
+                self.acks.drop_part(entry)
+            self.acks.add_whole(entry.key, copy_expected=entry.causes != 0)
+            if self.rewind is not None:
+                self.rewind.settled(entry.key)
+            return entry.size
+        if entry.active == 0:
+            self._remember_away(entry)
+        if self.rewind is not None and self.rewind.owed:
+            self.rewind.settled_part(entry.key, entry.lowest_unacked())
+        if entry.unsent_part:
+            return 0
+        self.acks.add_part(entry)
+        return 1
+
+    def ack_each(self, entry: Entry, indexes: Sequence[int]) -> int:
+        """Ack several messages of a live entry, as `ack` does."""
+        if self.special:
+            return sum(self.ack(entry, index) for index in indexes)
+        last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
+        if last is None:
+            return 0
+        # All held messages but one in place; the last decides once about the entry.
+        others = [index for index in indexes if index != last]
+        settled = entry.ack_held(others)
+        self.unacked -= settled
+        if settled == len(others):
+            return self.ack(entry, last)
+        return sum(self.ack(entry, index) for index in indexes)
+
+    def _settled_alone(self, entry: Entry) -> None:
+        """End the record of a held single message: the fast path of `ack`."""
+        key, table = entry.key, self.table
+        entry.live = False
+        del table.entries[key]
+        if table.away:
+            table.away.pop(key, None)
+        if self.window.unattempted:
+            self.window.unattempted.pop(key, None)
+        self.acks.add_whole(key, copy_expected=entry.causes != 0)
+        if self.rewind is not None:
+            self.rewind.settled(key)
+
+    def _forget(self, entry: Entry, index: int, before: int) -> None:
+        """Let nothing wait for an acked message that was in the state `before`."""
+        due_key = entry.due_key(index)
+        if before == NACKED:
+            self.nacks.discard(due_key)
+        elif len(self.timeouts):
+            self.timeouts.discard(due_key)
+        self.ordered.drop(due_key)
+        self.attempts.forget(due_key)
+        if before == AWAY:
+            entry.causes |= Cause.REDELIVERY  # acked by id or by an old delivery
+        else:
+            self.unacked -= 1
+
+    def ack_entry(self, key: EntryKey) -> int:
+        """Ack a whole entry, seen here or not; return how many messages this settles here."""
+        waiting = self.nacks.discard_entry(*key)
+        self.timeouts.discard_entry(*key)
+        self._observer.acked_entry(key)
+        entry = self.table.find(key)
+        # Without a record (nacked, given back, never seen here), no cause is known.
+        expected = entry is None or entry.causes != 0 or self.window.causes != 0
+        self.acks.add_whole(key, copy_expected=expected)
+        self._done(key)
+        if self.rewind is not None:
+            self.rewind.settled(key)
+        self.attempts.forget((*key, -1))
+        if entry is None:
+            self.unacked -= waiting
+            return 1
+        if entry.size > 1:  # a nack by id, from before the entry was known to be a batch
+            self.unacked -= waiting - entry.state.count(NACKED)
+        return self._settle_entry(entry)
+
+    def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
+        """Ack everything up to (key, index); index -1 stands for the entry.
+
+        Returns:
+            How many messages this settles here.
+        """
+        partial = 0 <= index < size - 1
+        mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
+        if not self.acks.cumulative.advance(key, size, mask):
+            return 0
+        table = self.table
+        table.unpack_all()
+        # The last entry that is acked whole.
+        through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
+        behind = None if len(self.ordered) else table.few_behind(through)
+        settled = recorded = 0
+        if behind is not None:
+            settled = len(table.entries) - len(behind)
+            table.end_all_but(behind)
+        else:
+            covered = table.up_to(through)
+            settled, recorded = self._settle_alone(covered)
+            for entry in covered:
+                if entry.live:
+                    recorded += entry.state.count(NACKED)
+                    settled += self._settle_entry(entry)
+        if self.rewind is not None:
+            self.rewind.settled_through(through)
+        if through[0] >= 0:
+            self.unacked -= self.nacks.discard_through(*through) - recorded
+            self.timeouts.discard_through(*through)
+            self._observer.acked_through(through)
+        if behind is not None:
+            self.unacked = table.active + len(self.nacks) - table.count(NACKED)
+        rest = table.entries.get(key) if partial else None
+        if rest is not None:
+            was_unsent = rest.unsent_part
+            rest.unsent_part = True  # the cumulative ack says it: no second one for these indexes
+            for each in range(index + 1):
+                self.ack(rest, each)
+            settled += index + 1
+            rest.unsent_part = was_unsent and bool(rest.live)
+        return settled
+
+    def _settle_alone(self, covered: Sequence[Entry]) -> tuple[int, int]:
+        """Settle single-message records as `_settle_entry` does, without a call for each.
+
+        Returns:
+            How many messages this settles, and how many of them were NACKED.
+        """
+        if len(self.ordered):
+            return 0, 0
+        dead, recorded, active = ack_alone(covered)
+        self.unacked -= active
+        self.table.discard(dead)
+        return len(dead), recorded
+
+    def _settle_entry(self, entry: Entry) -> int:
+        self.acks.drop_part(entry)
+        self.unacked -= entry.active
+        self._drop(entry)
+        return entry.ack_all()
+
+    # Nacks
+
+    def holds(self, entry: Entry, index: int, hand_over: int) -> bool:
+        """Return True if the delivery with this number is current: its message was not given back
+        since."""
+        if not entry.live:
+            self.table.find(entry.key)  # perhaps it is packed
+        return bool(entry.live) and entry.hand_over_number(index) == hand_over
+
+    def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
+        """Let a message wait until `due_ms`; return False if it is not here."""
+        if self.volatile:
+            return False
+        before = entry.state[index]
+        due_key = entry.due_key(index)
+        if before == NACKED:
+            self.nacks.move(due_key, due_ms, bits)
+            self.special |= self._observer.note_wait(entry, index, due_ms, bits)
+            self._pack(entry)
+            return True
+        if before not in (HELD, QUEUED):
+            return False
+        self.nacks.add(due_key, due_ms, bits)  # first: if it raises, the message stays held
+        self.special |= self._observer.note_wait(entry, index, due_ms, bits, before == HELD)
+        if len(self.timeouts):
+            self.timeouts.discard(due_key)
+        entry.nack(index)
+        self._waits_whole(entry)
+        return True
+
+    def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
+        """Let an unbatched message wait that has no record here: by id, or nacked before."""
+        if not self.nacks.move((*key, -1), due_ms, bits):
+            self.unacked += 1
+        self.special |= self._observer.note_wait_unseen((*key, -1), due_ms, bits)
+
+    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+        """Move the due time of a message, if it waits here."""
+        if key in self.nacks:
+            self.nacks.move(key, due_ms, bits)
+        else:
+            self.ordered.move(key, due_ms)
+
+    # Letters and leases
+
+    def leave(self, entry: Entry, index: int) -> bool:
+        """Begin to forward a message to a letter topic; return False if it is not here."""
+        if not entry.leave(index):
+            return False
+        self._forwarded = True
+        self._ends_deadline(entry, index)
+        return True
+
+    def _ends_deadline(self, entry: Entry, index: int) -> None:
+        """End the ack timeout and the lease of a message."""
+        self.untime(entry, index)
+        if self.special:
+            self._observer.ends_waiting((entry.due_key(index),))
+
+    def untime(self, entry: Entry, index: int) -> None:
+        """End the ack timeout of a message that has another deadline."""
+        if len(self.timeouts):
+            self.timeouts.discard(entry.due_key(index))
+
+    def lease(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> None:
+        """Lease a message, which is held for the `attempt`th time, until `due_ms`.
+
+        With durable state the lease outlives this process. Called again, it moves the deadline.
+        """
+        self.special |= self._observer.leased(entry, index, due_ms, bits, attempt)
+
+    # Ordered leases
+
+    def stays(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
+        """Queue a held message again that failed, or hold back a queued one, until `due_ms`.
+
+        Returns:
+            False, and nothing was done, in any other state.
+        """
+        if self.volatile or not entry.live or entry.state[index] not in (HELD, QUEUED):
+            return False
+        held = entry.state[index] == HELD
+        self._observer.note_wait(entry, index, due_ms, bits, held)
+        if held:
+            entry.offer_again(index)
+            if entry.size == 1:  # the broker does not count it
+                entry.redelivered += 1
+            else:
+                self.attempts.failed(entry, 1 << index)
+        self.ordered.hold(entry.due_key(index), due_ms)
+        self.special = True  # an ack has to drop that time
+        return True
+
+    def returns(self, entry: Entry, index: int) -> bool:
+        """Queue a held message again that did not fail: no attempt is counted.
+
+        Returns:
+            False, and nothing was done, if the message is not held.
+        """
+        if not (entry.live and entry.state[index] == HELD):
+            return False
+        self._observer.returned(entry, (index,))
+        if self.special:
+            self._observer.ends_waiting((entry.due_key(index),))  # its lease
+        return entry.offer_again(index)
+
+    def stay_all(self) -> None:
+        """Fail every held message, and hold nothing back any longer."""
+        with self._observer.one_write():
+            for entry in list(self.held()):
+                for index, state in enumerate(entry.state):
+                    if state == HELD:
+                        self.stays(entry, index, 0, 0)
+        if len(self.ordered) and self._observer.has_records:
+            self._observer.ends_waiting(list(self.ordered))
+        self.ordered.clear()
+        for entry in list(self.table.away.values()):  # some were kept only for their times
+            self._remember_away(entry)
+
+    def not_before(self, entry: Entry, index: int) -> int:
+        """Return when a queued message may be delivered, in ms; 0 for at any time."""
+        return self.ordered.not_before(entry, index)
+
+    def comes_due(self, entry: Entry, index: int) -> None:
+        """Hold a message back no longer, because its time has come."""
+        due_key = entry.due_key(index)
+        if self.ordered.drop(due_key):
+            self._observer.due((due_key,))
+
+    # Other consumers of this process
+
+    def in_hands(self, key: MessageKey) -> bool:
+        """Return True if the application holds a message, or it is being forwarded."""
+        entry = self.table.entries.get(key[:2])
+        at = max(key[2], 0)
+        return entry is not None and at < entry.size and entry.state[at] in (HELD, LEAVING)
+
+    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+        """Return the attempts, the present one included, of messages that the application holds."""
+        entry = self.table.entries.get(key)
+        if entry is None or HELD not in entry.state:
+            return {}
+        return {
+            index: self.attempts.count(entry, index) + 1
+            for index, state in enumerate(entry.state)
+            if state == HELD
+        }
+
+    def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
+        """Another consumer of this process has delivered messages for the `attempt`th time.
+
+        Copies of them that are queued here are later attempts.
+        """
+        entry = self.table.entries.get(key)
+        if entry is None:
+            return
+        for index in set_bits(mask):
+            if index < entry.size and entry.state[index] == QUEUED:
+                if entry.size == 1:
+                    entry.redelivered = max(entry.redelivered, attempt)
+                else:
+                    self.attempts.recalled(entry, {index: attempt})

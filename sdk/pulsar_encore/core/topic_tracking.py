@@ -1,0 +1,200 @@
+"""The tracked messages of one topic or partition, and the end of a record.
+
+`TopicTracking` holds the collaborators that arrival, settling and redelivery share. A message is
+AWAY (with the broker), QUEUED here, HELD by the application, NACKED (waiting for its due time),
+LEAVING (being forwarded to a letter topic) or ACKED. `entry.TRANSITIONS` lists the legal steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .acks import Acks
+from .attempts import Attempts
+from .due_index import DueIndex
+from .duplicate_window import DuplicateWindow
+from .durable import Durable
+from .durable_observer import DurableObserver, Observer
+from .entry import NACKED, Entry, EntryKey
+from .entry_table import EntryTable
+from .ordered_leases import OrderedLeases
+from .rewind import Rewind
+
+
+class TopicTracking:
+    """The tracked messages of one topic or partition.
+
+    Attributes:
+        special: True if acking a held message needs more than the fast path: the topic is
+            non-persistent, an ack timeout runs, failures or durable state are remembered, or a
+            message is held back. Read for every message.
+        era: Number of seeks so far; records of an earlier era mean nothing.
+        unacked: Messages that fill the broker's unacked window: QUEUED, HELD, NACKED or LEAVING.
+        table: The records.
+        window: Copies that may still arrive.
+        ordered: Messages that ordered leases hold back.
+        rewind: Entries that a rewind has to bring again; None on Shared and Key_Shared.
+
+    Args:
+        owner: The topics of a consumer; compared by identity to recognise its messages.
+        number: The transport's number of the topic.
+        topic: Full name; of the partition, if any.
+        partition: Partition number or -1.
+        shared: Shared or Key_Shared, where single entries are redelivered.
+        nacks, timeouts: Due times of nacked messages; ack timeouts.
+        contiguous: Entry ids are consecutive (see `Rewind`).
+        lead_ms: Time from a request for redelivery until the transport sends it.
+        remembers: Keep every failed attempt, for a dead-letter policy.
+        durable: Durable state of the topic, if any.
+        letters: A retry letter topic: its messages report earlier attempts.
+        in_order: Ordered leases.
+        dispose: See `EntryTable`.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        number: int,
+        topic: str,
+        partition: int,
+        *,
+        shared: bool,
+        nacks: DueIndex,
+        timeouts: DueIndex,
+        contiguous: bool = True,
+        lead_ms: int = 0,
+        remembers: bool = False,
+        durable: Durable | None = None,
+        letters: bool = False,
+        in_order: bool = False,
+        dispose: Callable[[dict[EntryKey, Entry] | list[Entry]], None] | None = None,
+    ) -> None:
+        self.owner = owner
+        self.number = number
+        self.topic = topic
+        self.partition = partition
+        self.shared = shared
+        self.volatile: bool = topic.startswith("non-persistent://")
+        self.nacks = nacks
+        self.timeouts = timeouts
+        self.lead_ms: int = lead_ms
+        self.letters: bool = letters
+        self.in_order: bool = in_order
+        self.era: int = 0
+        self.unacked: int = 0
+        self._forwarded = False  # a message was forwarded once: some may be LEAVING
+        self.rewind: Rewind | None = None
+        if not (shared or self.volatile):
+            self.rewind = Rewind(contiguous=contiguous)
+        self.attempts: Attempts = Attempts(remembers=remembers, counts_redeliveries=shared)
+        self.window: DuplicateWindow = DuplicateWindow()
+        self.acks: Acks = Acks(self.window)
+        self.table: EntryTable = EntryTable(self, self.attempts, dispose)
+        self.ordered: OrderedLeases = OrderedLeases()
+        self.durable: Durable | None = None if self.volatile else durable
+        self._observer = Observer()
+        if self.durable is not None:
+            self._observer = DurableObserver(self.durable, self.attempts)
+        self.special: bool = self.volatile or remembers or self._observer.has_records
+
+    def end_durability(self) -> None:
+        """Stop reporting to durable state."""
+        self.durable = None
+        self._observer = Observer()
+
+    @property
+    def live_alone(self) -> list[bool]:
+        """`Entry.live` of single-message records (see `EntryTable`)."""
+        return self.table.live_alone
+
+    def find(self, key: EntryKey) -> Entry | None:
+        """Return the record of an entry, or None; unpacks a packed batch."""
+        return self.table.find(key)
+
+    def held(self) -> Iterator[Entry]:
+        """Entries with a HELD message. Walks all."""
+        return self.table.held()
+
+    def count(self, state: int) -> int:
+        """Return the number of messages in a state other than NACKED. Walks all."""
+        return self.table.count(state)
+
+    def consider(self) -> None:
+        """Use the fast path for acks again if nothing special is left."""
+        remembered = len(self.timeouts) or self._observer.has_records or len(self.ordered)
+        if not (self.volatile or self.attempts.remembers or remembered):
+            self.special = False
+
+    # The end of a record
+
+    def _pack(self, entry: Entry) -> None:
+        if self.shared:
+            self.table.pack(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        self.table.drop(entry)
+        self.ordered.drop_entry(entry)
+
+    def _waits_whole(self, entry: Entry) -> None:
+        """Reduce the record of an entry with a waiting message."""
+        if entry.size == 1 and self.shared:
+            self._drop(entry)  # the key in `nacks` says everything
+        else:
+            self._pack(entry)
+
+    def _worth_keeping(self, entry: Entry) -> bool:
+        """Return True if the record of an entry that is away says more than a new one would."""
+        if entry.size > 1:
+            known = entry.unacked < entry.size or entry.failed is not None
+        else:  # a failure that stayed here was not counted by the broker
+            known = self.in_order and entry.redelivered > 0
+        return known or self.ordered.holds(entry)
+
+    def _remember_away(self, entry: Entry) -> None:
+        """Nothing of the entry is here: remember its acked indexes and counts, within bounds."""
+        oldest: Entry | None = entry
+        if self._worth_keeping(entry):
+            oldest = self.table.remember_away(entry)
+        if oldest is not None:
+            self._drop(oldest)
+
+    # Tests
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the records as plain values; for tests and for debugging.
+
+        Returns:
+            `entries`: message states by key; `away`: keys of entries that are away; `packed`: sizes
+            and masks of packed batches by key; `held_back`: message keys that ordered leases hold
+            back; `unacked`: the sum.
+        """
+        return {
+            "entries": {key: bytes(entry.state) for key, entry in self.table.entries.items()},
+            "away": list(self.table.away),
+            "packed": dict(self.table.packed),
+            "held_back": list(self.ordered),
+            "unacked": self.unacked,
+        }
+
+    def _check(self) -> None:
+        """Walk every invariant; for tests."""
+        table = self.table
+        for key, entry in table.entries.items():
+            assert entry.key == key and entry.live and entry.unacked > 0, key
+            entry._check()
+            worth_keeping = entry.unacked < entry.size or entry.failed is not None
+            worth_keeping |= self.in_order and entry.redelivered > 0
+            worth_keeping |= self.ordered.holds(entry)
+            assert entry.active > 0 or (key in table.away and worth_keeping), key
+            for index, state in enumerate(entry.state):
+                assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
+        total = table.active + len(self.nacks) - table.count(NACKED)
+        assert self.unacked == total, (self.unacked, total)
+        assert all(each[:2] in table.entries for each in self.ordered)
+        table._check()
+        for key, packed in table.packed:
+            assert self.shared and key not in table.entries, key
+            for index in range(packed.size):
+                waits = bool(packed.nacked >> index & 1)
+                assert ((*key, index) in self.nacks) == waits, (key, index)
