@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test worlds faults integration contract-oldest histories image bench docs lint types format clean
+.PHONY: demo check test worlds faults integration contract-oldest histories image bench docs lint types format clean
 
 # pip installs dependency groups from 25.1 on.
 $(STAMP): pyproject.toml
@@ -20,6 +20,11 @@ $(DOCS_STAMP): $(STAMP)
 
 demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the dev broker
 	$(BIN)/pulsar-encore demo $(DEMO_ARGS)
+
+# Tests named `stock` wait for the C++ client in real time; `make test` runs them.
+check: $(STAMP)  ## the suites in virtual time: core, wire, letters and consumer, in under a minute
+	$(BIN)/python -m pytest --numprocesses auto tests/core tests/wire tests/letters tests/consumer \
+	    --ignore-glob='*/test_stock_*.py' $(PYTEST_ARGS)
 
 test: $(STAMP)  ## the fast suite, on all cores: no Java, no Docker
 	$(BIN)/python -m pytest --numprocesses auto $(PYTEST_ARGS)

@@ -12,8 +12,9 @@ from hypothesis import settings
 # closed, and collected with a warning in whatever test comes later.
 asyncio.set_event_loop(None)
 
+# The same hundred examples in each run; `HYPOTHESIS_PROFILE=searching` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
-settings.register_profile("searching", deadline=None, print_blob=True)
+settings.register_profile("searching", deadline=None, print_blob=True, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

@@ -38,6 +38,7 @@ ALLOWED_WORDS = {
     "routing": "a noun in Pulsar: the routing mode",
     "spilling": "a public name: `SpillingIndex`",
     "testing": "a public package: `pulsar_encore.testing`",
+    "tracking": "a noun: the tracking state of a topic",
     "waiting": "an adjective",
 }
 #: Programs that a user could have written; their names are theirs.

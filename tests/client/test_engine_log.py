@@ -286,8 +286,8 @@ def test_a_slow_handler_holds_nobody_up(run: Any, topic: str) -> None:
 
 def test_of_what_handlers_cannot_keep_up_with_the_oldest_is_dropped(run: Any, topic: str) -> None:
     said = run(f"""
-    from pulsar_encore.transport.stock import native_log
-    native_log._MOST_LINES = 20
+    from pulsar_encore.transport.stock import cpp_log
+    cpp_log._MOST_LINES = 20
     class Slow(Keep):
         def emit(self, record):
             time.sleep(0.01)
@@ -300,7 +300,7 @@ def test_of_what_handlers_cannot_keep_up_with_the_oldest_is_dropped(run: Any, to
             producer = await client.create_producer({topic!r})
             for n in range(200):
                 await producer.send(b"x")
-            written = native_log.engine_log.position()
+            written = cpp_log.engine_log.position()
             await asyncio.sleep(0.6)
             return written
     written = asyncio.run(main())

@@ -287,7 +287,7 @@ async def test_what_the_last_callback_called_for_is_done_before_the_close(
         if len(kept) == 1200:
             called.set()
             await asyncio.sleep(1)  # the close has begun
-            consumer._turn.clock = lambda: math.inf  # the list's own task does one each turn
+            consumer._fair_yield.clock = lambda: math.inf  # the list's own task does one each turn
             consumer.acknowledge(kept)
 
     put_numbers(transport, 1200)

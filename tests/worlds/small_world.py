@@ -216,7 +216,7 @@ class App:
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(None)
-        self.consumer._turn.clock = lambda: -math.inf  # no call ever has to let a loop run
+        self.consumer._fair_yield.clock = lambda: -math.inf  # no call ever has to let a loop run
         self.source: TopicState = parts.sources.by_number[0]
         nacks, timeouts = self.source.nacks, self.source.timeouts
         assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)
