@@ -11,6 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from pulsar_encore import Consumer, Message, ReceiveTimeout
+from pulsar_encore.consumer.consumer import ConsumerParts
 from pulsar_encore.testing import MemoryTransport
 
 TOPIC = "persistent://public/default/t"
@@ -31,6 +32,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 async def settle() -> None:
     """Let what is under way between client and broker arrive."""
     await asyncio.sleep(0.01)
+
+
+def parts_of(consumer: Consumer) -> ConsumerParts:
+    """Return the parts that a consumer is assembled from, for tests that drive one of them."""
+    return consumer._parts
 
 
 async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:

@@ -14,6 +14,7 @@ from consumer_kit import (
     Subscribe,
     counted,
     now_s,
+    parts_of,
     payloads,
     put_numbers,
     receive_all,
@@ -612,12 +613,12 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
 
     monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
     consumer = await subscribe()
-    consumer._parts.delivery_handler.on_uncertain()  # one of several topics was away
-    consumer._parts.delivery_handler.on_connected()
+    parts_of(consumer).delivery_handler.on_uncertain()  # one of several topics was away
+    parts_of(consumer).delivery_handler.on_connected()
     put_numbers(transport, 1)
     await consumer.acknowledge(await consumer.receive())
     await asyncio.sleep(1)
-    consumer._parts.delivery_handler.on_deliveries([copy(came[0])])
+    parts_of(consumer).delivery_handler.on_deliveries([copy(came[0])])
     assert await receive_all(consumer) == []
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, logged, now_s, put_numbers, receive_n, settle
+from consumer_kit import TOPIC, Subscribe, logged, now_s, parts_of, put_numbers, receive_n, settle
 
 from pulsar_encore import ClosedError, ConsumerType
 from pulsar_encore.devbroker import Fault, FaultPlan
@@ -61,7 +61,7 @@ async def test_acks_in_doubt_wait_for_the_reconnect_too(
     put_numbers(transport, 3)
     consumer = await subscribe()
     messages = await receive_n(consumer, 3)
-    consumer._parts.delivery_handler.on_uncertain()
+    parts_of(consumer).delivery_handler.on_uncertain()
     await consumer.acknowledge(messages)
     await asyncio.sleep(1)
     closing = asyncio.create_task(consumer.close())
@@ -133,7 +133,7 @@ async def test_a_message_that_arrives_while_a_consumer_closes_starts_no_timer(
     for _ in range(2):
         await consumer.negative_acknowledge(await consumer.receive(), delay=1)
     await consumer.close()
-    (state,) = consumer._parts.sources
+    (state,) = parts_of(consumer).sources
     assert state.next_due() is not None
-    consumer._parts.redelivery.waits(state)
-    assert consumer._parts.redelivery._alarm._handle is None
+    parts_of(consumer).redelivery.waits(state)
+    assert parts_of(consumer).redelivery._alarm._handle is None

@@ -15,6 +15,7 @@ from consumer_kit import (
     Subscribe,
     counted,
     now_s,
+    parts_of,
     payloads,
     put_numbers,
     receive_all,
@@ -54,7 +55,7 @@ def words(leases: list[Lease]) -> list[bytes]:
 
 def few(consumer: Consumer, leases: int) -> None:
     """Let so many leases be out, not ten thousand."""
-    consumer._parts.leases.most = leases
+    parts_of(consumer).leases.most = leases
 
 
 # Taking
@@ -334,7 +335,7 @@ async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
     put_numbers(transport, 5)
     consumer = await subscribe()
     await consumer.pop(lease=10)
-    router = consumer._parts.router
+    router = parts_of(consumer).router
     nack, calls = router.nack, []
 
     def fails_once(message: Any, *args: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, put_numbers, receive_all
+from consumer_kit import TOPIC, parts_of, put_numbers, receive_all
 from durable_kit import Host
 
 from pulsar_encore import (
@@ -52,7 +52,7 @@ async def nack_all(host: Host, count: int, *, delay: float = HOUR, **options: An
 
 
 def mismatched(consumer: Consumer) -> int:
-    durability = consumer._parts.state_writer
+    durability = parts_of(consumer).state_writer
     assert durability is not None and durability._store is not None
     return durability._store.statistics().mismatched
 
@@ -283,7 +283,7 @@ async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) ->
     consumer = await host.start()
     for _ in range(10):
         await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
-    durability = consumer._parts.state_writer
+    durability = parts_of(consumer).state_writer
     assert durability is not None
     (source,) = durability._sources.values()
     for key, record in source._records.entries_waiting():

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all, receive_n
+from consumer_kit import TOPIC, Subscribe, parts_of, payloads, put_numbers, receive_all, receive_n
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +125,7 @@ async def test_leases_are_lost_in_parts(
     with pytest.raises((LeaseLostError, ClosedError)):
         await leases[-1].ack()
     await asyncio.sleep(1)
-    assert len(consumer._parts.leases) == 0
+    assert len(parts_of(consumer).leases) == 0
     assert lost.total == 1_000 and lost.longest <= 2 * 100 + 1
     for lease in leases:
         with pytest.raises((LeaseLostError, ClosedError)):
@@ -266,7 +266,7 @@ def test_prepared_messages_are_those_that_are_taken_one_by_one(
         for consumer in consumers:
             while consumer.statistics().queued < number:
                 await asyncio.sleep(0.01)
-        whole, single = (consumer._parts.queue for consumer in consumers)
+        whole, single = (parts_of(consumer).queue for consumer in consumers)
         for consumer in consumers:
             for at in sorted(acked):
                 if at < len(sizes):
