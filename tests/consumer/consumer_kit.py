@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -72,3 +72,18 @@ def put_numbers(transport: MemoryTransport, count: int, batch: int = 1) -> list[
 def redelivered(transport: MemoryTransport) -> list[tuple[int, list[tuple[int, int]]]]:
     """(ms, entries) of each redeliver command."""
     return [(command.at_ms, command.details) for command in transport.recorded(REDELIVER)]
+
+
+async def receive_numbers(
+    transport: MemoryTransport, subscribe: Subscribe, count: int, *, batch: int = 1, **options: Any
+) -> tuple[Consumer, list[Message]]:
+    """Publish the numbers from 0, and return a new consumer and all of its messages."""
+    put_numbers(transport, count, batch=batch)
+    consumer = await subscribe(**options)
+    return consumer, await receive_n(consumer, count)
+
+
+async def close_without_backlog(transport: MemoryTransport, consumer: Consumer) -> None:
+    """Close a consumer, and check that the broker keeps no message for its subscription."""
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
