@@ -21,13 +21,16 @@ $(DOCS_STAMP): $(STAMP)
 demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the dev broker
 	$(BIN)/pulsar-encore demo $(DEMO_ARGS)
 
+# Often a process waits: for the C++ client, a disk or another process.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
+
 # Tests named `stock` wait for the C++ client in real time; `make test` runs them.
 check: $(STAMP)  ## the suites in virtual time: core, wire, letters and consumer, in under a minute
-	$(BIN)/python -m pytest --numprocesses auto tests/core tests/wire tests/letters tests/consumer \
-	    --ignore-glob='*/test_stock_*.py' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --ignore-glob='*/test_stock_*.py' \
+	    tests/core tests/wire tests/letters tests/consumer $(PYTEST_ARGS)
 
 test: $(STAMP)  ## the fast suite, on all cores: no Java, no Docker
-	$(BIN)/python -m pytest --numprocesses auto $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 worlds: $(STAMP)  ## small worlds, so many events deeper than `make test` walks them
 	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds --timeout 0 $(PYTEST_ARGS)
