@@ -1,4 +1,4 @@
-"""A message that nobody settles comes back by itself.
+"""Redeliver messages that are not acked in time.
 
 python examples/ack_timeout.py [service_url]
 """
@@ -16,17 +16,17 @@ async def main(url: str) -> None:
             "example-timeout",
             "worker",
             consumer_type=encore.ConsumerType.Shared,
-            unacked_messages_timeout_ms=1000,  # counted from `receive`, not from prefetching
+            unacked_messages_timeout_ms=1000,  # counted from `receive`, not from the prefetch
         )
         producer = await client.create_producer("example-timeout")
         await producer.send(b"forgotten")
 
         msg = await consumer.receive()
-        print(f"{msg.data().decode()} received, and forgotten")
+        print(f"{msg.data().decode()} received, but not acked")
         clock = asyncio.get_running_loop().time
         start = clock()
         msg = await consumer.receive(timeout=10)
-        print(f"{msg.data().decode()} came back after {clock() - start:.1f} s")
+        print(f"{msg.data().decode()} redelivered after {clock() - start:.1f} s")
         await consumer.acknowledge(msg)
 
 

@@ -1,4 +1,4 @@
-"""Delays that grow while a message keeps failing.
+"""Nack with delays that grow with each failed attempt.
 
 python examples/backoff.py [service_url]
 """

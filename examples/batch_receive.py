@@ -1,4 +1,4 @@
-"""Several messages at once, and one ack for the list of them.
+"""Receive messages in lists, and ack a whole list.
 
 python examples/batch_receive.py [service_url]
 """
@@ -27,7 +27,7 @@ async def main(url: str) -> None:
             await consumer.acknowledge(messages)
             rows += len(messages)
             print(f"stored {len(messages)} rows")
-        print(f"{rows} rows in all")
+        print(f"{rows} rows in total")
 
 
 async def start() -> None:

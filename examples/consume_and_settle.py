@@ -1,4 +1,4 @@
-"""Receive, and settle every message: done, or again later.
+"""Receive messages, ack them, and nack those that fail.
 
 python examples/consume_and_settle.py [service_url]
 """
@@ -11,7 +11,7 @@ from pulsar_encore import testing
 
 
 class Busy(Exception):
-    """The billing service asks to be left alone for a moment."""
+    """The billing service is overloaded."""
 
 
 async def bill(order: str, attempt: int) -> None:
@@ -35,7 +35,7 @@ async def main(url: str) -> None:
             try:
                 await bill(order, msg.redelivery_count() + 1)
             except Busy:
-                print(f"{order} comes again in a moment")
+                print(f"{order} will be redelivered")
                 await consumer.negative_acknowledge(msg, delay=0.3)
             else:
                 await consumer.acknowledge(msg)

@@ -1,4 +1,4 @@
-"""A program written for the stock client: only its imports changed.
+"""Run a program for `pulsar-client` with changed imports only.
 
 python examples/drop_in.py [service_url]
 """
@@ -28,7 +28,7 @@ async def main(url: str) -> None:
     received = 0
     while received < 3:
         try:
-            # With the stock client, each time-out here takes a later message with it.
+            # With pulsar-client, each timeout here loses a later message.
             msg = await asyncio.wait_for(consumer.receive(), 0.01)
         except TimeoutError:
             continue

@@ -1,4 +1,4 @@
-"""A message nacked for a while waits for it, also when its process is killed meanwhile.
+"""Keep the delay of a nack when the process is killed.
 
 python examples/durable_nacks.py [service_url]
 """
@@ -29,18 +29,18 @@ async def first_worker(url: str, folder: str) -> None:
     msg = await consumer.receive()
     await consumer.negative_acknowledge(msg, delay=2)
     print(time.time(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)  # out of memory, say
+    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
 
 
 async def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, __file__, url, folder]
-        worker = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+        command = [sys.executable, __file__, url, folder]
+        worker = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         nacked_at = float((await worker.communicate())[0])
         print("nacked for 2 s by a worker that was killed")
         async with encore.Client(url) as client, subscribe(client, folder) as consumer:
             msg = await consumer.receive(timeout=10)
-            print(f"{msg.data().decode()!r} came after {time.time() - nacked_at:.1f} s")
+            print(f"{msg.data().decode()!r} redelivered after {time.time() - nacked_at:.1f} s")
             print(f"at attempt {msg.redelivery_count() + 1}")
             await consumer.acknowledge(msg)
 

@@ -1,4 +1,4 @@
-"""Work that is handed to others: a message is leased for a time, kept, and settled by its handle.
+"""Lease messages: renew a lease, ack by its handle, and let a lease expire.
 
 python examples/leases.py [service_url]
 """
@@ -11,7 +11,7 @@ from pulsar_encore import testing
 
 
 async def long_job(lease: encore.Lease) -> None:
-    async with lease.kept():  # renewed as long as the block runs; cancelled if it is lost
+    async with lease.kept():  # renews the lease; cancels the block if it is lost
         await asyncio.sleep(1.5)  # longer than the lease
     await lease.ack()
     print(f"{lease.message.data().decode()} took longer than its lease, and is done")
@@ -35,15 +35,15 @@ async def main(url: str) -> None:
             if lease.message.data() == b"a long job":
                 working = asyncio.create_task(long_job(lease))
             elif lease.message.data() == b"a job for later":
-                handles.append(lease.handle)  # text: it may wait in a table or a queue
+                handles.append(lease.handle)  # text, which can be stored in a database
 
         later = await consumer.lease(handles.pop())
         await later.ack()
-        print("a job for later was settled by its handle")
+        print("a job for later was acked by its handle")
 
-        [again] = await consumer.pop(wait=10)
-        print(f"{again.message.data().decode()} came again, at attempt {again.attempt}")
-        await again.ack()
+        [retry] = await consumer.pop(wait=10)
+        print(f"{retry.message.data().decode()} was redelivered, attempt {retry.attempt}")
+        await retry.ack()
         await working
 
 

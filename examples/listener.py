@@ -1,4 +1,4 @@
-"""A function that is called for each message; raising is a negative ack.
+"""Call a function for each message. An exception nacks the message.
 
 python examples/listener.py [service_url]
 """
@@ -23,7 +23,7 @@ async def main(url: str) -> None:
         if name == "Grace":
             done.set()
 
-    # The package logs to stdlib logging; a listener that raises is logged with its traceback.
+    # Exceptions of a listener are logged with their traceback, to Python's logging.
     logging.basicConfig(level=logging.CRITICAL)
     async with encore.Client(url) as client:
         await client.subscribe(

@@ -1,4 +1,4 @@
-"""A delay for each message, also for messages of one batch.
+"""Nack single messages of a batch, each with its own delay.
 
 python examples/nack_delays.py [service_url]
 """
@@ -15,7 +15,7 @@ async def main(url: str) -> None:
         consumer = await client.subscribe(
             "example-delays", "worker", consumer_type=encore.ConsumerType.Shared
         )
-        # Sent together, the three travel in one batch, which the broker knows as one entry.
+        # The three messages are sent in one batch, which is one entry for the broker.
         producer = await client.create_producer("example-delays")
         await asyncio.gather(*(producer.send(word) for word in (b"slow", b"done", b"fast")))
 
@@ -31,12 +31,12 @@ async def main(url: str) -> None:
 
         for _ in range(2):
             msg = await consumer.receive(timeout=5)
-            print(f"{msg.data().decode()} came back after {clock() - start:.1f} s")
+            print(f"{msg.data().decode()} redelivered after {clock() - start:.1f} s")
             await consumer.acknowledge(msg)
         try:
             await consumer.receive(timeout=0.2)
         except encore.ReceiveTimeout:
-            print("what was done did not come back")
+            print("the acked message was not redelivered")
 
 
 async def start() -> None:

@@ -1,4 +1,4 @@
-"""After the fix: count the dead letters by failure, and send one kind of them home.
+"""Group dead letters by failure, and replay one group after the fix.
 
 python examples/replay_dead_letters.py [service_url]
 """
@@ -23,7 +23,7 @@ async def main(url: str) -> None:
         for order in range(3):
             await producer.send(f"order {order}".encode())
 
-        for _ in range(6):  # each message has two looks
+        for _ in range(6):  # two delivery attempts for each message
             msg = await consumer.receive(timeout=10)
             name = KeyError if msg.data() == b"order 1" else TimeoutError
             await consumer.negative_acknowledge(msg, delay=0.1, error=name("prices"))
@@ -31,7 +31,7 @@ async def main(url: str) -> None:
         topic = "example-replay-billing-DLQ"
         reader = await client.create_reader(topic, encore.MessageId.earliest)
         for _ in range(3):
-            await reader.read_next(timeout_millis=10_000)  # until all three lie there
+            await reader.read_next(timeout_millis=10_000)  # wait for all three
 
         dead = DeadLetters(client, topic)
         groups = await dead.list()
@@ -40,10 +40,10 @@ async def main(url: str) -> None:
 
         outage = Selection(fingerprints=[groups[0].fingerprint])
         report = await dead.replay(outage, replay_id="after-the-outage")
-        print(f"{report.replayed} replayed, {report.passed} stay")
+        print(f"{report.replayed} replayed, {report.passed} not selected")
         for _ in range(2):
             msg = await consumer.receive(timeout=10)
-            print(f"{msg.data().decode()} again, {msg.properties()[letters.REPLAY_ID]}")
+            print(f"{msg.data().decode()} replayed, {msg.properties()[letters.REPLAY_ID]}")
             await consumer.acknowledge(msg)
 
 

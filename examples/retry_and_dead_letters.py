@@ -1,4 +1,4 @@
-"""A retry with a delay, and the end of a message that never works: a dead letter that says why.
+"""Retry with a delay, and dead-letter a message that keeps failing.
 
 python examples/retry_and_dead_letters.py [service_url]
 """
@@ -27,21 +27,22 @@ async def main(url: str) -> None:
         producer = await client.create_producer("example-letters")
         await producer.send(b"poison")
 
-        for look in range(1, 4):
+        for attempt in range(1, 4):
             msg = await consumer.receive(timeout=10)
             try:
                 bill(msg.data().decode())
             except ValueError as error:
-                print(f"look {look}: {error}")
-                # Copied to the retry-letter topic and acked; after the last look it is dead.
+                print(f"attempt {attempt}: {error}")
+                # Sent to the retry letter topic, or to the dead letter topic after attempt 3.
                 await consumer.reconsume_later(msg, delay=0.2, error=error)
 
         dead = "example-letters-billing-DLQ"
         reader = await client.create_reader(dead, encore.MessageId.earliest)
         letter = await reader.read_next(timeout_millis=10_000)
-        said = letter.properties()
-        print(f"dead after {said[letters.ATTEMPTS]} attempts: {said[letters.ERROR_CLASS]}")
-        print(said[letters.ERROR_STACK].splitlines()[0].rpartition(" ")[2], "raised it")
+        properties = letter.properties()
+        attempts, error_class = properties[letters.ATTEMPTS], properties[letters.ERROR_CLASS]
+        print(f"dead-lettered after {attempts} attempts: {error_class}")
+        print(properties[letters.ERROR_STACK].splitlines()[0].rpartition(" ")[2], "raised it")
 
 
 async def start() -> None:

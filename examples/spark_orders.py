@@ -1,10 +1,10 @@
-"""Pulsar in Spark, cell by cell: the sink, a batch, a stream and its lag, dead letters, triage.
+"""Pulsar in Spark: the sink, a batch, a stream and its lag, dead letters, triage.
 
 pip install "pulsar-encore[spark]"; Java 17; python examples/spark_orders.py [service_url]
-What a cell prints stands below it. On two slow cores Spark takes most of a minute for it.
+The output of each cell is written below it. On two slow cores Spark takes about a minute.
 """
 
-# %% A broker (yours, where its address is given), a folder and a session
+# %% A broker (or the one of your service_url), a folder and a session
 import os
 import queue
 import sys
@@ -20,8 +20,8 @@ from pulsar_encore.spark.metrics import PulsarProgressListener, QueryMetrics, wi
 from pulsar_encore.spark.triage import GroupSelection, triage
 
 broker = testing.BrokerThread()
-given = [each for each in sys.argv[1:] if each.startswith("pulsar")]
-url = given[0] if given else broker.start().url
+service_urls = [each for each in sys.argv[1:] if each.startswith("pulsar")]
+url = service_urls[0] if service_urls else broker.start().url
 tmp = tempfile.TemporaryDirectory(prefix="spark-orders-")
 folder = Path(tmp.name)
 
@@ -40,34 +40,34 @@ name = f"example-spark-{uuid.uuid4().hex[:8]}"
 topic = {"service.url": url, "topic": name}
 as_json = {"valueFormat": "json", "valueSchema": "id BIGINT, customer STRING, price DOUBLE"}
 
-# %% The sink: a row is a message
+# %% The sink: each row becomes a message
 orders = spark.range(100).selectExpr(
     "id",
     "element_at(array('Ada', 'Edsger', 'Grace'), int(id % 3) + 1) AS customer",
-    "double(id) - 1 AS price",  # of the first order it is wrong
+    "double(id) - 1 AS price",  # the price of the first order is wrong
 )
 orders.write.format("pulsar").mode("append").options(**topic, valueFormat="json").save()
 print("100 orders written")
 # 100 orders written
 
-# %% A batch: what is stored now, a column for each field
+# %% A batch: all stored messages, with a column for each field
 stored = spark.read.format("pulsar").options(**topic, **as_json).load()
 for row in stored.where("price > 96").select("id", "customer", "price").collect():
     print(*row)
 # 98 Grace 97.0
 # 99 Ada 98.0
 
-# %% A stream: dead letters of what cannot be billed, with why; the listener tells how far it is
+# %% A stream: orders with a wrong price become dead letters; the listener reports the lag
 source = {**topic, **as_json, "startingOffsets": "earliest", "subscription": "billing"}
 
 
 def bill() -> None:
-    """All orders that are new since the checkpoint."""
-    told: queue.Queue[QueryMetrics] = queue.Queue()
-    listener = PulsarProgressListener(told.put, source)  # counts the backlog, given admin.url
+    """Process all orders since the checkpoint."""
+    progress: queue.Queue[QueryMetrics] = queue.Queue()
+    listener = PulsarProgressListener(progress.put, source)  # with admin.url also the backlog
     spark.streams.addListener(listener)
     read = with_metrics(spark.readStream.format("pulsar").options(**source).load())
-    refused = read.where("price < 0").select(
+    wrong_orders = read.where("price < 0").select(
         F.to_json(F.struct("id", "customer", "price")).alias("value"),
         *("__topic", "__messageId", "__messageProperties"),
         F.lit("ValueError").alias("errorClass"),
@@ -75,13 +75,13 @@ def bill() -> None:
     )
     sink = {"service.url": url, "sinkMode": "dead_letter", "subscription": "billing"}
     query = (
-        refused.writeStream.format("pulsar")
+        wrong_orders.writeStream.format("pulsar")
         .options(**sink, checkpointLocation=str(folder / "billing"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    metrics = told.get(timeout=30)
+    metrics = progress.get(timeout=30)
     spark.streams.removeListener(listener)
     print(f"batch {metrics.batch}: {metrics.rows} rows, the newest {metrics.lag_s:.1f} s old")
 
@@ -89,14 +89,14 @@ def bill() -> None:
 bill()
 # batch 0: 100 rows, the newest 9.3 s old
 
-# %% The letters, with what they say as columns
+# %% The dead letters, with their evidence as columns
 letters = spark.read.format("pulsar").option("service.url", url).option("view", "dlq")
 letters = letters.option("topic", f"{name}-billing-DLQ")
 for row in letters.load().collect():
     print(bytes(row["value"]).decode(), row["__errorClass"], row["__errorMessage"])
 # {"id":0,"customer":"Ada","price":-1.0} ValueError a price below 0
 
-# %% Triage: count them, keep them as Parquet, and send this kind home
+# %% Triage: count the letters, save them as Parquet, and replay one group
 report = triage(
     spark,
     [name],
@@ -108,11 +108,11 @@ report = triage(
 )
 for group in report.groups:
     print(f"{group.count} x {group.error_class}: {group.error_message}")
-print(f"{report.letters} letters, {report.replayed} sent home")
+print(f"{report.letters} letters, {report.replayed} replayed")
 # 1 x ValueError: a price below 0
-# 1 letters, 1 sent home
+# 1 letters, 1 replayed
 
-# %% The stream again, on its checkpoint: only what came since
+# %% The stream again, on its checkpoint: only new messages
 bill()
 # batch 1: 1 rows, the newest 8.0 s old
 

@@ -1,4 +1,4 @@
-"""Testing your own consumer: a broker of its own, and a connection that breaks on demand.
+"""Test a consumer on a development broker that drops its connection.
 
 python examples/testing_a_consumer.py [service_url]
 """
@@ -11,7 +11,7 @@ from pulsar_encore import testing
 
 
 async def take(consumer: encore.Consumer) -> bytes:
-    """The code under test: receives one message and acknowledges it."""
+    """The code under test: receive one message and ack it."""
     msg = await consumer.receive(timeout=10)
     await consumer.acknowledge(msg)
     return msg.data()
@@ -26,17 +26,17 @@ async def main(url: str) -> None:
         print("received one")
 
         if not isinstance(url, testing.BrokerUrl):
-            return  # a broker of somebody else: its connections are not ours to break
-        broken = url.broker.drop_connections()
-        print("the connection breaks" if broken else "there was none")
+            return  # a real broker, whose connections this test cannot drop
+        dropped = url.broker.drop_connections()
+        print("the connection was dropped" if dropped else "there was no connection")
         await producer.send(b"two")
         assert await take(consumer) == b"two"
         print("received two")
 
-    # The broker keeps what was on the wire; and what each subscription has left.
+    # The broker records all commands, and knows the backlog of each subscription.
     assert url.broker.recorded("ACK", "in")
     assert url.broker.backlog("persistent://public/default/example-test", "tested") == 0
-    print("both were acknowledged")
+    print("both were acked")
 
 
 async def start() -> None:

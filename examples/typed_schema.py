@@ -1,4 +1,4 @@
-"""Records in and out: the schema encodes, decodes, and is kept by the broker.
+"""Send and receive records with a JSON schema, which the broker stores.
 
 python examples/typed_schema.py [service_url]
 """

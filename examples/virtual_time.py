@@ -1,4 +1,4 @@
-"""Testing without a broker, in virtual time: an hour's delay passes in milliseconds.
+"""Test without a broker, in virtual time: a delay of an hour takes milliseconds.
 
 python examples/virtual_time.py
 """
@@ -10,11 +10,11 @@ from pulsar_encore import testing
 
 
 async def work(consumer: encore.Consumer) -> str:
-    """The code under test: the first attempt fails and is tried again in an hour."""
+    """The code under test: nack the first delivery for an hour."""
     msg = await consumer.receive()
     if msg.redelivery_count() == 0:
         await consumer.negative_acknowledge(msg, delay=3600)
-        return "put off"
+        return "nacked"
     await consumer.acknowledge(msg)
     return "done"
 
@@ -25,13 +25,13 @@ async def main() -> None:
     async with encore.Client("memory://", transport=transport) as client:
         consumer = await client.subscribe("jobs", "worker", encore.ConsumerType.Shared)
         transport.put("jobs", b"nightly report")
-        begun = clock.time()
+        started = clock.time()
         print(await work(consumer))
-        print(f"{await work(consumer)} after {(clock.time() - begun) / 60:.0f} minutes")
-        await consumer.close()  # sends what was acknowledged
+        print(f"{await work(consumer)} after {(clock.time() - started) / 60:.0f} minutes")
+        await consumer.close()  # sends the pending acks
         assert transport.backlog("jobs", "worker") == 0
-        asked = transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES")
-        print(f"{len(asked)} redelivery was asked for")
+        requests = transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES")
+        print(f"{len(requests)} request for redelivery")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.due_time import MessageKey
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, TopicStore
 
 BATCH = 50

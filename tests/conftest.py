@@ -1,4 +1,4 @@
-"""What every test has: no event loop left over from another, and properties that repeat."""
+"""Shared by all tests: no event loop is left over, and hypothesis tests are repeatable."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 
 from hypothesis import settings
 
-# looptime's plugin asks for a loop before every synchronous test; without this one is made, never
-# closed, and collected with a warning in whatever test comes later.
+# The plugin of looptime asks for an event loop before every synchronous test. Without this line it
+# creates one and never closes it, which warns in a later test.
 asyncio.set_event_loop(None)
 
 # The same hundred examples in each run; `HYPOTHESIS_PROFILE=searching` looks for new ones.

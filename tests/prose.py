@@ -2,8 +2,8 @@
 
 The check counts a few habits that make a reader go back and read a sentence twice, in docstrings,
 comments and Markdown pages. Code, quotations and the glossary are exempt. A folder fails when its
-rates are above the ceilings below. `tests/prose_pending.txt` lists the folders that nobody has
-rewritten yet: they may exceed the ceilings, and they fail as soon as they do not, so the list
+rates are above the ceilings below. `tests/prose_pending.txt` lists the folders that are not
+rewritten yet. They may exceed the ceilings, and they fail as soon as they do not, so that the list
 cannot go stale. A hit is a candidate; whether the sentence is clear is for a reader to judge.
 
     python -m tests.prose                          # check everything, as `make lint` does

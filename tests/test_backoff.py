@@ -1,4 +1,4 @@
-"""Backoff: Java's values, jitter within its share, and options that make no sense."""
+"""Backoff: Java's values, jitter, invalid options, and failure reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ RNG = Random(1)
         (5, 5, 2, {0: 5_000, 1: 5_000, 9: 5_000}),
     ],
 )
-def test_javas_values(low: float, high: float, multiplier: float, expected: dict[int, int]) -> None:
+def test_delays_equal_javas(
+    low: float, high: float, multiplier: float, expected: dict[int, int]
+) -> None:
     backoff = Backoff(min_delay=low, max_delay=high, multiplier=multiplier)
     assert {count: backoff.delay_ms(count, RNG) for count in expected} == expected
 
@@ -47,7 +49,7 @@ delays = st.integers(0, 10**7)
 
 
 @given(delays, delays, st.floats(1.001, 1e6), st.integers(-5, 2**31), st.floats(0, 1))
-def test_within_bounds_whatever_the_count(
+def test_delays_stay_within_bounds(
     one: int, other: int, multiplier: float, count: int, jitter: float
 ) -> None:
     low, high = sorted((one, other))
@@ -61,12 +63,14 @@ def test_within_bounds_whatever_the_count(
 
 
 @given(st.integers(1, 10**5), st.floats(1.01, 50), st.integers(0, 200))
-def test_it_never_shrinks_as_the_count_grows(low: int, multiplier: float, count: int) -> None:
+def test_the_delay_never_shrinks_as_the_count_grows(
+    low: int, multiplier: float, count: int
+) -> None:
     backoff = Backoff(min_delay=low / 1000, max_delay=10**5, multiplier=multiplier)
     assert backoff.delay_ms(count, RNG) <= backoff.delay_ms(count + 1, RNG)
 
 
-def test_jitter_comes_from_the_source_given() -> None:
+def test_jitter_uses_the_given_random_source() -> None:
     backoff = Backoff(min_delay=1, max_delay=100, jitter=0.5)
     same = [[backoff.delay_ms(4, rng) for _ in range(20)] for rng in (Random(7), Random(7))]
     assert same[0] == same[1]
@@ -99,7 +103,7 @@ def test_timedeltas() -> None:
         ({"jitter": None}, "jitter"),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
+def test_wrong_options_are_errors_that_name_them(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         Backoff(**options)
 
@@ -111,7 +115,7 @@ def test_to_ms(value: float | timedelta, ms: int) -> None:
     assert to_ms(value, "delay") == ms
 
 
-def test_reports_of_a_failure_that_lasts_grow_rare() -> None:
+def test_reports_of_a_lasting_failure_become_rare() -> None:
     reports = FailureReports()
     told = [second for second in range(100, 3700, 10) if reports.failed(second)]
     gaps = [later - first for first, later in pairwise(told)]
@@ -121,7 +125,7 @@ def test_reports_of_a_failure_that_lasts_grow_rare() -> None:
     assert gaps == [10, 10, 20, 40, 80, 160, *[300] * (len(gaps) - 6)]
 
 
-def test_failures_count_from_when_the_trouble_began() -> None:
+def test_elapsed_time_counts_from_the_first_failure() -> None:
     reports = FailureReports(since_s=5.0)
     assert reports.failed(8.0)
     assert reports.elapsed_s(9.0) == 4.0

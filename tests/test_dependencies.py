@@ -1,4 +1,4 @@
-"""What is declared is what is imported, and NOTICE names what an installation brings along."""
+"""Declared dependencies equal the imported ones, and NOTICE names all installed packages."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ TOOLS = {
 
 
 def names(requirements: Iterable[str]) -> set[str]:
-    """Of distributions, as PyPI spells them."""
+    """Return the names of distributions, as PyPI spells them."""
     found = (re.match(r"[\w.-]+", requirement) for requirement in requirements)
     return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in found if each}
 
 
-#: Requirements of somebody's extra, and for a Python older than this package supports.
-NOT_HERE = re.compile(r"extra ==|python_(full_)?version < ['\"]3\.(\d|10|11)(\.0)?['\"]")
+#: Requirements of an extra, or for a Python version that this package does not support.
+NOT_INSTALLED = re.compile(r"extra ==|python_(full_)?version < ['\"]3\.(\d|10|11)(\.0)?['\"]")
 
 REQUIRED = names(PROJECT["dependencies"])
-#: By extra. An extra that includes another one of this package names only what it adds.
+#: By extra, without the requirements of another extra that it includes.
 OPTIONAL = {extra: names(each) - {"pulsar-encore"} for extra, each in EXTRAS.items()}
 
 
 def imported(files: Iterable[Path]) -> set[str]:
-    """Distributions that the files import, by statement or by `import_module` of a literal."""
+    """Return the distributions that the files import (also by `import_module` of a literal)."""
     modules: set[str] = set()
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -74,27 +74,27 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def installed_with(distributions: Iterable[str]) -> set[str]:
-    """The distributions and all that they require, extras of theirs aside."""
+    """Return the distributions and all their requirements, without those of extras."""
     found: set[str] = set()
     waiting = list(distributions)
     while waiting:
-        one = waiting.pop()
+        name = waiting.pop()
         try:
-            needs = requires(one) or []
+            needs = requires(name) or []
         except PackageNotFoundError:  # for another platform or Python
             continue
-        found.add(one)
-        waiting += names(each for each in needs if not NOT_HERE.search(each)) - found
+        found.add(name)
+        waiting += names(each for each in needs if not NOT_INSTALLED.search(each)) - found
     return found
 
 
-def test_what_the_package_imports_is_declared_and_nothing_else() -> None:
+def test_the_package_declares_exactly_its_imports() -> None:
     optional = set().union(*OPTIONAL.values())
     found = imported(python_files("sdk"))
     assert REQUIRED.isdisjoint(optional)
     assert found - optional == REQUIRED
     assert optional == found - REQUIRED
-    # The extra "avro" is for the stock package's AvroSchema; Spark's part reads Avro itself.
+    # The extra "avro" is for the AvroSchema of pulsar-client; `spark` reads Avro itself.
     outside = [each for each in python_files("sdk") if "spark" not in each.parts]
     stock = imported(Path(pulsar.__file__).parent.rglob("*.py"))
     assert OPTIONAL["avro"] <= stock - imported(outside)
@@ -102,11 +102,11 @@ def test_what_the_package_imports_is_declared_and_nothing_else() -> None:
 
 def test_only_the_command_line_needs_its_extra() -> None:
     cli = ROOT / "sdk" / "pulsar_encore" / "cli"
-    elsewhere = [path for path in python_files("sdk") if cli not in path.parents]
-    assert imported(elsewhere) & OPTIONAL["cli"] == set()
+    others = [path for path in python_files("sdk") if cli not in path.parents]
+    assert imported(others) & OPTIONAL["cli"] == set()
 
 
-def test_what_the_tests_import_is_declared_and_nothing_else() -> None:
+def test_the_dev_group_declares_exactly_the_imports_of_the_tests() -> None:
     dev = names(DEV) - {"pulsar-encore"}
     found = imported(python_files("tests", "integration", "docker", "examples"))
     assert found <= REQUIRED | dev | set().union(*OPTIONAL.values())
@@ -114,7 +114,7 @@ def test_what_the_tests_import_is_declared_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("block", ["always", *OPTIONAL])
-def test_the_notice_names_what_is_installed(block: str) -> None:
+def test_the_notice_names_the_installed_packages(block: str) -> None:
     title = block if block == "always" else f'extra "{block}"'
     text = (ROOT / "NOTICE").read_text(encoding="utf-8")
     lines = re.search(rf"^  {title}\n((?:    .+\n)+)", text, re.MULTILINE)
@@ -124,7 +124,7 @@ def test_the_notice_names_what_is_installed(block: str) -> None:
     assert named == (base if block == "always" else installed_with(OPTIONAL[block]) - base)
 
 
-def test_the_dev_group_installs_every_extra_and_is_no_extra_itself() -> None:
+def test_the_dev_group_installs_every_extra_and_is_not_an_extra() -> None:
     (whole,) = [each for each in DEV if each.startswith("pulsar-encore[")]
     assert set(whole.removeprefix("pulsar-encore[").rstrip("]").split(",")) == EXTRAS.keys()
     assert "dev" not in EXTRAS

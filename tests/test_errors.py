@@ -1,7 +1,7 @@
-"""Errors have one root, say who must act and what to change.
+"""Exceptions: one root, the names of `pulsar.exceptions`, pickling.
 
-They are raised here as for a client on the stock transport, so that `pulsar` programs catch each of
-them by its name as well. `tests/client/test_stock_later.py` has programs without that transport.
+They are raised here as with a client on the stock transport, so that programs can also catch them
+by the names of `pulsar`. `tests/client/test_stock_later.py` covers programs without that transport.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ KINDS = sorted(
 RESULTS = [each for name, each in pulsar.Result.__members__.items() if name != "Ok"]
 
 
-def every(kind: type[Exception]) -> set[type[Exception]]:
-    return {kind}.union(*(every(each) for each in kind.__subclasses__()))
+def subclasses(kind: type[Exception]) -> set[type[Exception]]:
+    return {kind}.union(*(subclasses(each) for each in kind.__subclasses__()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_error_has_one_root_and_says_what_it_is_for(kind: type[Exception]) -> None:
+def test_every_error_has_the_same_root_and_a_docstring(kind: type[Exception]) -> None:
     assert issubclass(kind, errors.EncoreError)
     assert kind.__doc__
 
 
-def test_errors_are_what_python_code_expects() -> None:
+def test_errors_inherit_from_the_builtin_ones() -> None:
     assert issubclass(errors.ConfigurationError, ValueError)
     assert issubclass(errors.ReceiveTimeout, TimeoutError)
 
 
-def test_who_must_act_is_not_blurred_by_stocks_names() -> None:
-    """Nothing that is nobody's fault, or the caller's, is taken for a failure of the broker."""
+def test_errors_of_the_caller_are_not_transport_errors() -> None:
+    """Nor is a receive timeout. No transport error is a configuration error."""
     for kind in (encore.ReceiveTimeout, encore.ClosedError, encore.InvalidTopicName):
         assert not issubclass(kind, encore.TransportError)
     assert not any(
-        issubclass(kind, encore.ConfigurationError) for kind in every(encore.TransportError)
+        issubclass(kind, encore.ConfigurationError) for kind in subclasses(encore.TransportError)
     )
 
 
@@ -80,7 +80,7 @@ def test_each_result_is_raised_as_the_class_of_its_name(result: pulsar.Result) -
 
 
 @pytest.mark.parametrize("kind", [encore.ReceiveTimeout, encore.TransportTimeout])
-def test_a_time_out_is_a_timeout_by_all_its_names(kind: type[encore.PulsarException]) -> None:
+def test_a_timeout_can_be_caught_by_all_its_names(kind: type[encore.PulsarException]) -> None:
     for name in (
         encore.Timeout,
         pulsar.Timeout,
@@ -93,29 +93,29 @@ def test_a_time_out_is_a_timeout_by_all_its_names(kind: type[encore.PulsarExcept
         assert caught.value.error() == pulsar.Result.Timeout
 
 
-def test_a_closed_object_is_already_closed_by_all_its_names() -> None:
+def test_a_closed_error_can_be_caught_by_all_its_names() -> None:
     for name in (encore.AlreadyClosed, pulsar.AlreadyClosed, pulsar.asyncio.PulsarException):
         with pytest.raises(name):
             raise encore.ClosedError("shut")
     assert encore.ClosedError("shut").error() == pulsar.Result.AlreadyClosed
 
 
-def test_what_the_protocol_calls_differently_has_the_clients_name() -> None:
+def test_results_of_the_protocol_get_the_names_of_the_clients() -> None:
     named = {code: errors.named(code, "x").result for code in pb.ServerError.keys()}
     assert set(named.values()) <= set(pulsar.Result.__members__)
     assert named["MetadataError"] == "BrokerMetadataError"
     assert named["TopicNotFound"] == "TopicNotFound"
 
 
-def test_a_result_that_stock_has_not_is_a_transport_error() -> None:
+def test_a_result_without_a_class_is_a_transport_error() -> None:
     error = errors.named("Novelty", "what?", retryable=True)
     assert type(error) is type(encore.TransportError())
     assert (error.result, error.retryable) == ("Novelty", True)
     assert error.error() == pulsar.Result.UnknownError
 
 
-def test_an_error_can_be_made_as_stocks_is() -> None:
-    """In the tests of programs: `side_effect=PulsarException(Result.Timeout, "late")`."""
+def test_an_error_can_be_created_as_in_pulsar_client() -> None:
+    """Tests of programs do so: `side_effect=PulsarException(Result.Timeout, "late")`."""
     error = encore.PulsarException(encore.Result.ConsumerBusy, "taken")
     assert (error.error(), error.result, str(error)) == (
         pulsar.Result.ConsumerBusy,
@@ -139,7 +139,7 @@ def test_transport_errors_name_the_result() -> None:
     assert not errors.TransportError().retryable
 
 
-def test_broken_protocol_can_be_tried_again() -> None:
+def test_a_protocol_error_is_retryable() -> None:
     error = errors.ProtocolError("frame of 9 GB")
     assert error.retryable
     assert error.result == "ProtocolError"
@@ -157,7 +157,7 @@ def test_errors_cross_processes(kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     "kind", [each for each in KINDS if issubclass(each, encore.PulsarException)]
 )
-def test_what_an_error_knows_crosses_processes(kind: type[encore.PulsarException]) -> None:
+def test_attributes_of_an_error_cross_processes(kind: type[encore.PulsarException]) -> None:
     for retryable in (True, False):
         error = kind("why", result="Else", retryable=retryable)
         error.add_note("seen on Monday")

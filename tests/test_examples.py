@@ -1,4 +1,4 @@
-"""Every example runs, in a process of its own and on a broker of its own, and says what it should.
+"""Every example runs in its own process with its own broker, and prints the expected output.
 
 An example without an expectation here fails, and so does an expectation without an example.
 """
@@ -20,22 +20,22 @@ import pulsar_encore as encore
 from pulsar_encore import testing
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-MOST_LINES = 60
-LONGEST_S = 40
+MAX_LINES = 60
+TIMEOUT_S = 40
 
-#: Notebooks, in cells: they need Java, so that `integration/spark` runs them.
+#: Notebooks. They need Java, so `integration/spark` runs them.
 ON_SPARK = {"spark_orders.py"}
 
-#: File -> pattern of the whole output; times are matched to the tenth they cannot be below.
+#: File -> pattern of the whole output. The patterns of times allow the smallest possible value.
 EXPECTED = {
-    "ack_timeout.py": r"forgotten received, and forgotten\nforgotten came back after 1\.\d s\n",
-    "values/backoff.py": (
+    "ack_timeout.py": r"forgotten received, but not acked\nforgotten redelivered after 1\.\d s\n",
+    "backoff.py": (
         r"attempt 1 after 0\.\d s\nattempt 2 after 0\.[2-9] s\n"
         r"attempt 3 after (0\.[4-9]|1\.\d) s\nattempt 4 after (0\.[89]|1\.\d) s\n"
     ),
-    "batch_receive.py": r"(stored \d+ rows\n)+100 rows in all\n",
+    "batch_receive.py": r"(stored \d+ rows\n)+100 rows in total\n",
     "consume_and_settle.py": (
-        r"billed order-0 at attempt 1\norder-1 comes again in a moment\n"
+        r"billed order-0 at attempt 1\norder-1 will be redelivered\n"
         r"billed order-2 at attempt 1\nbilled order-1 at attempt 2\n"
     ),
     "drop_in.py": (
@@ -44,46 +44,46 @@ EXPECTED = {
     ),
     "durable_nacks.py": (
         r"nacked for 2 s by a worker that was killed\n"
-        r"'the bank is closed' came after [2-9]\.\d s\nat attempt 2\n"
+        r"'the bank is closed' redelivered after [2-9]\.\d s\nat attempt 2\n"
     ),
     "leases.py": (
-        r"a job for later was settled by its handle\n"
-        r"a job that hangs came again, at attempt 2\n"
+        r"a job for later was acked by its handle\n"
+        r"a job that hangs was redelivered, attempt 2\n"
         r"a long job took longer than its lease, and is done\n"
     ),
     "listener.py": r"hello Ada\nhello Edsger\nhello Grace\n",
     "nack_delays.py": (
-        r"fast came back after 0\.[4-9] s\nslow came back after 1\.\d s\n"
-        r"what was done did not come back\n"
+        r"fast redelivered after 0\.[4-9] s\nslow redelivered after 1\.\d s\n"
+        r"the acked message was not redelivered\n"
     ),
     "receipts_and_events.py": (
         r"transport: native\nkey: b'\\xff\\x00'\nthe connection is lost\nconnected again\n"
-        r"the broker has confirmed the ack\n"
+        r"the ack receipt has arrived\n"
     ),
     "replay_dead_letters.py": (
-        r"2 x TimeoutError: prices\n1 x KeyError: 'prices'\n2 replayed, 1 stay\n"
-        r"(order [02] again, after-the-outage\n){2}"
+        r"2 x TimeoutError: prices\n1 x KeyError: 'prices'\n2 replayed, 1 not selected\n"
+        r"(order [02] replayed, after-the-outage\n){2}"
     ),
     "retry_and_dead_letters.py": (
-        r"(look [123]: no price for 'poison'\n){3}"
-        r"dead after 3 attempts: ValueError\nbill raised it\n"
+        r"(attempt [123]: no price for 'poison'\n){3}"
+        r"dead-lettered after 3 attempts: ValueError\nbill raised it\n"
     ),
     "testing_a_consumer.py": (
-        r"received one\nthe connection breaks\nreceived two\nboth were acknowledged\n"
+        r"received one\nthe connection was dropped\nreceived two\nboth were acked\n"
     ),
-    "virtual_time.py": r"put off\ndone after 60 minutes\n1 redelivery was asked for\n",
+    "virtual_time.py": r"nacked\ndone after 60 minutes\n1 request for redelivery\n",
     "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
 }
 
 
-def test_every_example_is_expected_and_every_expectation_an_example() -> None:
+def test_every_example_has_an_expectation_and_the_reverse() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, *ON_SPARK}
     assert {path.name for path in EXAMPLES.glob("spark_*.py")} == ON_SPARK
 
 
 @pytest.mark.parametrize("name", sorted(ON_SPARK))
 def test_a_notebook_has_cells_with_titles(name: str) -> None:
-    """Each is code that compiles by itself, and the first imports what the others use."""
+    """Each cell compiles alone, and the first one has all imports."""
     source = (EXAMPLES / name).read_text()
     introduction, *cells = re.split(r"^# %% (?=\S)", source, flags=re.MULTILINE)
     assert ast.get_docstring(ast.parse(introduction))
@@ -97,13 +97,13 @@ def test_a_notebook_has_cells_with_titles(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_an_example_is_short(name: str) -> None:
-    assert len((EXAMPLES / name).read_text().splitlines()) < MOST_LINES
+    assert len((EXAMPLES / name).read_text().splitlines()) < MAX_LINES
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """All of them at once: they mostly wait, for the delays they are about."""
-    processes = {
+def processes() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Start all examples at once, because they mostly wait for delays."""
+    running = {
         name: subprocess.Popen(
             [sys.executable, str(EXAMPLES / name)],
             stdout=subprocess.PIPE,
@@ -113,25 +113,25 @@ def started() -> Iterator[dict[str, subprocess.Popen[str]]]:
         for name in EXPECTED
         if (EXAMPLES / name).is_file()
     }
-    yield processes
-    for process in processes.values():
+    yield running
+    for process in running.values():
         process.kill()
         process.communicate()
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_an_example_says_what_it_should(
-    name: str, started: dict[str, subprocess.Popen[str]]
+def test_an_example_prints_the_expected_output(
+    name: str, processes: dict[str, subprocess.Popen[str]]
 ) -> None:
-    process = started[name]
-    output, problems = process.communicate(timeout=LONGEST_S)
-    said = "".join(f"{line}\n" for line in output.splitlines() if not _from_the_engine(line))
-    assert process.returncode == 0, problems
-    assert re.fullmatch(EXPECTED[name], said), f"{output}\n{problems}"
+    process = processes[name]
+    output, errors = process.communicate(timeout=TIMEOUT_S)
+    printed = "".join(f"{line}\n" for line in output.splitlines() if not _is_log_line(line))
+    assert process.returncode == 0, errors
+    assert re.fullmatch(EXPECTED[name], printed), f"{output}\n{errors}"
 
 
-async def test_the_readmes_first_example_runs_as_it_is_printed() -> None:
-    """Only the address, the delay and the last line, which would never end, are other ones."""
+async def test_the_first_example_of_the_readme_runs() -> None:
+    """Only the address, the delay and the last line, which would never return, are changed."""
     source = (EXAMPLES.parent / "README.md").read_text()
     example = source.partition("```python\n")[2].partition("```")[0]
     assert "delay=30" in example
@@ -151,7 +151,7 @@ async def test_the_readmes_first_example_runs_as_it_is_printed() -> None:
 
     async with testing.broker() as url, encore.Client(url) as client:
         first = await client.subscribe("orders", "billing", encore.ConsumerType.Shared)
-        await first.close()  # the subscription stays, and keeps what is sent before the example
+        await first.close()  # the subscription keeps the message that is sent next
         await (await client.create_producer("orders")).send(b"order")
         shorter = example.replace("delay=30", "delay=0.2").replace("asyncio.run(main())", "")
         names: dict[str, Any] = {"bill": bill, "Busy": Busy}
@@ -163,6 +163,6 @@ async def test_the_readmes_first_example_runs_as_it_is_printed() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _from_the_engine(line: str) -> bool:
-    """The engine logs warnings to stdout, such as that of the connection that an example breaks."""
+def _is_log_line(line: str) -> bool:
+    """Return True for a warning that the C++ client logs to stdout, such as a lost connection."""
     return re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (WARN|ERROR)", line) is not None

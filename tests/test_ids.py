@@ -1,4 +1,4 @@
-"""Message ids: bytes every client reads, order, hash, pickle, and bytes that are none."""
+"""Message ids: serialization, order, hash, pickle, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_round_trip(message_id: MessageId) -> None:
 
 
 @given(ids)
-def test_stock_reads_our_bytes_and_we_read_stocks(message_id: MessageId) -> None:
+def test_pulsar_client_reads_our_bytes_and_the_reverse(message_id: MessageId) -> None:
     stock = _pulsar.MessageId.deserialize(message_id.serialize())
     assert (stock.ledger_id(), stock.entry_id()) == (message_id.ledger_id(), message_id.entry_id())
     assert stock.partition() == message_id.partition()
@@ -58,14 +58,16 @@ def test_stock_reads_our_bytes_and_we_read_stocks(message_id: MessageId) -> None
 
 
 @given(st.integers(-1, 9), positions, positions, st.integers(-1, 9))
-def test_our_bytes_are_stocks_bytes(partition: int, ledger: int, entry: int, index: int) -> None:
+def test_our_bytes_equal_those_of_pulsar_client(
+    partition: int, ledger: int, entry: int, index: int
+) -> None:
     stock = _pulsar.MessageId(partition, ledger, entry, index)
     again = MessageId.deserialize(stock.serialize())
     assert again == MessageId(partition, ledger, entry, index)
 
 
 @pytest.mark.parametrize("name", ["earliest", "latest"])
-def test_the_ends_of_a_topic_are_stocks(name: str) -> None:
+def test_earliest_and_latest_equal_those_of_pulsar_client(name: str) -> None:
     stock = getattr(_pulsar.MessageId, name)
     ours = getattr(MessageId, name)
     assert MessageId.wrap(stock) == ours
@@ -113,7 +115,7 @@ def test_order_is_ledger_entry_index_with_the_whole_entry_last() -> None:
     assert all(before <= after for before, after in pairwise(rising))
 
 
-def test_size_and_topic_do_not_make_another_id() -> None:
+def test_size_and_topic_do_not_affect_equality() -> None:
     one = MessageId(0, 1, 2, 3, batch_size=9, topic="a")
     assert {one, MessageId(0, 1, 2, 3)} == {one}
     assert one != MessageId(1, 1, 2, 3)
@@ -127,7 +129,7 @@ def test_text() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_an_id_or_a_named_error(data: bytes) -> None:
+def test_any_bytes_give_an_id_or_a_configuration_error(data: bytes) -> None:
     try:
         read = MessageId.deserialize(data)
     except ConfigurationError as error:
@@ -137,7 +139,7 @@ def test_any_bytes_are_an_id_or_a_named_error(data: bytes) -> None:
 
 
 @given(ids, st.data())
-def test_a_cut_id_is_a_named_error_or_another_id(
+def test_a_cut_id_gives_a_configuration_error_or_another_id(
     message_id: MessageId, data: st.DataObject
 ) -> None:
     whole = message_id.serialize()
@@ -149,7 +151,7 @@ def test_a_cut_id_is_a_named_error_or_another_id(
     assert len(cut) >= 4  # ledger and entry were there
 
 
-def test_chunks_in_chunks_in_chunks_end() -> None:
+def test_nested_first_chunks_are_refused() -> None:
     """Bad input never overflows the stack."""
     data = MessageId(-1, 1, 1).serialize()
     for _ in range(5_000):
@@ -165,29 +167,29 @@ def test_chunks_in_chunks_in_chunks_end() -> None:
 
 
 @pytest.mark.parametrize("item", [None, 3, "1:2:3", object()])
-def test_what_is_no_id(item: object) -> None:
+def test_other_objects_are_not_wrapped(item: object) -> None:
     with pytest.raises(ConfigurationError, match="MessageId"):
         MessageId.wrap(item)
 
 
 @pytest.mark.parametrize("item", [None, "text", 3])
-def test_what_is_no_bytes(item: object) -> None:
+def test_only_bytes_are_deserialized(item: object) -> None:
     with pytest.raises(ConfigurationError, match="bytes"):
         MessageId.deserialize(item)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["partition", "ledger_id", "entry_id", "batch_index"])
 @pytest.mark.parametrize("value", ["a", 1.0, True, None])
-def test_an_id_is_of_numbers(name: str, value: Any) -> None:
+def test_an_id_needs_integers(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be an int"):
         MessageId(**{name: value})
 
 
-# Code of the stock client compares with our ids, and uses those of the stock transport.
+# Code of pulsar-client compares its ids with ours, and uses ids of the stock transport.
 
 
 @given(ids, st.text(max_size=8))
-def test_code_of_the_stock_client_can_use_ids_of_the_stock_transport(
+def test_code_of_pulsar_client_can_use_ids_of_the_stock_transport(
     message_id: MessageId, topic: str
 ) -> None:
     native = message_id._msg_id
@@ -198,7 +200,7 @@ def test_code_of_the_stock_client_can_use_ids_of_the_stock_transport(
     assert isinstance(stock_id, pulsar.MessageId) and isinstance(stock_id, MessageId)
     assert not isinstance(message_id, pulsar.MessageId)
     assert MessageId.wrap(stock_id) is stock_id
-    assert pulsar.MessageBatch().with_message_id(stock_id)  # refuses all other types
+    assert pulsar.MessageBatch().with_message_id(stock_id)  # accepts no other type
 
 
 @given(ids, ids)
@@ -225,7 +227,7 @@ def test_a_pickle_of_an_id_of_the_stock_transport_is_a_plain_id() -> None:
 
 
 @given(ids, ids)
-def test_ids_compare_with_stocks_as_with_ours(one: MessageId, other: MessageId) -> None:
+def test_ids_of_pulsar_client_compare_as_ours(one: MessageId, other: MessageId) -> None:
     native = _pulsar.MessageId.deserialize(other.serialize())
     wrapped = pulsar.MessageId.wrap(native)
     for theirs in (native, wrapped):
@@ -244,12 +246,12 @@ def test_ids_compare_with_stocks_as_with_ours(one: MessageId, other: MessageId) 
 
 
 @pytest.mark.parametrize("name", ["earliest", "latest"])
-def test_the_ends_are_stocks_either_way(name: str) -> None:
+def test_earliest_and_latest_are_equal_in_both_directions(name: str) -> None:
     ours, stock = getattr(MessageId, name), getattr(pulsar.MessageId, name)
     assert ours == stock and ours._msg_id == stock
 
 
-def test_order_has_no_gaps_where_stocks_class_would_step_in() -> None:
+def test_all_comparisons_use_our_order_not_that_of_pulsar_client() -> None:
     low, high = MessageId(0, 1, 2, 3), MessageId(0, 1, 2)
     assert low <= high and high >= low and high > low and low != high
     assert low <= MessageId(0, 1, 2, 3) and low >= MessageId(0, 1, 2, 3)
@@ -259,7 +261,7 @@ def test_order_has_no_gaps_where_stocks_class_would_step_in() -> None:
             assert getattr(low, compare)(thing) is NotImplemented
 
 
-def test_an_id_stays_a_value() -> None:
+def test_an_id_is_immutable() -> None:
     message_id = MessageId(0, 1, 2, 3, batch_size=9, topic="t")
     for again in (copy.copy(message_id), copy.deepcopy(message_id)):
         assert fields(again) == fields(message_id)
@@ -267,4 +269,4 @@ def test_an_id_stays_a_value() -> None:
     for name in ("topic", "batch_size", "first_chunk", "_msg_id"):
         with pytest.raises(AttributeError):
             setattr(message_id, name, None)
-    assert not hasattr(message_id, "__dict__")  # holds nothing native
+    assert not hasattr(message_id, "__dict__")  # holds no C++ object

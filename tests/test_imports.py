@@ -1,8 +1,8 @@
-"""The plan of the house: which way imports point, and that nobody reaches into another's privates.
+"""The layers of the package: imports point down, and private names stay in their file.
 
-`FLOORS` names every file or folder once, lowest first: a file imports from its own floor and from
-those below, types included. Within a floor, and so anywhere, no files import each other in a
-circle. The pure parts are pure, and one package knows the C++ library.
+`FLOORS` names every file or folder once, lowest first. A file imports from its own floor and from
+floors below, also for types. No files import each other in a circle. The pure parts do no I/O, and
+only one package imports the C++ client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(pulsar_encore.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.name.endswith("_pb2.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
-# Files and folders, lowest first; of two that name a file the longer one counts.
+# Files and folders, lowest first. If two entries match a file, the longer one counts.
 FLOORS: tuple[tuple[str, ...], ...] = (
     # Values
     (
@@ -47,7 +47,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # Pure
     ("letters/", "wire/"),
     ("core/",),
-    # What outlives a process
+    # Durable state
     ("state/directory_advice.py", "state/blobs/blob_store.py"),
     ("state/directory_lock.py",),
     ("state/blobs/",),
@@ -98,7 +98,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("devbroker/handlers/",),
     ("devbroker/session.py", "devbroker/login.py", "devbroker/fault_injection.py"),
     ("devbroker/",),
-    # What stands on all that
+    # Programs on top of the API
     ("testing/", "deadletters/", "evacuation/"),
     ("asyncio.py",),
     ("__init__.py",),
@@ -130,12 +130,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 PURE = ("core/", "letters/", "wire/", "devbroker/rules/", "devbroker/handlers/")
 IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
-# The C++ library is imported by its transport, and by the demo that runs stock beside this
-# package. (`stock.library` loads it for stock's own code, and by name.)
+# The stock transport imports the C++ client, and so does the demo that compares both clients.
+# (`stock.library` imports it by its name, for code of pulsar-client.)
 NATIVE = {"pulsar", "_pulsar"}
 NATIVE_ALLOWED = ("transport/stock/", "cli/demo/")
-# What may be read of another file's object though its name says no: by each message, where a call
-# would cost more than the rest; asyncio's, the C++ library's and Spark's own; of the same class.
+# Private names that another file may use: on the path of each message, where a call would be too
+# expensive; private names of asyncio, the C++ client and Spark; and names of the same class.
 PRIVATE_ALLOWED = {
     ("client.py", "client._transport"),
     ("values/message_id.py", "ours._identity"),
@@ -174,7 +174,7 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in zip(NAMES, F
 
 
 def imports(name: str) -> Iterator[tuple[str, int]]:
-    """(module, line) of each import of a file; a name of ours that is a module is that module."""
+    """Yield (module, line) for each import of a file; an imported submodule is a module, too."""
     package = ("pulsar_encore", *Path(name).parent.parts)
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
@@ -189,35 +189,35 @@ def imports(name: str) -> Iterator[tuple[str, int]]:
 
 
 def own_imports(name: str) -> Iterator[tuple[str, int]]:
-    """(file, line) of what a file imports of this package."""
+    """Yield (file, line) for each import of a file of this package."""
     for module, line in imports(name):
         if module in MODULES and MODULES[module] != name:
             yield MODULES[module], line
 
 
 def floor_of(name: str) -> int:
-    named = [
+    matches = [
         (len(each), at)
         for at, floor in enumerate(FLOORS)
         for each in floor
         if name == each or (each.endswith("/") and name.startswith(each))
     ]
-    assert named, f"{name} is on no floor: give it a place in FLOORS"
-    return max(named)[1]
+    assert matches, f"{name} is on no floor: add it to FLOORS"
+    return max(matches)[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_imports_point_down(name: str) -> None:
     upward = [
         f"{name}:{line} imports {other}, which is on a floor above (FLOORS): move the code, or "
-        "hand it in"
+        "pass it as an argument"
         for other, line in own_imports(name)
         if floor_of(other) > floor_of(name)
     ]
     assert not upward, "\n".join(upward)
 
 
-def test_every_place_on_a_floor_is_there() -> None:
+def test_every_entry_of_a_floor_exists() -> None:
     for floor in FLOORS:
         for each in floor:
             assert any(name == each or name.startswith(each) for name in NAMES), each
@@ -230,7 +230,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
             del below[name]
         for others in below.values():
             others.difference_update(free)
-    assert below == {}, "these are in a circle, or stand on one"
+    assert below == {}, "these are in a circle, or import from one"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(PURE)])
@@ -240,14 +240,14 @@ def test_the_pure_parts_are_pure(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(NATIVE_ALLOWED)])
-def test_only_its_transport_knows_the_native_library(name: str) -> None:
+def test_only_the_stock_transport_imports_the_cpp_client(name: str) -> None:
     for module, line in imports(name):
         assert module.split(".")[0] not in NATIVE, f"line {line} imports {module}"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("letters/")])
-def test_letters_need_values_alone(name: str) -> None:
-    """Neither `Message` nor the core: whoever has rows instead writes and reads letters too."""
+def test_letters_import_only_values(name: str) -> None:
+    """Not `Message` and not the core, because Spark writes and reads letters with rows."""
     needed = (
         "letters/",
         "errors/",
@@ -260,13 +260,13 @@ def test_letters_need_values_alone(name: str) -> None:
 
 
 def is_private(name: str) -> bool:
-    # A named tuple's methods begin like that and are none; `_check` walks invariants, for tests.
-    none = ("_replace", "_check")
-    return name.startswith("_") and not name.startswith("__") and name not in none
+    # `_replace` of a named tuple is public, and `_check` tests invariants for the tests.
+    public = ("_replace", "_check")
+    return name.startswith("_") and not name.startswith("__") and name not in public
 
 
 def own_attributes(tree: ast.Module) -> set[str]:
-    """Attributes and functions that the classes and the module of a file define."""
+    """Return the private attributes and functions that a file defines."""
     own: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -284,13 +284,13 @@ OWN = {name: own_attributes(tree) for name, tree in TREES.items()}
 
 
 def reaches(name: str) -> Iterator[tuple[str, int]]:
-    """(what, line) of each private of another file that a file reads, or imports.
+    """Yield (expression, line) for each private name of another file that a file uses.
 
-    Of an object that is not `self`, a private may be read that only this file defines: then the
-    object is of this file. One that several files define is judged by the list.
+    A private attribute of an object other than `self` is allowed if only this file defines it,
+    because the object then belongs to this file. If several files define it, the list decides.
     """
-    elsewhere = {attribute for other, own in OWN.items() if other != name for attribute in own}
-    own = OWN[name] - elsewhere
+    others = {attribute for other, own in OWN.items() if other != name for attribute in own}
+    own = OWN[name] - others
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
             if ast.unparse(node.value) not in ("self", "cls", "super()"):  # or inherited
@@ -303,21 +303,21 @@ def reaches(name: str) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nobody_reaches_into_anothers_privates(name: str) -> None:
+def test_private_names_are_used_in_their_file_only(name: str) -> None:
     reached = [
-        f"{name}:{line} reads {what}, private to another file: give it a public name, or a method"
-        for what, line in reaches(name)
-        if (name, what) not in PRIVATE_ALLOWED
+        f"{name}:{line} uses {expression}, private to another file: make it public, or add a method"
+        for expression, line in reaches(name)
+        if (name, expression) not in PRIVATE_ALLOWED
     ]
     assert not reached, "\n".join(reached)
 
 
-def test_what_is_allowed_is_there() -> None:
-    found = {(name, what) for name in NAMES for what, _ in reaches(name)}
+def test_every_allowed_private_name_is_used() -> None:
+    found = {(name, expression) for name in NAMES for expression, _ in reaches(name)}
     assert found >= PRIVATE_ALLOWED
 
 
-def test_the_walk_sees_the_imports_it_is_about() -> None:
+def test_all_kinds_of_imports_are_found() -> None:
     seen = {module for name in NAMES for module, _ in imports(name)}
     assert {"asyncio", "_pulsar", "pulsar_encore.core.entry", "pulsar_encore.errors"} <= seen
     types_only = dict.fromkeys(other for other, _ in own_imports("message.py"))

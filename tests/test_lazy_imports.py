@@ -79,7 +79,7 @@ def of_package(loaded: set[str], *parts: str) -> list[str]:
 
 
 @pytest.mark.parametrize("part", LATER)
-def test_every_part_that_is_left_out_is_there(part: str) -> None:
+def test_every_lazy_part_exists(part: str) -> None:
     assert find_spec(f"pulsar_encore.{part}") is not None
 
 
@@ -130,7 +130,7 @@ testing.run(main())
 
 
 @pytest.mark.parametrize("name", encore.__all__)
-def test_every_public_name_is_there_and_is_completed(name: str) -> None:
+def test_every_public_name_exists_and_is_listed_by_dir(name: str) -> None:
     assert getattr(encore, name) is not None
     assert name in dir(encore)
 

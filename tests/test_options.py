@@ -1,4 +1,4 @@
-"""Subscription options: every keyword is checked before anything connects, by name."""
+"""Options of a consumer: every value is checked, and errors name the option."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def options(**given: Any) -> ConsumerOptions:
         ("regex_subscription_mode", 0),
     ],
 )
-def test_a_wrong_value_is_named(name: str, value: object) -> None:
+def test_a_wrong_value_raises_an_error_with_the_option(name: str, value: object) -> None:
     word = name.rstrip("s") if name == "topics" else name
     with pytest.raises(ConfigurationError, match=word):
         options(**{name: value})
@@ -79,12 +79,12 @@ def test_a_wrong_value_is_named(name: str, value: object) -> None:
         ({"pattern": "("}, "pattern"),
     ],
 )
-def test_options_that_do_not_go_together(given: dict[str, Any], named: str) -> None:
+def test_conflicting_options_are_errors(given: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         options(**given)
 
 
-def test_defaults_are_stocks_and_javas() -> None:
+def test_defaults_are_those_of_pulsar_client_and_java() -> None:
     made = options()
     assert made.consumer_type is ConsumerType.Exclusive
     assert made.initial_position is InitialPosition.Latest
@@ -94,17 +94,17 @@ def test_defaults_are_stocks_and_javas() -> None:
     assert made.max_unacked_messages == 50_000
 
 
-def test_options_do_not_change() -> None:
+def test_options_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         options().subscription_name = "x"  # type: ignore[misc]
 
 
-def test_an_ack_timeout_of_nothing_is_none() -> None:
+def test_an_ack_timeout_of_0_is_none() -> None:
     assert options(unacked_messages_timeout_ms=0).unacked_messages_timeout_ms is None
     assert options(unacked_messages_timeout_ms=1000).unacked_messages_timeout_ms == 1000
 
 
-def test_stocks_own_enums_are_understood() -> None:
+def test_enums_of_pulsar_client_are_accepted() -> None:
     made = options(
         consumer_type=pulsar.ConsumerType.KeyShared,
         initial_position=pulsar.InitialPosition.Earliest,
@@ -114,7 +114,7 @@ def test_stocks_own_enums_are_understood() -> None:
     assert made.shared
 
 
-def test_stocks_batch_receive_policy_is_read_back() -> None:
+def test_the_batch_receive_policy_of_pulsar_client_is_converted() -> None:
     made = options(batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(7, 800, 90))
     assert made.batch_receive_policy == BatchReceivePolicy(7, 800, 90)
 
@@ -136,7 +136,9 @@ def test_a_batch_needs_a_limit(limits: tuple[int, int, int]) -> None:
         (re.compile("a.*"), True, ((), "a.*")),
     ],
 )
-def test_topics_as_stock_takes_them(topic: object, is_pattern: bool, expected: object) -> None:
+def test_topics_are_accepted_as_in_pulsar_client(
+    topic: object, is_pattern: bool, expected: object
+) -> None:
     assert parse_topics(topic, is_pattern) == expected
 
 
@@ -144,7 +146,7 @@ def test_topics_as_stock_takes_them(topic: object, is_pattern: bool, expected: o
     ("topic", "is_pattern"),
     [(None, False), (3, False), ("", False), ([""], False), ([3], False), (["a"], True)],
 )
-def test_topics_that_make_no_sense(topic: object, is_pattern: bool) -> None:
+def test_invalid_topics_are_errors(topic: object, is_pattern: bool) -> None:
     with pytest.raises(ConfigurationError, match="topic"):
         parse_topics(topic, is_pattern)
 
@@ -166,8 +168,6 @@ def test_topics_that_make_no_sense(topic: object, is_pattern: bool) -> None:
         ),
     ],
 )
-def test_a_subscription_that_does_not_go_together_is_refused(
-    given: dict[str, Any], match: str
-) -> None:
+def test_a_contradictory_subscription_is_an_error(given: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         Subscription(**{"topics": ("t",), "subscription_name": "s", **given})

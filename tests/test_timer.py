@@ -1,4 +1,4 @@
-"""The alarm: an earlier head re-arms it, a later one never postpones it, idle costs nothing."""
+"""The alarm: an earlier due time re-arms it, a later one does not, and idle costs nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_encore.testing import run
 
 
 class Clockwork:
-    """Due times, and when each was served."""
+    """Due times, and the time when each was served."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ def test_nothing_runs_while_nothing_is_due() -> None:
     run(main())
 
 
-def test_what_is_due_already_is_served_in_the_next_turn() -> None:
+def test_a_past_due_time_is_served_in_the_next_pass_of_the_loop() -> None:
     async def main() -> None:
         await asyncio.sleep(5)
         clockwork = Clockwork()

@@ -44,8 +44,9 @@ from typing import Any
 import psutil
 
 from integration.benchmarks.figures import Row, report
+from pulsar_encore.core.bucket_width import precision_bits
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.due_time import MessageKey, precision_bits
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.state.rocks import AttemptRecords, DeliveredRecord, RocksStore, TopicStore
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.write_batch import DUE, WriteBatch

@@ -121,7 +121,7 @@ def test_records_are_encoded(session: SparkSession, broker: BrokerThread) -> Non
     ("mode", "options", "said"),
     [
         ("append", {"topic": "t", "bogus": "1"}, "there is no option 'bogus'"),
-        ("append", {}, "nothing says where rows go"),
+        ("append", {}, "rows have no destination"),
         ("overwrite", {"topic": "t"}, "a topic cannot be overwritten"),
     ],
 )

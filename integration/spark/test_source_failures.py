@@ -278,7 +278,7 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
     behind = Position(sent[3].ledger_id(), sent[3].entry_id())
     admin.delete_topic(topic)
     publish(pulsar, topic, range(50, 60))
-    with pytest.raises(DataLossError, match="deleted and made again"):
+    with pytest.raises(DataLossError, match="deleted and created again"):
         rows_of(reader, [ReadRange(topic, -1, behind, whole.end)])
 
 

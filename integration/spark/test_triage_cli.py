@@ -111,7 +111,7 @@ def test_no_letters_are_exit_code_3(cluster: Cluster, run: Run) -> None:
     cluster.rows = []
     code, out, err = run("--topic", DEAD, "--json")
     assert (code, json.loads(out)["letters"]) == (3, 0)
-    assert err == "pulsar-encore: there are no letters: the topics are there, and empty\n"
+    assert err == "pulsar-encore: there are no letters: the topics exist and are empty\n"
     cluster.missing = (DEAD,)
     code, out, err = run("--topic", DEAD)
     assert (code, "there is no topic orders-billing-DLQ" in out) == (3, True)
@@ -188,7 +188,7 @@ def test_interrupted_it_says_what_was_done(
         (["--topic", DEAD, "--replay", "--all"], "needs a checkpoint"),
         (["--topic", DEAD, "--select-class", "KeyError"], "add --replay"),
         (["--topic", DEAD, "--replay-id", "r"], "add --replay"),
-        (["--topic", DEAD, "--checkpoint", "c"], "without a folder"),
+        (["--topic", DEAD, "--checkpoint", "c"], "needs a folder"),
         (["--topic", DEAD, "--option", "view"], "must be name=value"),
         (["--topic", DEAD, "--option", "pulsar.client.authParams=token:s3cret"], "takes a secret"),
         (["--topic", DEAD, "--replay", "--since", "soon"], "since must be"),
@@ -196,13 +196,13 @@ def test_interrupted_it_says_what_was_done(
         (["--topic", "a b"], "no blanks here"),
         (["--topic", "a\u00a0b"], "no blanks here"),
         (["--topic", ""], "topics must be a string that is not blank"),
-        (["--topic", "a,b"], "name each topic by itself"),
+        (["--topic", "a,b"], "list each topic separately"),
         (["--topic", "a\x00b"], "got 'persistent://public/default/a\\x00b'"),
         (["--topic", "a", "--subscription", "b/c"], "topics must be a name"),
         (["--topic", "a", "--subscription", " "], "subscription must be"),
         (["--topic", "non-persistent://public/default/a"], "is not stored"),
         (["--topic", DEAD, "--dry-run", "--real-topic", "a b"], "no blanks here"),
-        (["--topic", DEAD, "--dry-run", "--real-topic", "a,b"], "name each topic by itself"),
+        (["--topic", DEAD, "--dry-run", "--real-topic", "a,b"], "list each topic separately"),
         (["--topic", DEAD, "--dry-run", "--real-topic", ""], "real_topics must hold"),
         (["--topic", DEAD, "--dry-run", "--select-fingerprint", ""], "fingerprints must hold"),
         (["--topic", DEAD, "--dry-run", "--since", "60000d"], "since must be a time of the years"),

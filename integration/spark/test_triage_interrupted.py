@@ -28,7 +28,7 @@ DEAD = f"{HOME}-billing-DLQ"
 SENTENCE = re.compile(
     r"pulsar-encore: interrupted: (no batch was finished|(\d+) letters were stored in "
     r"\d batch(es)?, \2 of them sent home \(replay \w+\)); nothing is lost: run it again with the "
-    r"same checkpoint, which may send some letters of the one that was cut off a second time"
+    r"same checkpoint, which may send some letters of the interrupted batch a second time"
 )
 TRACE = re.compile(r"Traceback|Error|Exception|^\s+at |pulsar-encore:")
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)

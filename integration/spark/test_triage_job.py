@@ -179,7 +179,7 @@ def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"checkpoint": "c"}, "without a folder"),
+        ({"checkpoint": "c"}, "needs a folder"),
         ({"replay": KEYS, "out": "o"}, "needs a checkpoint"),
         ({"dry_run": True}, "dry_run"),
         ({"replay_id": "r"}, "replay_id"),

@@ -1,4 +1,4 @@
-"""An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right."""
+"""An asyncio consumer SDK for Apache Pulsar with exact acks and nacks."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -140,11 +140,11 @@ if TYPE_CHECKING:
     from .state import MetricSample
     from .state.rocks import StoreStatistics
 
-# Modules and names that are imported at their first use, and the modules that the names are in.
-# What a client makes comes from the client; a program names these classes in annotations and
-# `isinstance`. Loading them here would double the time that `import pulsar_encore` takes.
-_LATER_MODULES: Final = ("asyncio", "deadletters", "testing")
-_LATER: Final = {
+# Modules and names that are imported at their first use; the values are the modules of the names.
+# Programs need these classes only for annotations and `isinstance`, because a client creates the
+# objects. Importing them here would double the time of `import pulsar_encore`.
+_LAZY_MODULES: Final = ("asyncio", "deadletters", "testing")
+_LAZY_NAMES: Final = {
     "AuthenticationAthenz": "authentication.athenz",
     "AuthenticationOauth2": "authentication.oauth2",
     "BytesSchema": "schema",
@@ -179,18 +179,18 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `_LATER` or a module of `_LATER_MODULES`."""
-    if name in _LATER_MODULES:
+    """Import a name of `_LAZY_NAMES` or a module of `_LAZY_MODULES`."""
+    if name in _LAZY_MODULES:
         return import_module(f".{name}", __name__)
-    if name in _LATER:
-        found = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    if name in _LAZY_NAMES:
+        found = getattr(import_module(f".{_LAZY_NAMES[name]}", __name__), name)
         globals()[name] = found
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Return all names, for completion in a shell: those not imported yet, too."""
+    """Return all public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 

@@ -1,4 +1,4 @@
-"""The names of `pulsar.asyncio`, for programs that import that module; all are this package's."""
+"""The names of `pulsar.asyncio`, as classes of this package."""
 
 from __future__ import annotations
 

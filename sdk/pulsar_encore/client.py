@@ -1,8 +1,4 @@
-"""The entry point: one client, its producers, consumers and readers.
-
-Owns `Client` and what closes with it. Every keyword is checked before anything connects, and after
-`close` every method fails by name.
-"""
+"""The client: it connects to a cluster and creates producers, consumers and readers."""
 
 from __future__ import annotations
 
@@ -46,8 +42,8 @@ from .transport.transport_choice import make_transport
 from .values.backoff import BackoffLike
 from .values.message_id import MessageId
 
-# Producers, readers and consumers are most of this package. The first of a kind that a client makes
-# loads its modules, so `import pulsar_encore` is quick, and a program that publishes loads no more.
+# Most modules of this package belong to producers, readers or consumers. They are imported when a
+# client creates the first one, so that `import pulsar_encore` is fast.
 if TYPE_CHECKING:
     from .consumer.consumer import Consumer
     from .consumer.event_publisher import ProducerEventPublisher
@@ -57,74 +53,81 @@ if TYPE_CHECKING:
     from .producer import Producer
     from .reader.reader import Reader
 
-_ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
+#: Longest wait for a close on the event loop of another thread, in s.
+_OTHER_LOOP_CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Client:
-    """A connection to a Pulsar cluster, shared by everything made from it.
+    """A connection to a Pulsar cluster, shared by the producers, consumers and readers it creates.
 
-    It may be made before any event loop runs, and used from several, one after the other or side by
-    side; what it makes belongs to the loop that made it. After a fork the child needs another.
+    A client can be created before an event loop runs, and several loops can use it, in turn or at
+    the same time. A producer, consumer or reader belongs to the loop that created it. A forked
+    child needs its own client.
 
     Args:
-        service_url: Such as ``pulsar://localhost:6650`` or ``pulsar+ssl://host:6651``, or an
-            `AutoClusterFailover` or `ServiceInfoProvider`.
-        authentication: One of the Authentication classes.
-        operation_timeout_seconds: Longest wait for one answer of the broker, in s. Creating asks
-            several times (partitions, owner, the thing itself), and a connection that is accepted
-            and never answered ends after `connection_timeout_ms`: a call can take the sum.
-        io_threads: Network threads of the C++ library (stock transport).
-        message_listener_threads: Its delivery threads.
-        concurrent_lookup_requests: Most lookups under way on one connection.
-        log_conf_file_path: Accepted and without effect, as in stock.
-        stats_interval_in_seconds: How often the C++ library logs statistics, in s; 0 for never.
-        use_tls: Accepted and without effect, as in stock: the URL's scheme decides.
-        tls_trust_certs_file_path: Trusted certificates; certifi's when None, with the native
-            transport the system's, and certifi's where it has none. This and the two
-            other files must be there and readable. (Those of `AuthenticationTLS` are the stock
-            library's to check: a missing one is an authentication error when it connects.)
+        service_url: An address such as ``pulsar://localhost:6650`` or ``pulsar+ssl://host:6651``,
+            an `AutoClusterFailover` or a `ServiceInfoProvider`.
+        authentication: One of the Authentication classes, or None.
+        operation_timeout_seconds: Longest wait for one answer of the broker, in s. A call that
+            creates something needs several answers (partitions, owner, creation) and perhaps a
+            connection (`connection_timeout_ms`), so it can take the sum of these times.
+        io_threads: Network threads of the C++ client (stock transport).
+        message_listener_threads: Delivery threads of the C++ client (stock transport).
+        concurrent_lookup_requests: Most lookups in flight on one connection.
+        log_conf_file_path: Accepted and ignored, as in `pulsar-client`.
+        stats_interval_in_seconds: How often the C++ client logs statistics, in s; 0 for never.
+        use_tls: Accepted and ignored, as in `pulsar-client`. The scheme of the URL decides.
+        tls_trust_certs_file_path: File with trusted certificates. None: certifi (stock transport),
+            or the system's store, else certifi (native transport). This file and the client
+            certificate must be readable now. The C++ client reads the files of `AuthenticationTLS`
+            when it connects; a missing one is an authentication error.
         tls_allow_insecure_connection: Accept any certificate.
-        tls_validate_hostname: Compare the certificate's name with the host's. The native transport
-            always does, unless it is to accept any certificate.
-        logger: Where the C++ library logs; the first client of a process decides for all of
-            them. None is Python's `logging`, under ``"pulsar_encore.engine"``: warnings and
-            errors, at most 0.5 s after they happen, and before the error they belong to is raised.
-            For more give that logger, or ``"pulsar_encore"``, a level before the first client:
-            INFO tells of every connection, DEBUG of every message (half of the throughput at best).
-            Only with None do most errors carry the broker's reason. Where there are no files in
-            memory (other systems than Linux) None is ``ConsoleLogger(LoggerLevel.Warn)``, on
-            stdout.
-            Others: `ConsoleLogger`, `FileLogger`, or a `logging.Logger` (slow at any level: every
-            line of the library crosses into Python, and one at the process's end may abort it).
-        connection_timeout_ms: Longest wait for a connection in ms.
-        listener_name: Which of the broker's advertised listeners to use.
-        tls_private_key_file_path: Key of a client certificate.
+        tls_validate_hostname: Compare the certificate's name with the host name. The native
+            transport always does, unless it accepts any certificate.
+        logger: Where the C++ client logs (stock transport). The first client of a process decides
+            for all. None logs warnings and errors to ``"pulsar_encore.engine"``, at most 0.5 s late
+            and before the related exception is raised. For more, set the level of that logger or of
+            ``"pulsar_encore"`` before the first client: INFO logs each connection, DEBUG each
+            message, at half of the throughput or less. Most errors carry the broker's reason only
+            with None. Without in-memory files (other systems than Linux), None means
+            ``ConsoleLogger(LoggerLevel.Warn)``. Other values: `ConsoleLogger`, `FileLogger`, or a
+            `logging.Logger`, which is slow at any level because every line crosses into Python; a
+            line at process exit may abort the process.
+        connection_timeout_ms: Longest wait for a connection, in ms.
+        listener_name: The advertised listener of the broker to use.
+        tls_private_key_file_path: Key of the client certificate.
         tls_certificate_file_path: Client certificate.
-        partitions_update_interval: Time in s, or a timedelta, between two looks for new partitions
-            of named topics, from 0.1 to 1e9. It holds for consumers, producers and readers. A
-            pattern has `pattern_auto_discovery_period` instead. Native transport only, like the
-            four options below: with the stock transport another value than the default is an error.
-        reattach_timeout: Longest time in s, or a timedelta, that a consumer, producer or reader
-            tries to attach again after a loss. Then it ends with the last refusal. None retries
-            without end.
-        recreate_after: Time in s, or a timedelta, that a topic has to be missing before a consumer
-            or producer that was attached to it may create the topic again, on a broker with
-            automatic topic creation. Until then a topic that an operator deleted stays deleted.
-        max_partitions: Most partitions that a topic may have. If a broker's answer has more, the
-            call raises `LookupError`.
-        max_uncompressed_size: Largest payload in bytes after decompression, of an entry or of a
-            chunked message. The client cannot read a larger payload: it acks the entry with the
-            validation error UncompressedSizeCorruption.
-        transport: "native", which speaks Pulsar's protocol itself; "stock", which is over
-            `pulsar-client`; "auto", the native one wherever it can serve these options, else
-            stock's, as the log of ``"pulsar_encore.client"`` says. None leaves it to the
-            environment variable ``PULSAR_ENCORE_TRANSPORT``, and without it is "auto". Or another
-            transport, such as `testing.MemoryTransport()`; then the options above are checked but
-            not used.
+        partitions_update_interval: Time between two checks for new partitions of named topics, from
+            0.1 to 1e9 s, or a timedelta. (Patterns have `pattern_auto_discovery_period`.) This
+            option and the next four need the native transport; the stock transport accepts the
+            defaults only.
+        reattach_timeout: How long a consumer, producer or reader tries to reconnect, in s or as a
+            timedelta, before it ends with the last error. None retries forever.
+        recreate_after: How long a topic must be missing before its consumers and producers may
+            create it again by automatic topic creation, in s or as a timedelta. Until then a topic
+            that an operator deleted stays deleted.
+        max_partitions: Most partitions of a topic. The call raises `LookupError` if the broker
+            reports more.
+        max_uncompressed_size: Largest decompressed payload of an entry or a chunked message, in
+            bytes. The client acks an entry with a larger payload with the validation error
+            UncompressedSizeCorruption.
+        transport: "native" implements Pulsar's protocol, "stock" uses `pulsar-client`, "auto" takes
+            the native transport if it supports the options, else the stock transport (and logs that
+            to ``"pulsar_encore.client"``). None means the environment variable
+            ``PULSAR_ENCORE_TRANSPORT``, by default "auto". With a transport object such as
+            `testing.MemoryTransport()`, the options above are checked but not used.
 
     Raises:
-        ConfigurationError: An option is wrong.
-        NotSupportedError: The transport cannot serve the options.
+        ConfigurationError: if an option is wrong.
+        NotSupportedError: if the transport does not support an option.
+
+    Example:
+        ```python
+        async with pulsar_encore.Client("pulsar://localhost:6650") as client:
+            consumer = await client.subscribe("orders", "billing")
+            message = await consumer.receive()
+            await consumer.acknowledge(message)
+        ```
     """
 
     def __init__(
@@ -181,13 +184,14 @@ class Client:
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)
         elif isinstance(transport, type) or not hasattr(transport, "subscribe"):
-            what = "the class " + transport.__name__ if isinstance(transport, type) else ""
+            class_name = "the class " + transport.__name__ if isinstance(transport, type) else ""
             raise ConfigurationError(
                 "transport must be a Transport, such as testing.MemoryTransport(), or a name of "
-                f"one, got {what or type(transport).__name__}"
+                f"one, got {class_name or type(transport).__name__}"
             )
         self._transport: Transport = transport
-        # What it made keeps it, by `_forget`, until closed: dropping the client ends nothing.
+        # Each refers to the client through `_forget` until it is closed. The client and its
+        # connections therefore live as long as one of them is open.
         self._open: dict[Producer | Consumer | Reader, finalize[[str, int], object]] = {}
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -229,26 +233,23 @@ class Client:
         *,
         event_listener: Callable[[ProducerEvent], object] | None = None,
     ) -> Producer:
-        """Create a producer: `await` it, or enter it with `async with`.
+        """Create a producer: `await` the call, or use `async with`.
 
-        Keywords, units and defaults are those of `pulsar.asyncio`.
-        With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
-        producer) waits its turn; the event loop is never blocked. With `chunking_enabled` each
-        chunk counts, and a message of more chunks than the limit goes when no other is under way.
-        New here:
+        Keywords, units and defaults are those of `pulsar.asyncio`. With `block_if_queue_full`, a
+        send beyond `max_pending_messages` (for the whole producer) waits; the event loop is never
+        blocked. With `chunking_enabled`, each chunk counts, and a message with more chunks than the
+        limit is sent when no other message is pending. New in this package:
 
         Args:
-            event_listener: Called on the event loop with each `ProducerEvent`: the connection is
-                lost (`Disconnected`), attempts to attach again fail (`Retrying`), the producer is
-                attached again (`Connected`) or has ended for good (`Failed`). An exception that it
-                raises is logged. Not called after `close`.
+            event_listener: Called on the event loop with each `ProducerEvent` (`Disconnected`,
+                `Retrying`, `Connected`, `Failed`) until `close`. Its exceptions are logged.
 
         Raises:
-            ConfigurationError: A keyword is wrong; nothing was connected.
-            NotSupportedError: `event_listener` on the stock transport, whose library reports
-                nothing about its producers.
-            ClosedError: The client is or was closed.
-            TransportError: The broker refused, or could not be reached.
+            ConfigurationError: if an option is wrong. Nothing was connected.
+            NotSupportedError: if `event_listener` is given on the stock transport: the C++ client
+                does not report events of producers.
+            ClosedError: if the client is closed.
+            TransportError: if the broker refused or could not be reached.
         """
         self._check_open()
         options = ProducerOptions(
@@ -276,25 +277,25 @@ class Client:
             message_router=message_router,
             event_listener=event_listener,
         )
-        from .producer import Producer  # not at the top: see there
+        from .producer import Producer  # lazy: see above
 
-        event_publisher = self._producer_announcer(options)
+        event_publisher = self._producer_event_publisher(options)
         link = await self._transport.create_producer(options, event_publisher)
-        await self._still_open(link)
+        await self._check_still_open(link)
         producer = Producer(link, options, on_closed=self._forget, event_publisher=event_publisher)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
 
-    def _producer_announcer(self, options: ProducerOptions) -> ProducerEventPublisher | None:
+    def _producer_event_publisher(self, options: ProducerOptions) -> ProducerEventPublisher | None:
         if options.event_listener is None:
             return None
         capabilities = self._transport.capabilities
         if not capabilities.producer_events:
             raise NotSupportedError(
-                f"event_listener: the {capabilities.name} transport is told nothing about its "
+                f"event_listener: the {capabilities.name} transport reports no events of "
                 "producers. Leave it out, or use transport='native'"
             )
-        from .consumer.event_publisher import (  # not at the top: see there
+        from .consumer.event_publisher import (  # lazy: see above
             EventDispatcher,
             ProducerEventPublisher,
         )
@@ -350,55 +351,57 @@ class Client:
         ordered_leases: bool = False,
         nack_index: SpillingNackIndex | None = None,
     ) -> Consumer:
-        """Subscribe to a topic, a list of topics or a pattern: `await` it, or `async with` it.
+        """Subscribe to one or more topics: `await` the call, or use `async with`.
 
         Keywords, units and defaults are those of `pulsar.asyncio`; `message_listener` and
-        `pattern_auto_discovery_period` (s) are the synchronous client's. New here:
+        `pattern_auto_discovery_period` (s) are those of the synchronous client. New in this
+        package:
 
         Args:
-            negative_ack_redelivery_backoff: Delay of a negative ack by the message's attempts,
-                instead of the one `negative_ack_redelivery_delay_ms`: a `Backoff`, or a list of
-                delays (s or timedeltas) by attempt such as `[10, 60, 600]`, of which the last one
-                repeats. A lease of `Consumer.pop` that expires waits for the same delay.
-            negative_ack_precision_bit_cnt: Due times are rounded up to 2**n ms (PIP-393); None
-                lets it follow the delay.
+            negative_ack_redelivery_backoff: Delay of a nack by the delivery attempts of the
+                message, in place of `negative_ack_redelivery_delay_ms`. A `Backoff`, or a list of
+                delays by attempt in s or timedeltas, such as `[10, 60, 600]`; the last delay
+                repeats. It also applies to a lease of `Consumer.pop` that expires.
+            negative_ack_precision_bit_cnt: Due times are rounded up to a multiple of 2**n ms
+                (PIP-393). None chooses n by the delay.
             ack_timeout_redelivery_backoff: The same for `unacked_messages_timeout_ms`, which
-                takes any value from 1000 ms here.
-            ack_group_time_ms: Acks are sent together, at the latest after so many ms.
-            ack_group_max_size: Acks are sent as soon as there are so many.
-            ack_receipt_enabled: Awaiting an ack takes until the broker has confirmed it. It is
-                grouped all the same: await many together, or set `ack_group_time_ms` to 0.
-            event_listener: Called on the event loop with each `ConsumerEvent`: connections lost
-                (`Disconnected`), failed attempts to attach again (`Retrying`), connections back
-                (`Connected`), a consumer or a letter producer that has ended for good (`Failed`),
-                turns of a Failover, ends of topics, new topics. The stock transport reports lost
-                and restored connections and `Failed` only. An exception that the listener raises
-                is logged. Not called after `close`.
-            max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`, for the warning
-                before the consumer stalls.
-            retry_enable: Read the retry-letter topic along, for `reconsume_later`.
-            dead_letter_policy: A `DeadLetterPolicy`, or stock's.
-            nack_overflow: "retry_letter" parks nacks on the retry-letter topic when waiting ones
-                fill `nack_overflow_share` of the window, or wait over `nack_overflow_delay` (s).
-            state: Where due times of nacked messages and counts of attempts outlive the process; in
-                memory when None.
-            max_leases: Messages that `Consumer.pop` has handed out and that are not settled yet; at
-                so many, pops wait. With `ordered_leases` those held back behind them count too.
-            ordered_leases: One pop at a time has messages of a key, and a message that failed is
-                popped again before those that follow it. Key_Shared only; messages are popped then,
-                not received.
-            nack_index: Where the ids of waiting nacks overflow to; in memory when None. For very
-                many of them on a broker without limits of unacked messages.
+                accepts any value from 1000 ms here.
+            ack_group_time_ms: Longest time that acks are collected before they are sent, in ms.
+            ack_group_max_size: Number of collected acks that are sent at once.
+            ack_receipt_enabled: Awaiting an ack waits for the broker's receipt. Acks are still
+                grouped: await many together, or set `ack_group_time_ms` to 0.
+            event_listener: Called on the event loop with each `ConsumerEvent`, such as
+                `Disconnected` or `Failed`, until `close`. Its exceptions are logged. The stock
+                transport reports `Disconnected`, `Connected` and `Failed` only.
+            max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`. The consumer warns
+                before it stalls at this limit.
+            retry_enable: Also read the retry letter topic, for `reconsume_later`.
+            dead_letter_policy: A `DeadLetterPolicy`, or the `ConsumerDeadLetterPolicy` of
+                `pulsar-client`.
+            nack_overflow: "retry_letter" sends nacked messages to the retry letter topic when they
+                fill `nack_overflow_share` of the unacked window, or must wait longer than
+                `nack_overflow_delay` (s or timedelta).
+            state: A `RocksState`, so that due times of nacked messages and delivery attempts
+                survive the process. None keeps them in memory.
+            max_leases: Most messages that `Consumer.pop` has delivered and that are not settled.
+                Further pops wait. With `ordered_leases`, messages held back behind a lease of their
+                key count too.
+            ordered_leases: Deliver the messages of a key one pop at a time, and a failed message
+                again before the messages that follow it. Key_Shared only; use `pop` in place of
+                `receive`.
+            nack_index: A `SpillingNackIndex` that keeps ids of nacked messages on disk. None keeps
+                them in memory. Useful for very many nacks on a broker without limits of unacked
+                messages.
 
         Raises:
-            ConfigurationError: A keyword is wrong; nothing was connected.
-            StoreError: The `state` cannot be opened: a StateInUseError, StateFormatError or
-                StateDamagedError where it is known why; or the directory of `nack_index` cannot be
-                made. Nothing was connected.
-            NotSupportedError: `ack_receipt_enabled` on the stock transport, or `nack_index` on a
-                system without `fcntl.flock`.
-            ClosedError: The client is or was closed.
-            TransportError: The broker refused, or could not be reached.
+            ConfigurationError: if an option is wrong. Nothing was connected.
+            StoreError: if `state` cannot be opened (a StateInUseError, StateFormatError or
+                StateDamagedError if the cause is known), or the directory of `nack_index` cannot be
+                created. Nothing was connected.
+            NotSupportedError: if `ack_receipt_enabled` is set on the stock transport, or
+                `nack_index` on a system without `fcntl.flock`.
+            ClosedError: if the client is closed.
+            TransportError: if the broker refused or could not be reached.
         """
         self._check_open()
         topics, pattern = parse_topics(topic, boolean(is_pattern_topic, "is_pattern_topic"))
@@ -451,28 +454,28 @@ class Client:
             ordered_leases=ordered_leases,
             nack_index=nack_index,
         )
-        from .consumer.consumer_factory import make_consumer, open_link  # not at the top: see there
+        from .consumer.consumer_factory import make_consumer, open_link  # lazy: see above
 
         spilling: NackSpilling | None = None
-        durability: StateWriter | None = None
+        state_writer: StateWriter | None = None
         if options.nack_index is not None:
-            from .consumer.nack_spilling import NackSpilling  # the one option that needs it
+            from .consumer.nack_spilling import NackSpilling  # lazy: only this option needs it
 
             spilling = await NackSpilling.open(options)
         try:
             if options.state is not None:
-                from .consumer.state_writer import StateWriter  # the one option that needs it
+                from .consumer.state_writer import StateWriter  # lazy: only this option needs it
 
-                durability = await StateWriter.open(options)
+                state_writer = await StateWriter.open(options)
             link = await open_link(self._transport, options)
-            await self._still_open(link)
+            await self._check_still_open(link)
             consumer = make_consumer(
-                self._transport, link, options, self._forget, durability, spilling
+                self._transport, link, options, self._forget, state_writer, spilling
             )
         except BaseException:
             try:
-                if durability is not None:
-                    await durability.close()
+                if state_writer is not None:
+                    await state_writer.close()
             finally:
                 if spilling is not None:
                     await spilling.close()
@@ -499,21 +502,19 @@ class Client:
         *,
         event_listener: Callable[[ReaderEvent], object] | None = None,
     ) -> Reader:
-        """Create a reader: `await` it, or enter it with `async with`.
+        """Create a reader: `await` the call, or use `async with`.
 
-        Keywords, units and defaults are those of `pulsar.asyncio`. New here:
+        Keywords, units and defaults are those of `pulsar.asyncio`. New in this package:
 
         Args:
-            event_listener: Called on the event loop with each `ReaderEvent`: the connection is lost
-                (`Disconnected`), attempts to attach again fail (`Retrying`), the reader is attached
-                again (`Connected`) or has ended for good (`Failed`). The stock transport reports
-                `Failed` only. An exception that the listener raises is logged. Not called after
-                `close`.
+            event_listener: Called on the event loop with each `ReaderEvent` (`Disconnected`,
+                `Retrying`, `Connected`, `Failed`) until `close`. Its exceptions are logged. The
+                stock transport reports `Failed` only.
 
         Raises:
-            ConfigurationError: A keyword is wrong; nothing was connected.
-            ClosedError: The client is or was closed.
-            TransportError: The broker refused, or could not be reached.
+            ConfigurationError: if an option is wrong. Nothing was connected.
+            ClosedError: if the client is closed.
+            TransportError: if the broker refused or could not be reached.
         """
         self._check_open()
         options = ReaderOptions(
@@ -529,45 +530,46 @@ class Client:
             crypto_failure_action=crypto_failure_action,
             event_listener=event_listener,
         )
-        from .reader.reader import Reader, subscription_of  # not at the top: see there
+        from .reader.reader import Reader, subscription_of  # lazy: see above
 
         link = await self._transport.subscribe(subscription_of(options))
-        await self._still_open(link)
+        await self._check_still_open(link)
         reader = Reader(link, options, on_closed=self._forget)
         self._open[reader] = warn_unless_closed(reader, f"the reader of {link.topic}")
         return reader
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
-        """Names of a topic's partitions; the topic's own full name when it has none.
+        """Return the names of a topic's partitions, or its own full name if it is not partitioned.
 
         Raises:
-            ConfigurationError: `topic` is not a name.
-            ClosedError: The client is or was closed.
-            TransportError: The broker refused, or could not be reached.
+            ConfigurationError: if `topic` is not a topic name.
+            ClosedError: if the client is closed.
+            TransportError: if the broker refused or could not be reached.
         """
         self._check_open()
         return await self._transport.topic_partitions(topic_name(topic, "topic"))
 
     def shutdown(self) -> None:
-        """Drop everything at once: nothing is waited for and nothing is flushed.
+        """Close everything at once, without waiting for answers and without flushing.
 
-        Whatever it made is closed with it: calls under way and later ones raise `ClosedError`.
+        Producers, consumers and readers of this client are closed too: their pending and later
+        calls raise `ClosedError`.
         """
         check_process(self._pid, "client")
         self._closed = True
         self._unclosed.detach()
-        ending = [partial(_abandon_at_home, each) for each in list(self._open)]
-        end_all(None, *ending, self._transport.shutdown)
+        cleanups = [partial(_abandon_on_its_loop, each) for each in list(self._open)]
+        end_all(None, *cleanups, self._transport.shutdown)
 
     async def close(self) -> None:
-        """Close every producer, consumer and reader, then the connections. Again does nothing.
+        """Close all producers, consumers and readers, then the connections.
 
-        Consumers send their acks first. Cancelling the call does not stop the closing. What belongs
-        to another event loop is closed there; where that does not run any more, what was acked in
-        its last `ack_group_time_ms` may come again.
+        A second call does nothing. Consumers send their acks first. Cancelling the call does not
+        stop the close. Objects of another event loop are closed on that loop. If that loop no
+        longer runs, messages acked in its last `ack_group_time_ms` may be redelivered.
 
         Raises:
-            TransportTimeout: Another event loop did not close what belongs to it within 10 s.
+            TransportTimeout: if another event loop did not close its objects within 10 s.
         """
         check_process(self._pid, "client")
         await self._close_once()
@@ -576,7 +578,7 @@ class Client:
         self._closed = True
         self._unclosed.detach()
         failures = await asyncio.gather(
-            *(_close_at_home(each) for each in list(self._open)), return_exceptions=True
+            *(_close_on_its_loop(each) for each in list(self._open)), return_exceptions=True
         )
         await self._transport.close()
         for failure in failures:
@@ -588,8 +590,8 @@ class Client:
         if unclosed is not None:
             unclosed.detach()
 
-    async def _still_open(self, link: TransportProducer | TransportConsumer) -> None:
-        """The client may have been closed while the link was made: then it must not stay."""
+    async def _check_still_open(self, link: TransportProducer | TransportConsumer) -> None:
+        """Close a new link and raise ClosedError if the client was closed during the call."""
         if self._closed:
             await link.close()
             raise ClosedError("the client was closed meanwhile: create another")
@@ -608,35 +610,40 @@ class Client:
 
 
 def transport_of(client: Client) -> Transport:
-    """What a client is connected by; for what this package builds on clients."""
+    """Return the transport of a client, for other modules of this package."""
     return client._transport
 
 
-def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
+def _abandon_on_its_loop(each: Producer | Consumer | Reader) -> None:
     loop = each.affinity.loop
     if loop.is_running() and loop is not running_loop():
-        with contextlib.suppress(RuntimeError):  # it has just been closed
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(each.abandon)
     else:
         each.abandon()
 
 
-async def _close_at_home(each: Producer | Consumer | Reader) -> None:
-    """On the loop it belongs to; when that does not run, it can only be left to the transport."""
+async def _close_on_its_loop(each: Producer | Consumer | Reader) -> None:
+    """Close an object on its own event loop.
+
+    If that loop does not run, no coroutine can run on it: the object is only marked as closed, and
+    the transport closes the connection.
+    """
     loop = each.affinity.loop
     if loop is running_loop():
         await each.close()
     elif loop.is_running():
-        begun = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.close(), loop))
-        await asyncio.wait((begun,), timeout=_ELSEWHERE_S)
-        if begun.done() and not begun.cancelled():
-            begun.result()
+        closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.close(), loop))
+        await asyncio.wait((closing,), timeout=_OTHER_LOOP_CLOSE_TIMEOUT_S)
+        if closing.done() and not closing.cancelled():
+            closing.result()
             return
         each.abandon()
-        if not begun.done():
+        if not closing.done():
             raise TransportTimeout(
-                f"the event loop of {each!r} did not close it in {_ELSEWHERE_S:g} s: what it acked "
-                "last may come again; let that loop run while the client is closed"
+                f"the event loop of {each!r} did not close it in "
+                f"{_OTHER_LOOP_CLOSE_TIMEOUT_S:g} s: its last acks may be lost, and these messages "
+                "redelivered. Keep that loop running while the client is closed"
             )
     else:
         each.abandon()

@@ -1,4 +1,4 @@
-"""The names of `pulsar.exceptions`, for programs that import that module."""
+"""The names of `pulsar.exceptions`, as classes of this package."""
 
 from __future__ import annotations
 

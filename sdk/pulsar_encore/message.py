@@ -1,8 +1,4 @@
-"""A received message: a light view that decodes on access.
-
-Owns `Message`. It carries no payload of its own: the transport's raw message decodes what is asked
-for, and the settlement state lives in the entry's record.
-"""
+"""The public `Message`: a view of a message that the transport holds, decoded on access."""
 
 from __future__ import annotations
 
@@ -17,12 +13,13 @@ if TYPE_CHECKING:
 
 
 class RawMessage(Protocol):
-    """One message as the transport holds it; everything is decoded on access.
+    """One message as the transport holds it. Its fields are decoded on access.
 
-    The two keys are there as text, which never fails where there are bytes, and as bytes. What a
-    transport cannot read, `properties` included, is its `UnreadableError` and nothing else.
+    A key is available as text, which never fails if the transport can read bytes, and as bytes. If
+    the transport cannot read a key or the properties, it raises `UnreadableError` and no other
+    error.
 
-    A transport whose ids are of a subclass of `MessageId` names it in the attribute `id_class`.
+    A transport with its own subclass of `MessageId` names the class in the attribute `id_class`.
     """
 
     def data(self) -> bytes: ...
@@ -46,13 +43,13 @@ class RawMessage(Protocol):
 
 
 class Held(NamedTuple):
-    """What settling needs to know of a message that was handed over.
+    """The data that is needed to settle a delivered message.
 
     Attributes:
-        entry: The record of its entry.
-        batch_index: Its place in there, 0 for a message that is its entry.
-        failed: Attempts at it that failed before this hand-over, as `redelivery_count` says.
-        hand_over: Its number (`Entry.hand_over_number`).
+        entry: The record of the message's entry.
+        batch_index: Index in the batch; 0 if the message is the entry.
+        failed: Delivery attempts that failed before this one, as in `redelivery_count`.
+        hand_over: Number of this delivery (`Entry.hand_over_number`).
     """
 
     entry: Entry
@@ -62,10 +59,10 @@ class Held(NamedTuple):
 
 
 class Message:
-    """One message, as received by a consumer or a reader.
+    """One message, received by a consumer or a reader.
 
-    The methods are stock's. `redelivery_count` counts attempts at this message, also in a batch.
-    Redeliveries of the batch that other consumers requested are included.
+    The methods are those of `pulsar-client`. `redelivery_count` differs: it counts the attempts of
+    this message, also in a batch, plus redeliveries of the batch that other consumers requested.
     """
 
     __slots__ = ("_count", "_entry", "_hand_over", "_id", "_index", "_raw", "_schema")
@@ -90,8 +87,11 @@ class Message:
     def of_entry(
         cls, entry: Entry, schema: Any, indexes: Sequence[int], raws: Sequence[RawMessage]
     ) -> list[Message]:
-        """Several messages of one entry, at their first look; as `__init__`, without a call for
-        each, which costs a third."""
+        """Return several messages of one entry at their first delivery.
+
+        The attributes are set here, because a call of `__init__` for each message costs a third
+        more.
+        """
         messages: list[Message] = []
         new, add, count = object.__new__, messages.append, entry.redelivered
         for index, raw in zip(indexes, raws, strict=True):
@@ -109,85 +109,90 @@ class Message:
     def of_reader(
         cls, raw: RawMessage, schema: Any, message_id: MessageId, redelivery_count: int = 0
     ) -> Message:
-        """A message that nobody has to settle."""
+        """Return a message without an entry record, which needs no ack."""
         message = cls(raw, schema, None, message_id.batch_index(), redelivery_count)
         message._id = message_id
         return message
 
     def data(self) -> bytes:
-        """The payload; b"" if the message has no value."""
+        """Return the payload; b"" if the message has no value."""
         return self._raw.data()
 
     def value(self) -> Any:
         """Decode the payload with the schema of the subscription.
 
         Returns:
-            None if the message has no value (`has_null_value`), whatever the schema is; the payload
-            as bytes without a schema; else the object that the schema decodes. An empty payload is
-            not null: the schema decodes it, as in Java. `StringSchema` gives "", and a schema of
-            records raises its own error, such as `JSONDecodeError`.
+            None if the message has no value (`has_null_value`); bytes if there is no schema; else
+            the decoded object. An empty payload is not null: the schema decodes it, as in Java.
+            `StringSchema` gives "", and a record schema raises its own error, such as
+            `JSONDecodeError`.
 
         Raises:
-            SchemaVersionError: The version it was written with could not be fetched. The message is
-                held as any other: nack it, and it is tried again when it comes back.
+            SchemaVersionError: if the schema version of the message could not be fetched. Nack the
+                message to try again at its redelivery.
         """
         raw, schema = self._raw, self._schema
-        # The metadata decides, not the size of the payload. Java's `getValue` has the same rule.
+        # The metadata decides, not the size of the payload, as in Java's `getValue`.
         if raw.has_null_value():
             return None
         if schema is None:
             return raw.data()
-        # A transport that knows which version wrote the message decodes it itself.
+        # If the transport knows the schema version that wrote the message, it decodes the payload.
         decode = getattr(raw, "value", None)
         return schema.decode_message(raw) if decode is None else decode()
 
     def properties(self) -> dict[str, str]:
-        """The application's properties.
+        """Return the application properties.
 
         Raises:
-            UnreadableError: On the stock transport, where they are no text.
+            UnreadableError: on the stock transport, if a property is not text.
         """
         return self._raw.properties()
 
     def partition_key(self) -> str:
-        """The key, "" when absent; of a key that was sent as bytes their base64, as Java's
-        `getKey` has it.
+        """Return the partition key, or "" if there is none.
+
+        A key that was sent as bytes is returned as base64, as by Java's `getKey`.
 
         Raises:
-            UnreadableError: On the stock transport, where it is no text.
+            UnreadableError: on the stock transport, if the key is not text.
         """
         return self._raw.partition_key()
 
     def partition_key_bytes(self) -> bytes | None:
-        """The key as bytes, of a text its UTF-8; None when absent.
+        """Return the partition key as bytes, or None if there is none.
+
+        A text key is encoded as UTF-8.
 
         Raises:
-            UnreadableError: On the stock transport, which cannot tell keys of bytes from text.
+            UnreadableError: on the stock transport, which cannot tell binary keys from text.
         """
         return self._raw.partition_key_bytes()
 
     def ordering_key(self) -> str:
-        """The ordering key, "" when absent; where it is no UTF-8 its base64.
+        """Return the ordering key, or "" if there is none; base64 if the key is not UTF-8.
 
         Raises:
-            UnreadableError: On the stock transport, where it is no UTF-8.
+            UnreadableError: on the stock transport, if the key is not UTF-8.
         """
         return self._raw.ordering_key()
 
     def ordering_key_bytes(self) -> bytes | None:
-        """The ordering key as bytes, of a text its UTF-8; None when absent.
+        """Return the ordering key as bytes, or None if there is none.
+
+        A text key is encoded as UTF-8.
 
         Raises:
-            UnreadableError: On the stock transport, where it is no UTF-8.
+            UnreadableError: on the stock transport, if the key is not UTF-8.
         """
         return self._raw.ordering_key_bytes()
 
     def publish_timestamp(self) -> int:
-        """When the producer published it, ms since the epoch."""
+        """Return when the producer published the message, in ms since the epoch."""
         return self._raw.publish_timestamp()
 
     def event_timestamp(self) -> int:
-        """The application's own time, ms since the epoch; 0 when absent."""
+        """Return the event time that the application set, in ms since the epoch, or 0."""
         return self._raw.event_timestamp()
 
     def message_id(self) -> MessageId:
@@ -202,32 +207,31 @@ class Message:
         assert entry is not None  # `of_reader` sets the id
         source = entry.source
         chunk = entry.first_chunk
-        make: type[MessageId] = getattr(self._raw, "id_class", MessageId)
-        return make(
+        id_class: type[MessageId] = getattr(self._raw, "id_class", MessageId)
+        return id_class(
             source.partition,
             entry.key[0],
             entry.key[1],
             self._index if entry.batched else -1,
             batch_size=entry.size if entry.batched else 0,
             topic=source.topic,
-            first_chunk=chunk and make(source.partition, *chunk, topic=source.topic),
+            first_chunk=chunk and id_class(source.partition, *chunk, topic=source.topic),
         )
 
     def topic_name(self) -> str:
-        """Full name of the topic, or of the partition."""
+        """Return the full name of the topic or partition."""
         return self._raw.topic_name()
 
     def redelivery_count(self) -> int:
-        """Attempts at this message that failed before, as far as this consumer knows; 0 at first.
+        """Return how many delivery attempts of this message failed before, 0 at the first delivery.
 
-        For a message of a batch, these are the attempts that failed at this consumer, plus the
+        For a batch message, the count adds the attempts that failed at this consumer and the
         redeliveries of the batch that other consumers of the subscription requested. The broker
-        counts the batch as a whole, so a message that nobody tried may show the attempts at its
-        siblings elsewhere.
+        counts a batch as a whole, so the count may include attempts at siblings.
 
-        What `reconsume_later` sent on is a new message and counts from 0: how often it was sent on
-        is in its property `RECONSUMETIMES` (`letters.RECONSUME_TIMES`). A nack that was parked
-        counts on.
+        A message that `reconsume_later` sent is a new message and counts from 0. Its property
+        `RECONSUMETIMES` (`letters.RECONSUME_TIMES`) says how often it was sent. A nack that
+        overflowed to the retry letter topic keeps counting.
         """
         return self._count
 
@@ -235,7 +239,7 @@ class Message:
         return self._raw.schema_version()
 
     def int_schema_version(self) -> int:
-        """The schema version as a number, -1 or less when the message has none."""
+        """Return the schema version as a number; negative if the message has none."""
         return self._raw.int_schema_version()
 
     def producer_name(self) -> str:
@@ -249,7 +253,7 @@ class Message:
         return self._raw.has_null_value()
 
     def encryption_context(self) -> EncryptionContext | None:
-        """How it was encrypted, or None. Read it while the message is there."""
+        """Return how the message was encrypted, or None. Call it while the message is held."""
         context = self._raw.encryption_context()
         return None if context is None else EncryptionContext(context)
 
@@ -258,7 +262,7 @@ class Message:
 
 
 def held(message: Message) -> Held | None:
-    """What settling needs to know of a message; None of a reader's, which nobody settles."""
+    """Return the data that is needed to settle a message, or None for a message of a reader."""
     entry = message._entry
     if entry is None:
         return None
@@ -266,13 +270,21 @@ def held(message: Message) -> Held | None:
 
 
 def size_of(message: Message) -> int:
-    """Bytes of a message's payload, which is not decoded for that."""
+    """Return the size of the payload in bytes, without decoding it."""
     return message._raw.length()
 
 
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
-    """The entry of the message at `at` of a list, and the indexes of the messages of it from there
-    on, before `end`; None of what is no message with an entry."""
+    """Return an entry and the batch indexes of the run of its messages that begins at `at`.
+
+    Args:
+        items: Messages, and perhaps other objects.
+        at: First index in `items`.
+        end: The run ends before this index.
+
+    Returns:
+        The entry and the indexes, or (None, []) if `items[at]` is not a message with an entry.
+    """
     entry: Entry | None = None
     indexes: list[int] = []
     for position in range(at, end):
@@ -287,5 +299,5 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
 
 
 def raw_of(message: Message) -> RawMessage:
-    """Return what the transport holds of a message."""
+    """Return the transport's object for a message."""
     return message._raw

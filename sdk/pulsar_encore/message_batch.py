@@ -1,8 +1,4 @@
-"""A batch's bytes as messages, for who has an entry from elsewhere, under stock's name.
-
-Owns `MessageBatch`. It knows what is in the batch: of what the entry's metadata say (producer,
-publish time, schema version) the messages have nothing.
-"""
+"""The public `MessageBatch`, named as in `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -16,43 +12,52 @@ from .values.message_id import MessageId
 from .wire import pulsar_pb2 as pb
 from .wire.entries import decode_batch
 
-_SIZE: Final = 4  # bytes of a size, before each message's metadata
+_SIZE_BYTES: Final = 4  # bytes of the metadata size before each message
 
 
 class MessageBatch:
-    """Reads the payload of a batch, not compressed."""
+    """Parser for the uncompressed payload of a batch that the application got elsewhere.
+
+    The messages have no producer name, publish time or schema version: these are in the metadata of
+    the entry, not in its payload.
+
+    Example:
+        ```python
+        messages = MessageBatch().with_message_id(entry_id).parse_from(payload, 10)
+        ```
+    """
 
     def __init__(self) -> None:
         self._id = MessageId()
 
     def with_message_id(self, msg_id: Any) -> Self:
-        """Say which entry it is; each message gets the id of its place there.
+        """Set the id of the entry. Each message gets this id with its batch index.
 
         Args:
-            msg_id: A `MessageId`, stock's or ours.
+            msg_id: A `MessageId` of this package or of `pulsar-client`.
 
         Raises:
-            ConfigurationError: It is none.
+            ConfigurationError: if `msg_id` is not a message id.
         """
         self._id = MessageId.wrap(msg_id)
         return self
 
     def parse_from(self, data: bytes, size: int) -> list[Message]:
-        """The messages.
+        """Return the messages of a batch.
 
         Args:
-            data: The payload.
-            size: How many they are.
+            data: The payload, uncompressed.
+            size: Number of messages.
 
         Raises:
-            ConfigurationError: An argument is of another kind.
-            EntryError: The bytes are no batch of so many.
+            ConfigurationError: if an argument has the wrong type, or `size` is below 1.
+            EntryError: if the bytes are not a batch of `size` messages.
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise ConfigurationError(f"data must be bytes, got {type(data).__name__}")
         integer(size, "size", low=1)
         buffer, entry = bytes(data), self._id
-        batch = Batch(_Unknown(), b"", buffer, pb.MessageMetadata())
+        batch = Batch(_UnknownOrigin(), b"", buffer, pb.MessageMetadata())
         messages: list[Message] = []
         at = 0
         for index, (_, payload) in enumerate(decode_batch(buffer, size)):
@@ -60,12 +65,12 @@ class MessageBatch:
                 entry.partition(), entry.ledger_id(), entry.entry_id(), index, batch_size=size
             )
             messages.append(Message.of_reader(BatchMessage(batch, at), None, message_id))
-            metadata_size = int.from_bytes(buffer[at : at + _SIZE], "big")
-            at += _SIZE + metadata_size + len(payload)
+            metadata_size = int.from_bytes(buffer[at : at + _SIZE_BYTES], "big")
+            at += _SIZE_BYTES + metadata_size + len(payload)
         return messages
 
 
-class _Unknown:
-    """Where the bytes came from, as far as they say (`Origin`)."""
+class _UnknownOrigin:
+    """The `Origin` of a batch from an unknown topic."""
 
     topic = ""

@@ -1,7 +1,4 @@
-"""Publishing: arguments checked by name, content encoded by the schema, sent in call order.
-
-Owns `Producer`. Nothing is handed to the transport before every argument is known to be right.
-"""
+"""Publishing: the public `Producer`, over a producer of the transport."""
 
 from __future__ import annotations
 
@@ -30,14 +27,21 @@ _MAX_MS: Final = 2**63 - 1
 
 
 class ContentError(ConfigurationError, TypeError):
-    """The content does not fit the producer's schema (also a TypeError, as in stock)."""
+    """The content does not fit the producer's schema (also a TypeError, as in `pulsar-client`)."""
 
 
 class Producer:
-    """Publishes to one topic; made by `Client.create_producer`.
+    """Publishes to one topic. `Client.create_producer` creates it.
 
-    It belongs to the event loop it was made on, and to the next that uses it once that is closed: a
-    call from another one beside it raises `WrongLoopError`, in a forked child `ForkedError`.
+    A producer belongs to the event loop that created it. When that loop is closed, the next loop
+    that uses the producer takes it over. A call from another loop raises `WrongLoopError`, a call
+    in a forked child `ForkedError`.
+
+    Example:
+        ```python
+        async with client.create_producer("orders") as producer:
+            message_id = await producer.send(b"42", partition_key="customer-7")
+        ```
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Producer:
         self._schema = options.schema
         self._on_closed = on_closed
         self.affinity: LoopAffinity = LoopAffinity("producer")
-        self._sending: set[asyncio.Future[MessageId]] = set()
+        self._pending_sends: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
         if event_publisher is not None:
@@ -78,27 +82,32 @@ class Producer:
     ) -> MessageId:
         """Send a message and wait until the broker has stored it.
 
-        Several sends may be under way at once; they are stored in the order of the calls. When
-        cancelled, the message may or may not be stored.
+        Several sends can be in flight; the broker stores them in the order of the calls. After a
+        cancelled send, the message may or may not be stored.
 
         Args:
-            content: What the schema encodes, bytes without a schema; None publishes a tombstone.
-            properties: Application properties, strings to strings.
-            partition_key: Chooses the partition, and is the key for KeyShared and compaction; bytes
-                where the transport has binary keys.
-            ordering_key: Overrides `partition_key` for KeyShared; bytes likewise.
-            sequence_id: Own sequence id instead of the producer's.
-            replication_clusters: Clusters to replicate to, instead of the namespace's.
+            content: The object that the schema encodes; bytes if there is no schema. None publishes
+                a tombstone.
+            properties: Application properties.
+            partition_key: Key for partition routing, Key_Shared and compaction. The native
+                transport also accepts bytes.
+            ordering_key: Key that replaces `partition_key` for Key_Shared.
+            sequence_id: Sequence id to use in place of the producer's next one.
+            replication_clusters: Clusters to replicate to, in place of the namespace's.
             disable_replication: Do not replicate this message.
-            event_timestamp: The application's own time, ms since the epoch.
-            deliver_at: Not to be delivered (Shared, KeyShared) before, ms since the epoch.
-            deliver_after: The same, from now.
+            event_timestamp: Time of the event, set by the application, in ms since the epoch.
+            deliver_at: Earliest delivery on Shared and Key_Shared, in ms since the epoch.
+            deliver_after: The same, relative to now.
+
+        Returns:
+            The id of the stored message.
 
         Raises:
-            ConfigurationError: An argument is wrong; nothing was sent.
-            NotSupportedError: A key of bytes, on the stock transport; nothing was sent.
-            ClosedError: The producer is or was closed.
-            TransportError: The broker refused, or did not answer in `send_timeout_millis`.
+            ConfigurationError: if an argument is wrong. Nothing was sent.
+            NotSupportedError: if a key is bytes on the stock transport. Nothing was sent.
+            ClosedError: if the producer is closed.
+            TransportError: if the broker refused the message or did not answer within
+                `send_timeout_millis`.
         """
         self._check_open()
         return await self._link.publish(
@@ -130,17 +139,17 @@ class Producer:
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> None:
-        """Send a message without waiting for it, as the synchronous stock client has it.
+        """Send a message without waiting, as in the synchronous `pulsar-client`.
 
         Args:
-            content: This and the others as for `send`.
-            callback: Called on the event loop as ``callback(result, message_id)``: a `Result`,
-                `Result.Ok` when it is stored, and its id, None when it is not. Not called any more
-                once that loop is closed.
+            content: This and the other arguments are those of `send`.
+            callback: Called on the event loop as ``callback(result, message_id)``: `Result.Ok` and
+                the id of the stored message, or the `Result` of the error and None. Not called if
+                that loop is closed first.
 
         Raises:
-            ConfigurationError: An argument is wrong; nothing was sent.
-            ClosedError: The producer is or was closed.
+            ConfigurationError: if an argument is wrong. Nothing was sent.
+            ClosedError: if the producer is closed.
         """
         self._check_open()
         stored = self._link.publish(
@@ -158,15 +167,15 @@ class Producer:
             )
         )
         sending = asyncio.ensure_future(stored)
-        self._sending.add(sending)
-        sending.add_done_callback(partial(self._sent, callback))
+        self._pending_sends.add(sending)
+        sending.add_done_callback(partial(self._complete_send, callback))
 
-    def _sent(
+    def _complete_send(
         self, callback: Callable[..., Any] | None, sending: asyncio.Future[MessageId]
     ) -> None:
-        self._sending.discard(sending)
+        self._pending_sends.discard(sending)
         if sending.cancelled():
-            return  # the loop is being closed, and nobody is there to be told
+            return  # the loop is being closed: no callback can run
         error = sending.exception()
         if callback is None:
             if error is not None:
@@ -194,14 +203,14 @@ class Producer:
         return OutgoingMessage(
             payload=self._encode(content),
             properties=string_map(properties, "properties") or None,
-            partition_key=_key(partition_key, "partition_key"),
-            ordering_key=_key(ordering_key, "ordering_key"),
-            sequence_id=_number(sequence_id, "sequence_id"),
-            replication_clusters=_clusters(replication_clusters),
+            partition_key=_checked_key(partition_key, "partition_key"),
+            ordering_key=_checked_key(ordering_key, "ordering_key"),
+            sequence_id=_optional_integer(sequence_id, "sequence_id"),
+            replication_clusters=_checked_clusters(replication_clusters),
             disable_replication=disable_replication is not None
             and boolean(disable_replication, "disable_replication"),
-            event_timestamp=_number(event_timestamp, "event_timestamp"),
-            deliver_at=_due(deliver_at, deliver_after),
+            event_timestamp=_optional_integer(event_timestamp, "event_timestamp"),
+            deliver_at=_deliver_at_ms(deliver_at, deliver_after),
         )
 
     def _encode(self, content: Any) -> bytes | None:
@@ -223,22 +232,23 @@ class Producer:
         return data
 
     async def flush(self) -> None:
-        """Send what is being batched now, and wait until all of it is stored; by then the callbacks
-        of `send_async` were called.
+        """Send the current batch now and wait until all pending messages are stored.
+
+        The callbacks of `send_async` have been called when this returns.
 
         Raises:
-            ClosedError: The producer is closed.
-            TransportError: Something could not be stored.
+            ClosedError: if the producer is closed.
+            TransportError: if a message could not be stored.
         """
         self._check_open()
-        sending = list(self._sending)
+        sending = list(self._pending_sends)
         await self._link.flush()
         if sending:
             await asyncio.wait(sending)
 
     async def close(self) -> None:
-        """Close the producer; sends under way fail with `ClosedError`. Again does nothing."""
-        self._come_here()
+        """Close the producer; pending sends fail with `ClosedError`. A second call does nothing."""
+        self._bind_to_running_loop()
         await self._close_once()
 
     async def _close(self) -> None:
@@ -249,7 +259,7 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Every call fails from now on; for the client, which was shut down."""
+        """Mark the producer as closed, without a command to the broker (for `Client`)."""
         self._end()
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
@@ -261,20 +271,22 @@ class Producer:
             self._event_publisher.events.close()
 
     def topic(self) -> str:
-        """Full name of the topic it publishes to."""
+        """Return the full name of the topic."""
         return self._link.topic
 
     def producer_name(self) -> str:
-        """The name given, or the one the broker chose."""
+        """Return the name that was given, or the name that the broker chose."""
         return self._link.producer_name
 
     def last_sequence_id(self) -> int:
-        """Sequence id of the last message stored, also by an earlier producer of this name; -1
-        when there is none."""
+        """Return the sequence id of the last stored message, or -1 if there is none.
+
+        Messages of earlier producers with the same name count.
+        """
         return self._link.last_sequence_id
 
     def is_connected(self) -> bool:
-        """True while the broker holds the producer."""
+        """Return True if the producer is registered at the broker."""
         return not self._closed and self._link.is_connected()
 
     async def __aenter__(self) -> Self:
@@ -289,32 +301,33 @@ class Producer:
     ) -> None:
         await self.close()
 
-    def _come_here(self) -> None:
+    def _bind_to_running_loop(self) -> None:
+        """Move to the running loop if the own loop is closed; else check the loop."""
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             if self.affinity.over and running_loop() is not None:
                 self.affinity = self.affinity.moved()
-                self._sending.clear()  # nobody is left to be told
+                self._pending_sends.clear()  # their callbacks belonged to the closed loop
                 if self._event_publisher is not None:
                     self._event_publisher.moved(self.affinity.loop)
             self.affinity.check()
 
     def _check_open(self) -> None:
-        self._come_here()
+        self._bind_to_running_loop()
         if self._closed:
             raise ClosedError("the producer is closed: create another")
 
 
-def _key(value: Any, name: str) -> str | bytes | None:
+def _checked_key(value: Any, name: str) -> str | bytes | None:
     if value is not None and not isinstance(value, (str, bytes)):
         raise ConfigurationError(f"{name} must be str, bytes or None, got {type(value).__name__}")
     return value
 
 
-def _number(value: Any, name: str) -> int | None:
+def _optional_integer(value: Any, name: str) -> int | None:
     return None if value is None else integer(value, name, low=0, high=_MAX_MS)
 
 
-def _clusters(value: Any) -> list[str] | None:
+def _checked_clusters(value: Any) -> list[str] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
@@ -322,9 +335,9 @@ def _clusters(value: Any) -> list[str] | None:
     return list(value)
 
 
-def _due(deliver_at: Any, deliver_after: Any) -> int | None:
+def _deliver_at_ms(deliver_at: Any, deliver_after: Any) -> int | None:
     if deliver_after is None:
-        return _number(deliver_at, "deliver_at")
+        return _optional_integer(deliver_at, "deliver_at")
     if deliver_at is not None:
         raise ConfigurationError("give deliver_at or deliver_after, not both")
     if not isinstance(deliver_after, timedelta):

@@ -1,7 +1,7 @@
-"""Typed payloads: the stock package's schema classes, unchanged, under this package's name.
+"""The schema classes of `pulsar-client`, unchanged.
 
-They bring its library along, so they are loaded with the first that is asked for. To a type checker
-they are what `schema.pyi` says.
+They need the C++ client, so the first use of a name imports them. `schema.pyi` declares them for
+type checkers.
 """
 
 from importlib import import_module
@@ -33,8 +33,8 @@ __all__ = [  # noqa: F822
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    theirs = import_module(".transport.stock.stock_schemas", __package__)
-    globals().update({each: getattr(theirs, each) for each in __all__})
+    stock_schemas = import_module(".transport.stock.stock_schemas", __package__)
+    globals().update({each: getattr(stock_schemas, each) for each in __all__})
     return globals()[name]
 
 

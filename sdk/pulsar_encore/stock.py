@@ -1,7 +1,7 @@
-"""Values of the C++ client, recognized without loading it.
+"""Recognize objects of `pulsar-client` without importing it.
 
-Programs may pass objects of `pulsar` to this package. Only a program that has loaded `pulsar` can
-have such objects, so nothing is loaded to recognize them.
+Programs may pass such objects to this package. They exist only if the program has imported
+`pulsar`, so a look into `sys.modules` is enough.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, TypeGuard
 
 
 def is_one(value: object, *names: str) -> TypeGuard[Any]:
-    """Return True if a value is an instance of a class of the C++ client.
+    """Return True if a value is an instance of one of these classes of `pulsar-client`.
 
     Args:
         value: Any object.
-        names: Full names of classes, such as ``"pulsar.MessageId"``. A class of a module that is
-            not loaded has no instances.
+        names: Full names of classes, such as ``"pulsar.MessageId"``. A module that is not imported
+            has no instances.
     """
     for name in names:
         module, _, attribute = name.rpartition(".")
@@ -28,5 +28,5 @@ def is_one(value: object, *names: str) -> TypeGuard[Any]:
 
 
 def library() -> Any:
-    """Load and return the C++ library (`_pulsar`), for methods that return its objects."""
+    """Import and return the C++ client (`_pulsar`), for methods that return its objects."""
     return importlib.import_module("_pulsar")

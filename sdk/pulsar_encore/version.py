@@ -1,4 +1,4 @@
-"""The version of this package; the build reads it here, too."""
+"""The version of this package. The build reads it from this file."""
 
 from typing import Final
 

@@ -17,7 +17,7 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import authentication
 from pulsar_encore.authentication import token_supplier as supplied
-from pulsar_encore.authentication.token_supplier import for_library
+from pulsar_encore.authentication.token_supplier import library_authentication
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.stock import client_config
 
@@ -218,7 +218,7 @@ def test_an_async_supplier_serves_the_engine_too() -> None:
 
     for supplier in (waiting, lambda: waiting(), lambda: SECRET):
         library = Library()
-        for_library(supplier, library.create)
+        library_authentication(supplier, library.create)
         assert [ask() for ask in library.suppliers] == [SECRET]
         assert encore.AuthenticationToken(supplier).auth.getAuthMethodName() == "token"
 
@@ -226,28 +226,28 @@ def test_an_async_supplier_serves_the_engine_too() -> None:
 def test_the_process_ends_after_the_library_let_go_of_a_supplier() -> None:
     # Some time after the client was closed; when the interpreter has ended it would be an abort.
     library = Library()
-    for_library(lambda: SECRET, library.create)
+    library_authentication(lambda: SECRET, library.create)
     late = threading.Timer(0.2, library.suppliers.clear)
     late.start()
-    supplied._let_go()
+    supplied._release_all()
     assert not library.suppliers
     late.join()
 
 
 def test_a_supplier_that_the_program_still_has_is_never_let_go_of() -> None:
     library = Library()
-    native = for_library(lambda: SECRET, library.create)
+    native = library_authentication(lambda: SECRET, library.create)
     before = sys.getrefcount(native)
-    supplied._let_go()
+    supplied._release_all()
     assert sys.getrefcount(native) == before + 1
-    supplied._held.clear()
+    supplied._library_objects.clear()
 
 
 def test_a_transport_is_told_which_it_cannot_read() -> None:
     ours = encore.AuthenticationToken("t")
     assert authentication.of(ours) is ours
     assert authentication.of(None) is None
-    with pytest.raises(encore.NotSupportedError, match=r"make a pulsar_encore\.Authentication"):
+    with pytest.raises(encore.NotSupportedError, match=r"create a pulsar_encore\.Authentication"):
         authentication.of(pulsar.AuthenticationToken("t"))
     with pytest.raises(encore.ConfigurationError, match="authentication must be one of"):
         authentication.of("token")

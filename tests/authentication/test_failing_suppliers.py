@@ -15,7 +15,7 @@ import pytest
 from failing_suppliers import FAILURES, SECRET, Text
 
 import pulsar_encore as encore
-from pulsar_encore.authentication.token_supplier import for_library
+from pulsar_encore.authentication.token_supplier import library_authentication
 from pulsar_encore.devbroker import BrokerSettings, Credential, run_in_thread
 from pulsar_encore.transport.stock.result_errors import failure
 
@@ -37,7 +37,7 @@ class Asked:
 
     def __init__(self, supplier: Callable[[], Any], *waiting: Any) -> None:
         self._ask: Callable[[], object] = lambda: None
-        self.native = for_library(supplier, self._create, waiting)
+        self.native = library_authentication(supplier, self._create, waiting)
 
     def _create(self, ask: Callable[[], object]) -> Any:
         self._ask = ask

@@ -17,7 +17,7 @@ import pytest
 from issuer_kit import Issuer, issuer
 
 import pulsar_encore as encore
-from pulsar_encore.authentication.oauth2 import use_for_s
+from pulsar_encore.authentication.oauth2 import renew_after_s
 
 SECRET = "s3cret-of-the-client"
 KEY = {"type": "client_credentials", "client_id": "billing", "client_secret": SECRET}
@@ -78,9 +78,9 @@ async def test_a_token_is_kept_until_shortly_before_its_end() -> None:
         auth = oauth2(made.url)
         assert [await auth.data() for _ in range(3)] == [b"token-1"] * 3
         assert len(made.grants) == 1
-    assert use_for_s(3600) == 3540
-    assert use_for_s(60) == 54
-    assert use_for_s(0) == 0
+    assert renew_after_s(3600) == 3540
+    assert renew_after_s(60) == 54
+    assert renew_after_s(0) == 0
 
 
 @pytest.mark.parametrize("lifetime", [{}, {"expires_in": 0}, {"expires_in": None}])
@@ -127,11 +127,11 @@ async def test_an_issuer_that_gives_no_token_does_not_end_one_that_is_good(
         await auth.data()
         kept = made.answers.get(path)
         made.answers[path] = answer
-        monkeypatch.setattr("pulsar_encore.authentication.oauth2.use_for_s", lambda _: 0.0)
-        auth._kept = auth._kept and auth._kept._replace(renewed=0.0)
+        monkeypatch.setattr("pulsar_encore.authentication.oauth2.renew_after_s", lambda _: 0.0)
+        auth._cached = auth._cached and auth._cached._replace(renew_at=0.0)
         assert await auth.data() == b"token-1"
-        assert auth._kept is not None
-        auth._kept = auth._kept._replace(good=0.0)
+        assert auth._cached is not None
+        auth._cached = auth._cached._replace(expires_at=0.0)
         with pytest.raises(encore.AuthenticationError):
             await auth.data()
         if kept is None:
@@ -164,7 +164,7 @@ REFUSALS: dict[str, tuple[str, tuple[int, Any], str, bool]] = {
     "busy": ("/token", (503, b"<html>"), "/token answered 503", True),
     "too many": ("/token", (429, {}), "/token answered 429", True),
     "no token": ("/token", (200, {"access_token": ""}), "without an access_token", False),
-    "no JSON": ("/token", (200, b"token-1"), "something else than a JSON object", False),
+    "no JSON": ("/token", (200, b"token-1"), "something other than a JSON object", False),
     "too much": ("/token", (200, b" " * (1 << 21)), "more than 1048576 bytes", False),
     "no discovery": (WELL_KNOWN, (404, b""), "openid-configuration answered 404", False),
     "moved": (WELL_KNOWN, (301, b""), "openid-configuration answered 301", False),
@@ -231,8 +231,8 @@ async def test_a_secret_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch
     async def answer(*_: object) -> dict[str, str]:
         return {"token_endpoint": "http://issuer/token"}
 
-    monkeypatch.setattr("pulsar_encore.authentication.oauth2_issuer._ask", answer)
-    with pytest.raises(encore.AuthenticationError, match="without TLS, which gets no secret"):
+    monkeypatch.setattr("pulsar_encore.authentication.oauth2_issuer._request_json", answer)
+    with pytest.raises(encore.AuthenticationError, match="without TLS, and the secret is not sent"):
         await oauth2("https://issuer").data()
 
 
@@ -251,7 +251,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "no base64": (
         {"issuer_url": "https://a", "private_key": f"data:application/json;base64,{SECRET}"},
-        "no base64",
+        "not base64",
     ),
     "an audience of numbers": (
         {"issuer_url": "https://a", "private_key": "x", "audience": 3},

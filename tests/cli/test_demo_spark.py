@@ -125,7 +125,7 @@ def script(path: Path, body: str) -> None:
         ('openjdk version "25-ea" 2025-09-16', None),
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
         ('java version "1.8.0_402"', "is Java 8"),
-        ("no such thing", "does not say what it is"),
+        ("no such thing", "does not print its version"),
     ],
 )
 def test_which_java_it_is(java: Path, says: str, missing: str | None) -> None:
@@ -162,7 +162,7 @@ def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
 def test_a_library_that_is_not_installed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    said = f'{library}, which is not here: pip install "pulsar-encore[spark]"'
+    said = f'{library}, which is not installed: pip install "pulsar-encore[spark]"'
     assert spark_here.missing() == said
 
 
@@ -189,14 +189,14 @@ def commit(folder: Path, batch: str, *names: str) -> None:
 
 def test_only_committed_files_belong_to_the_result(tmp_path: Path) -> None:
     result = Result(tmp_path)
-    assert (result.rows(), result.under_way()) == (0, False)
+    assert (result.rows(), result.has_uncommitted_files()) == (0, False)
     write(tmp_path, "a.parquet", range(10))
-    assert (result.rows(), result.under_way()) == (0, True)
+    assert (result.rows(), result.has_uncommitted_files()) == (0, True)
     commit(tmp_path, "0", "a.parquet")
-    assert (result.rows(), result.under_way()) == (10, False)
+    assert (result.rows(), result.has_uncommitted_files()) == (10, False)
     write(tmp_path, "b.parquet", range(8, 12))
     (tmp_path / "_spark_metadata" / ".1.tmp").write_text("v1\nhalf a li")
-    assert (result.rows(), result.under_way()) == (10, True)
+    assert (result.rows(), result.has_uncommitted_files()) == (10, True)
     commit(tmp_path, "1", "b.parquet")
     assert result.numbers() == {"rows": 14, "distinct": 12, "least": 0, "greatest": 11}
 

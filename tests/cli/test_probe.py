@@ -80,7 +80,7 @@ def connected(*, tells: bool = True) -> bytes:
         (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "pulsar", "not that of the admin API"),
         (says(b"\x15\x03\x03\x00\x02\x02\x46"), "pulsar", "write --url pulsar+ssl://"),
         (says(b"\xff" * 32), "pulsar", "does not speak Pulsar's protocol"),
-        (says(b""), "pulsar", "hangs up without an answer"),
+        (says(b""), "pulsar", "closes without an answer"),
         (says(b""), "pulsar+ssl", "one without TLS takes --url pulsar://"),
         (says(b"\xff" * 32), "pulsar+ssl", "one without TLS takes --url pulsar://"),
     ],

@@ -60,7 +60,9 @@ def test_inspect_tells_whose_it_is_and_what_waits(
     code, out, problems = said(capsys, "inspect", state)
     assert (code, problems) == (0, "")
     assert f"none; the last was process {os.getpid()} on " in out
-    assert f"{ORDERS}  billing\n  2 wait, due 2027-01-15 08:00:00Z to 2027-01-15 08:00:01Z\n" in out
+    assert (
+        f"{ORDERS}  billing\n  2 waiting, due 2027-01-15 08:00:00Z to 2027-01-15 08:00:01Z\n" in out
+    )
     assert "  1 records; messages by attempts: 1: 1, 3: 1\n" in out
 
 
@@ -188,10 +190,10 @@ def test_evacuate_moves_what_is_there_and_names_what_is_gone(
     assert (code, problems) == (1, ""), out
     assert out.startswith("5 of 8 messages moved, 1 left\n")
     assert f"  5 to {ORDERS}-billing-RETRY\n" in out
-    assert "2 messages are in their topic no more" in out and "7:5:-1:0, 7:5:-1:1 of" in out
+    assert "2 messages are no longer in their topic" in out and "7:5:-1:0, 7:5:-1:1 of" in out
     assert "1 messages cannot be moved and stay" in out and "--forget-missing" in out
     code, out, _ = said(capsys, "evacuate", state, "--url", broker.url, "--forget-missing")
-    assert code == 0 and "1 messages are in their topic no more" in out
+    assert code == 0 and "1 messages are no longer in their topic" in out
     code, out, _ = said(capsys, "evacuate", state, "--url", broker.url, "--json")
     assert code == 0 and json.loads(out)["waiting"] == json.loads(out)["moved"] == 0
 

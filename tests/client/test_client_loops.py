@@ -471,7 +471,7 @@ def test_what_a_loops_end_cut_off_does_not_keep_the_native_client(
 async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(
     make_client: MakeClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_ELSEWHERE_S", 0.3)
+    monkeypatch.setattr(client_module, "_OTHER_LOOP_CLOSE_TIMEOUT_S", 0.3)
     client = make_client()
     blocked, over = threading.Event(), threading.Event()
 
@@ -487,7 +487,7 @@ async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(
     worker.start()
     await asyncio.to_thread(blocked.wait, 20)
     try:
-        with pytest.raises(encore.TransportTimeout, match="let that loop run"):
+        with pytest.raises(encore.TransportTimeout, match="Keep that loop running"):
             await client.close()
     finally:
         over.set()

@@ -59,7 +59,7 @@ def test_what_is_wrong_with_an_address_or_a_file_is_said(tmp_path: Path) -> None
         ({"service_url": "pulsar://host:port"}, "port 'port' must be a number from 1 to 65535"),
         ({"service_url": "pulsar://a:1,b:99999"}, "port '99999' must be a number"),
         ({"tls_trust_certs_file_path": "/no/such"}, "cannot read '/no/such': No such file"),
-        ({"tls_private_key_file_path": str(tmp_path)}, "is no file"),
+        ({"tls_private_key_file_path": str(tmp_path)}, "is not a file"),
     ):
         with pytest.raises(encore.ConfigurationError, match=said):
             ClientOptions(**{"service_url": NOWHERE, **options})  # type: ignore[arg-type]

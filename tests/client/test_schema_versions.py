@@ -158,7 +158,7 @@ async def test_a_version_that_cannot_be_fetched_is_an_error_of_the_value_alone(
     monkeypatch: pytest.MonkeyPatch,
     how: str,
 ) -> None:
-    monkeypatch.setattr(writers, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(writers, "_RETRY_DELAY_S", 0.05)
     if how == "no answer":
         monkeypatch.setattr(writers, "WAIT_S", 0.1)
     async with make_client(operation_timeout_seconds=1) as client:

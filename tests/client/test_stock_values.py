@@ -235,7 +235,7 @@ def test_a_crypto_key_reader_reads_when_it_is_asked(tmp_path: Path) -> None:
     assert type(reader.cryptoKeyReader) is _pulsar.CryptoKeyReader
     theirs = pulsar.CryptoKeyReader("a", "b")
     assert ProducerOptions(topic="t", crypto_key_reader=theirs).crypto_key_reader is theirs
-    with pytest.raises(encore.NotSupportedError, match=r"make a pulsar_encore\.CryptoKeyReader"):
+    with pytest.raises(encore.NotSupportedError, match=r"create a pulsar_encore\.CryptoKeyReader"):
         encryption.key_reader_of(theirs)
     with pytest.raises(encore.ConfigurationError, match="crypto_key_reader must be"):
         encryption.key_reader_of("file")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
-from pulsar_encore.core.due_time import MessageKey
 from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.letters.evidence import Evidence
 
 

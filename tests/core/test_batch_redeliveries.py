@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
-from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.message_key import DueBatch
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 

@@ -18,7 +18,7 @@ from pulsar_encore.core.due_index import (
     bucket_edge,
     precision_bits,
 )
-from pulsar_encore.core.due_time import MAX_BATCH_INDEX
+from pulsar_encore.core.message_key import MAX_BATCH_INDEX
 from pulsar_encore.core.sealed_bucket import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
 

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import duplicate_window
-from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.duplicate_window import DuplicateWindow
 from pulsar_encore.core.entry import EntryKey
+from pulsar_encore.core.message_key import DueBatch
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message
 

@@ -117,7 +117,7 @@ async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_awa
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         line = await asyncio.wait_for(process.stderr.readline(), 10)
-        assert line.startswith(b"interrupted, and waiting for the letters under way")
+        assert line.startswith(b"interrupted: waiting for letters in flight")
     finally:
         process.kill()
         await process.communicate()
@@ -481,7 +481,7 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
         ):
             code, out, problems = await with_login(broker, *options, **environment)
             assert (code, out) == (2, "")
-            assert "does not let this login in" in problems
+            assert "refuses this login" in problems
             assert change in problems
             assert problems.count("\n") == 1
             assert "not-the-token" not in problems
@@ -529,12 +529,17 @@ async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread
         )
         for label, (side, transport) in SIDES.items()
     }
-    assert (outcomes["stock"]["looks"], outcomes["stock"]["why"]) == (2, 0)
+    assert (outcomes["stock"]["deliveries"], outcomes["stock"]["evidence"]) == (2, 0)
     for label in ("encore", "native"):
         ours = outcomes[label]
-        assert (ours["looks"], ours["event_time"], ours["home"], ours["attempt"]) == (2, 1, 1, 1)
-        assert ours["why"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
+        assert (ours["deliveries"], ours["event_time"], ours["replayed"], ours["attempt"]) == (
+            2,
+            1,
+            1,
+            1,
+        )
+        assert ours["evidence"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
     row = row_of(poison_message.SCENARIO, outcomes)
     assert row.missing == ()
-    assert "at home at attempt 1" in row.encore
-    assert "at home at attempt 1" in row.native
+    assert "received at attempt 1" in row.encore
+    assert "received at attempt 1" in row.native

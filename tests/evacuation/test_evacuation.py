@@ -155,7 +155,7 @@ async def test_records_of_a_topic_that_is_missing_stay_until_they_may_be_forgott
     assert waiting_in(host.path) == 1
     report = await evacuate(client, host.path, forget_missing=True)
     assert (report.waiting, report.gone) == (1, 1)
-    assert report.missing[0].reason == "the cluster has no message of its topic that waits"
+    assert report.missing[0].reason == "the cluster has none of the waiting messages of its topic"
     assert waiting_in(host.path) == 0
 
 

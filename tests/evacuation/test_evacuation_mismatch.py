@@ -105,9 +105,9 @@ def test_if_nothing_is_there_to_be_compared_nothing_is_gone() -> None:
     comparison = Comparison[int]("t", 2)
     assert comparison.missing(1, "gone", other=False) == []
     assert comparison.missing(2, "gone", other=False) == []
-    assert comparison.doubted() == [1, 2]
+    assert comparison.undecided() == [1, 2]
     assert comparison.same() == [(1, "gone"), (2, "gone")]
-    assert comparison.doubted() == []
+    assert comparison.undecided() == []
 
 
 def test_a_hundred_others_are_enough() -> None:

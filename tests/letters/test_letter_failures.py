@@ -23,7 +23,6 @@ from forwarding_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import letters
-from pulsar_encore.exceptions import NotAllowedError
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 from pulsar_encore.transport.interface import ProducerListener, TransportProducer
@@ -202,8 +201,8 @@ async def test_the_list_form_reports_every_failure(
         await consumer.acknowledge(messages[5])
         with pytest.raises(ExceptionGroup, match="3 of 6") as caught:
             await consumer.reconsume_later(messages)
-        kinds = Counter(type(error) for error in caught.value.exceptions)
-        assert kinds == {NotAllowedError: 2, encore.MessageNotHeldError: 1}
+        kinds = Counter(type(error).__name__ for error in caught.value.exceptions)
+        assert kinds == {"NotAllowedError": 2, "MessageNotHeldError": 1}
         sent = await read_out(client, RETRY)
         assert len(sent) == 3
         back = [await consumer.receive(timeout=5) for _ in range(5)]

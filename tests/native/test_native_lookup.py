@@ -199,7 +199,7 @@ def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> 
         network = Brokers()
         network.dead.add("h:6650")
         began = loop.time()
-        with pytest.raises(TransportTimeout, match=r"within 25 s; this came before: no connection"):
+        with pytest.raises(TransportTimeout, match=r"within 25 s; the last error: no connection"):
             await Lookup(
                 network.pool("pulsar://h", settings=ClientSettings(operation_timeout_s=25.0))
             ).partitions(TOPIC)

@@ -263,7 +263,7 @@ async def test_what_cannot_be_encrypted_is_no_producer() -> None:
         await network.producer(
             encryption_key="a", crypto_key_reader=CryptoKeyReader("none.pem", "none.pem")
         )
-    with pytest.raises(NotSupportedError, match="only its library can read it"):
+    with pytest.raises(NotSupportedError, match=r"only the C\+\+ client can read it"):
         await network.producer(
             encryption_key="a", crypto_key_reader=SimpleNamespace(cryptoKeyReader=None)
         )

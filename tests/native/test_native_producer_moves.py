@@ -191,7 +191,7 @@ def test_a_producer_looks_for_new_partitions_also_after_a_move_to_the_next_loop(
         rig.service.catalogue.create(TOPIC)
         await asyncio.sleep(20)
         assert not producer._partitioned
-        producer._come_here()  # as on the next loop
+        producer._move_to_running_loop()  # as on the next loop
         await outcomes([producer.publish(message(1))])
         rig.service.delete(TOPIC)
         await asyncio.sleep(3)

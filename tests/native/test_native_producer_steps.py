@@ -17,7 +17,7 @@ from pulsar_encore.transport.native.producer import partition_producer as part
 from pulsar_encore.transport.native.producer.pending_sends import PendingSend, PendingSends
 
 UNBATCHED = {"batching_enabled": False}
-COUNT = 4 * part._TOLD
+COUNT = 4 * part._FAILURES_PER_STEP
 WAYS = pytest.mark.parametrize(
     "batching",
     [{"batching_enabled": False}, {"batching_max_messages": 100}],
@@ -53,11 +53,11 @@ async def test_sends_that_fail_with_the_producer_are_told_in_parts(batching: Any
     producer, sends = await offline(send_timeout_millis=0, **batching)
     closing = asyncio.ensure_future(producer.close())
     steps = await told_per_pass(sends)
-    assert max(steps) <= part._TOLD + 100
+    assert max(steps) <= part._FAILURES_PER_STEP + 100
     await closing
     results = await outcomes(sends)
     assert all(isinstance(each, ClosedError) for each in results)
-    assert producer.parts[0].under_way == producer._under_way == 0
+    assert producer.parts[0].under_way == producer._pending == 0
 
 
 @WAYS
@@ -70,10 +70,10 @@ async def test_sends_that_time_out_together_are_told_in_parts(batching: Any) -> 
     producer.parts[0]._expire()
     first = sum(each.done() for each in sends)
     steps = await told_per_pass(sends)
-    assert first < COUNT and max(steps) <= part._TOLD + 100
+    assert first < COUNT and max(steps) <= part._FAILURES_PER_STEP + 100
     results = await outcomes(sends)
     assert all(isinstance(each, TransportTimeout) for each in results)
-    assert producer.parts[0].under_way == producer._under_way == 0
+    assert producer.parts[0].under_way == producer._pending == 0
     await producer.close()
 
 
@@ -85,7 +85,7 @@ async def test_callers_in_line_are_told_in_parts_that_the_producer_was_closed() 
     await asyncio.sleep(0)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     closing = asyncio.ensure_future(producer.close())
-    assert max(await told_per_pass(sends)) <= link._TOLD + 1
+    assert max(await told_per_pass(sends)) <= link._FAILURES_PER_STEP + 1
     await closing
     assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
 

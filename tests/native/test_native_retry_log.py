@@ -196,8 +196,8 @@ def test_the_log_tells_that_a_topic_is_gone_and_that_it_is_created_again(
         own = [each for each in told if each.startswith(f"{name}: ")]
         (gone,) = (each for each in own if f"the topic {TOPIC} does not exist any more" in each)
         assert gone == (
-            f"{name}: the topic {TOPIC} does not exist any more. It is waited for, and this client "
-            "creates it after 60 s (recreate_after) if nobody else does"
+            f"{name}: the topic {TOPIC} does not exist any more. This client waits for it, and "
+            "creates it after 60 s (recreate_after) if it is still missing then"
         )
         # Either of the two creates it, and the other one finds it.
         assert [each for each in own if f"the topic {TOPIC} is created again after 6" in each] or [

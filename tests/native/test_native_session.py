@@ -175,7 +175,7 @@ def test_a_request_without_an_answer_ends_in_time_and_a_late_answer_is_nobodys()
             "look up",
             5.0,
         )
-        with pytest.raises(TransportTimeout, match="look up: no answer of the broker within 5 s"):
+        with pytest.raises(TransportTimeout, match="look up: no answer from the broker within 5 s"):
             await asked
         session.receive(frames.encode(pb.CommandSuccess(request_id=1)))
         assert not session.closed

@@ -235,9 +235,9 @@ async def test_another_address_is_asked_when_one_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ((200, {"partitions": -1}), "makes no sense"),
-        ((200, {"partitions": "many"}), "makes no sense"),
-        ((200, b"<html>"), "no JSON"),
+        ((200, {"partitions": -1}), "answer is invalid"),
+        ((200, {"partitions": "many"}), "answer is invalid"),
+        ((200, b"<html>"), "not JSON"),
         ((307, {}, {"Location": "ftp://h/"}), "redirect"),
         ((200, b"[" * 2_000), "more than 1000 bytes"),
     ],
@@ -245,7 +245,7 @@ async def test_another_address_is_asked_when_one_does_not_answer() -> None:
 async def test_an_answer_that_makes_no_sense_is_named(
     page: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(web, "_MAX_ANSWER_BYTES", 1000)
     async with serving(Site(**{"*": page})) as site:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match=why):
@@ -254,7 +254,7 @@ async def test_an_answer_that_makes_no_sense_is_named(
 
 
 async def test_redirects_in_a_circle_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "_MOST_REDIRECTS", 2)
+    monkeypatch.setattr(web, "_MAX_REDIRECTS", 2)
     async with serving(Site(**{"*": (307, {}, {"Location": "/again"})})) as site:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match="more than 2 redirects"):
@@ -268,12 +268,12 @@ async def test_a_list_or_an_address_that_makes_no_sense_is_named() -> None:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match="no plain address"):
             await lookup.owner(TOPIC)
-        with pytest.raises(TopicLookupError, match="makes no sense"):
+        with pytest.raises(TopicLookupError, match="answer is invalid"):
             await lookup.topics("public/default", NAMED)
         site.pages = {"*": (200, [1, 2])}
-        with pytest.raises(TopicLookupError, match="makes no sense"):
+        with pytest.raises(TopicLookupError, match="answer is invalid"):
             await lookup.topics("public/default", NAMED)
-        with pytest.raises(TopicLookupError, match="makes no sense"):
+        with pytest.raises(TopicLookupError, match="answer is invalid"):
             await lookup.owner(TOPIC)
         await end(lookup)
 

@@ -93,7 +93,7 @@ class Admin:
     [
         (Admin(["the consumer 'c' at 10.0.0.1:5 since noon"]), "the consumer 'c' at 10.0.0.1:5 si"),
         (Admin([]), "another query or consumer holds it"),
-        (Admin(None), r"who, cannot be asked: no answer"),
+        (Admin(None), r"admin.url does not answer: no answer"),
         (None, r"pulsar-admin topics stats.*admin\.url"),
     ],
 )

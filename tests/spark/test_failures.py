@@ -108,7 +108,7 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
         broker.delete_topic(TOPIC)
         publish(url, *numbered(after, 100))
         if fails:
-            with pytest.raises(DataLossError, match="deleted and made again"):
+            with pytest.raises(DataLossError, match="deleted and created again"):
                 read_ranges(reader, [behind])
         else:
             assert read_ranges(reader, [behind]) == []
@@ -163,7 +163,7 @@ def test_down_while_it_is_read_it_is_one_sentence_in_the_configured_time(
             list(reading)
         assert time.monotonic() - began < 20
     assert TOPIC in str(told.value)
-    assert "the broker says that there is more" not in str(told.value), "it says nothing"
+    assert "the broker reports more messages" not in str(told.value), "it says nothing"
     broker.resume()
     assert values(read_batch(broker.url, **HURRIED)) == numbered(300)
 

@@ -93,7 +93,7 @@ def test_a_topic_that_was_made_again_while_no_query_ran_is_data_loss(broker: Bro
     [(topic, end)] = read_offset(query.offset).items()
     beyond = offset_json({topic: end._replace(entry=end.entry + 1000)})
     again = OldStream(broker.url, beyond, startingOffsets="earliest")
-    with pytest.raises(DataLossError, match="deleted and made again"):
+    with pytest.raises(DataLossError, match="deleted and created again"):
         again.step()
     again.reader.stop()
 
@@ -127,7 +127,7 @@ def test_workers_of_a_local_session_run_this_interpreter(monkeypatch: pytest.Mon
     monkeypatch.setenv("PYSPARK_PYTHON", "/somewhere/python")
     chosen = Context("local[2]")
     chosen.pythonExec = "/somewhere/python"
-    with pytest.raises(ConfigurationError, match=r"'/somewhere/python', which is not there: set"):
+    with pytest.raises(ConfigurationError, match=r"'/somewhere/python', which does not exist: set"):
         used(chosen)
     use_this_python(SimpleNamespace())  # type: ignore[arg-type]  # of Spark Connect
 

@@ -212,7 +212,9 @@ def test_an_empty_topic_is_no_rows_and_a_missing_one_is_said(broker: BrokerThrea
     with pytest.raises(encore.ConfigurationError, match=r"there is no topic .*/nowhere"):
         read_batch(url, topic="nowhere")
     assert read_batch(url, topic="nowhere", waitingForNonExistedTopic="true") == []
-    with pytest.raises(encore.ConfigurationError, match="which is not read; read are"):
+    with pytest.raises(
+        encore.ConfigurationError, match="which is not among the topics that are read"
+    ):
         read_batch(url, startingOffsets='{"other": "1:2"}')
     with pytest.raises(encore.ConfigurationError, match="is not stored"):
         read_batch(url, topic="non-persistent://public/default/t")
@@ -436,7 +438,7 @@ def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThr
     url = broker.url
     publish(url, *numbered(10))
     checkpoint = {"p": {TOPIC: "900:4:-1"}, "v": 1}
-    with pytest.raises(DataLossError, match="was deleted and made again"):
+    with pytest.raises(DataLossError, match="was deleted and created again"):
         Stream(url, checkpoint).step()
     query = Stream(url, checkpoint, failOnDataLoss="false")
     assert query.step() == 0
@@ -468,7 +470,7 @@ def test_an_offset_that_says_unknown_things_of_tasks_is_one_sentence(url: str) -
     publish(url, b"a")
     query = Stream(url, startingOffsets="earliest")
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    with pytest.raises(encore.ConfigurationError, match="how a batch is cut into tasks"):
+    with pytest.raises(encore.ConfigurationError, match="how a batch is split into tasks"):
         query.reader.partitions(query.offset, {**end, "s": "of the moon"})
 
 

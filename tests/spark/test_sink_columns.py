@@ -57,7 +57,7 @@ def test_reasons_are_for_letters() -> None:
 @pytest.mark.parametrize(
     ("columns", "given", "said"),
     [
-        ({"value": "binary"}, {}, "nothing says where rows go"),
+        ({"value": "binary"}, {}, "rows have no destination"),
         ({"__key": "string"}, {"topic": "t"}, "there is no column value"),
         ({"value": "int"}, {"topic": "t"}, "column value must be binary or string, it is int"),
         ({"value": "binary", "id": "int"}, {"topic": "t"}, "the columns id would not be sent"),
@@ -73,7 +73,7 @@ def test_reasons_are_for_letters() -> None:
         ({"__key": "string"}, {"topic": "t", "valueFormat": "json"}, "there are none"),
         (LETTER, LETTER_OPTIONS, "missing are __messageProperties"),
         ({"value": "binary"}, {"sinkMode": "replay"}, "missing are __topic, __messageId, __me"),
-        ({**FULL, "__deliverAt": "timestamp"}, LETTER_OPTIONS, "means nothing to sinkMode=dead"),
+        ({**FULL, "__deliverAt": "timestamp"}, LETTER_OPTIONS, "has no meaning for sinkMode=dead"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

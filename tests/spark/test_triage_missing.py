@@ -38,5 +38,5 @@ def test_the_report_says_which_it_is() -> None:
     some = report(names("b-DLQ"))
     assert "there is no topic b-DLQ" in report_text(some).splitlines()
     assert "there is no topic b-DLQ; check the name" in empty_text(some)
-    assert empty_text(report(())) == "there are no letters: the topics are there, and empty"
+    assert empty_text(report(())) == "there are no letters: the topics exist and are empty"
     assert empty_text(report(None)) == "there are no letters: check the names of the topics"

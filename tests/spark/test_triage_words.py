@@ -112,7 +112,7 @@ def test_what_was_done_is_said() -> None:
     assert text.endswith("stored in s3a://bucket/out, run=1-2-3\n")
     done.dry_run, done.selected = True, 5
     assert "5 would be sent home" in report_text(done)
-    assert "also what earlier runs took" in report_text(done)
+    assert "also those of earlier runs" in report_text(done)
     nothing = report(out="o")
     assert "nothing new since the last run" in report_text(nothing)
 
@@ -123,8 +123,8 @@ def test_what_was_done_before_an_interruption_is_a_sentence() -> None:
     )
     assert halted_text(given, checkpoint=True) == (
         "8 letters were stored in 2 batches, 5 of them sent home (replay r1); nothing is lost: run "
-        "it again with the same checkpoint, which may send some letters of the one that was cut "
-        "off a second time"
+        "it again with the same checkpoint, which may send some letters of the interrupted batch "
+        "a second time"
     )
     given.replay_id, given.batches = None, 1
     assert halted_text(given, checkpoint=True) == (
@@ -132,7 +132,7 @@ def test_what_was_done_before_an_interruption_is_a_sentence() -> None:
     )
     given.batches = 0
     assert halted_text(given, checkpoint=True).startswith("no batch was finished; nothing is lost")
-    assert "what is in o under run=x is not whole" in halted_text(given, checkpoint=False)
+    assert "the files in o under run=x are incomplete" in halted_text(given, checkpoint=False)
     for begun in (report(), None):
         assert "nothing was sent or stored" in halted_text(begun, checkpoint=False)
     assert "the same checkpoint" in halted_text(None, checkpoint=True)
@@ -145,9 +145,11 @@ def test_a_choice_that_fits_nothing_is_told_what_there_is() -> None:
         group("c", 1, error_class=""),
     ]
     text = report_text(report(*there, replay_id="r"))
-    assert "nothing fits the choice: the letters are of KeyError, TimeoutError, no class" in text
-    assert "nothing fits" not in report_text(report(*there, replay_id="r", selected=2, replayed=2))
-    assert "nothing fits" not in report_text(report(replay_id="r"))
+    assert "no letter is selected: the letters are of KeyError, TimeoutError, no class" in text
+    assert "no letter is selected" not in report_text(
+        report(*there, replay_id="r", selected=2, replayed=2)
+    )
+    assert "no letter is selected" not in report_text(report(replay_id="r"))
 
 
 def test_strangers_texts_are_escaped() -> None:

@@ -205,7 +205,7 @@ def test_each_value_is_read_with_the_schema_it_was_written_with() -> None:
 @pytest.mark.parametrize(
     ("writer", "why"),
     [
-        (None, "not there any more"),
+        (None, "does not exist any more"),
         (record(("a", "string"), ("b", "string")), "schema version 5"),
         ("{", "Avro"),
     ],

@@ -91,7 +91,7 @@ def decoded(
 def _writers(texts: Mapping[int, str]) -> Any:
     def find(version: int) -> str:
         if version not in texts:
-            raise ValueError(f"schema version {version} is not there any more")
+            raise ValueError(f"schema version {version} is does not exist any more")
         return texts[version]
 
     each: Callable[[int], str] = find

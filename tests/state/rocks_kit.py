@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pulsar_encore.core.due_time import MessageKey
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.state.rocks import RocksStore, TopicStore
 
 TOPIC = "persistent://public/default/t"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rocks_kit import TOPIC, keys_of, killed, opened, source_of, waiting
 
-from pulsar_encore.core.due_time import MessageKey
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateFormatError
 from pulsar_encore.state.rocks import StateReader
 from pulsar_encore.state.rocks import store_loader as loading_module

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 from small_world import PlainIndex
 
-from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import ACKED, HELD, NACKED, QUEUED, Entry
+from pulsar_encore.core.message_key import DueBatch
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 

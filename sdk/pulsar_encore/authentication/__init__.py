@@ -1,6 +1,6 @@
-"""Who a client is: what it proves that by, at each connection and whenever a broker asks again.
+"""Credentials of a client, sent with each connection and whenever a broker asks for them.
 
-`athenz` and `oauth2` are imported by those who need them: OAuth2 brings TLS, certificates and JSON.
+`athenz` and `oauth2` are not imported here, because OAuth2 needs TLS, certificates and JSON.
 """
 
 from .authentication import Authentication, of

@@ -1,4 +1,4 @@
-"""Athenz, which only the C++ library speaks."""
+"""Athenz, which only the C++ client supports."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .authentication import Authentication, text
 
 
 class AuthenticationAthenz(Authentication):
-    """Athenz role tokens. For the stock transport; another says so by name.
+    """Athenz role tokens, on the stock transport. Other transports raise NotSupportedError.
 
     Args:
-        auth_params_string: The library's parameters, JSON.
+        auth_params_string: Parameters of the C++ client, in JSON.
 
     Raises:
-        ConfigurationError: It is no str.
+        ConfigurationError: if it is not a str.
     """
 
     method_name: str = "athenz"

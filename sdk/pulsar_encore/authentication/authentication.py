@@ -1,8 +1,4 @@
-"""What every authentication is: a method's name, and data that prove it.
-
-Owns `Authentication`, and `of`, by which a transport learns whether it can read one. Secrets stay
-in the object: none is in a repr, a log line or an error's text.
-"""
+"""The base class `Authentication`. Secrets never appear in a repr, a log line or an error."""
 
 from __future__ import annotations
 
@@ -15,21 +11,32 @@ from ..errors import AuthenticationError, ConfigurationError, NotSupportedError
 
 
 class Authentication:
-    """Proves who the client is. The subclasses name methods; of its own it is a plugin of stock's.
+    """Credentials of a client. Subclasses implement one method each.
 
-    A subclass of yours sets `method_name` and overrides `data`. (The stock transport takes those of
-    this package only.)
+    Your own subclass sets `method_name` and overrides `data`; the stock transport does not support
+    it. An instance of this class itself is a plugin of the C++ client (stock transport only).
 
     Args:
-        dynamicLibPath: A shared library with a plugin for the C++ library, or the name of one
-            that it has; for the stock transport alone.
-        authParamsString: The plugin's parameters.
+        dynamicLibPath: A shared library with a plugin, or the name of a plugin of the C++ client.
+        authParamsString: Parameters of the plugin.
 
     Attributes:
         method_name: Pulsar's name of the method, such as "token".
 
     Raises:
-        ConfigurationError: An argument is no str.
+        ConfigurationError: if an argument is not a str.
+
+    Example:
+        ```python
+        class SessionToken(pulsar_encore.Authentication):
+            method_name = "token"
+
+            def __init__(self, session):
+                self._session = session
+
+            async def data(self):
+                return (await self._session.token()).encode()
+        ```
     """
 
     method_name: str = "plugin"
@@ -39,11 +46,11 @@ class Authentication:
         self._plugin_parameters = text(authParamsString, "authParamsString")
 
     async def data(self) -> bytes:
-        """What goes to the broker, for each CONNECT and each AUTH_CHALLENGE.
+        """Return the data for the broker. Called for each CONNECT and each AUTH_CHALLENGE.
 
         Raises:
-            AuthenticationError: There is none at the moment; the broker was not asked.
-            NotSupportedError: Only the stock transport can do this one.
+            AuthenticationError: if there is no data now. The broker was not asked.
+            NotSupportedError: if only the stock transport supports this class.
         """
         raise NotSupportedError(
             f"{type(self).__name__} is a plugin of the C++ library: use the stock transport"
@@ -51,25 +58,25 @@ class Authentication:
 
     @cached_property
     def auth(self) -> Any:
-        """The C++ library's object, as stock's own code takes it.
+        """The credentials as an object of the C++ client.
 
         Raises:
-            ConfigurationError: The library cannot make one.
+            ConfigurationError: if the C++ client cannot create one.
         """
-        made = self._native(stock.library())
-        if made is None:
+        native = self._native(stock.library())
+        if native is None:
             raise ConfigurationError(
                 "authentication: the C++ library has no such plugin and could not load it from "
                 "dynamicLibPath"
             )
-        return made
+        return native
 
     def _native(self, library: Any) -> Any:
-        """Made by the C++ library `library`."""
+        """Return an object that the C++ client `library` created."""
         if not hasattr(self, "_plugin"):
             raise NotSupportedError(
-                f"the stock transport cannot use {type(self).__name__}, which is not of this "
-                "package: use one of the Authentication classes that are"
+                f"the stock transport cannot use {type(self).__name__}, which is not a class of "
+                "this package: use one of its Authentication classes"
             )
         return library.Authentication.create(self._plugin, self._plugin_parameters)
 
@@ -78,28 +85,22 @@ class Authentication:
 
 
 def of(value: Any) -> Authentication | None:
-    """An `authentication=` whose data Python can read, or None without one.
+    """Return an `authentication=` whose data Python can read, or None.
 
     Raises:
-        NotSupportedError: It is stock's own: its secrets went into the C++ library.
-        ConfigurationError: It is no authentication.
+        NotSupportedError: if it belongs to `pulsar-client`: its secrets are in the C++ client.
     """
     check(value, "authentication")
     if value is None or isinstance(value, Authentication):
         return value
     raise NotSupportedError(
-        f"authentication is a pulsar.{type(value).__name__}, of the stock package, and only its "
-        f"library knows what is in it: make a pulsar_encore.{type(value).__name__}, or use the "
-        "stock transport"
+        f"authentication is a pulsar.{type(value).__name__}, and only the C++ client can read "
+        f"its secrets: create a pulsar_encore.{type(value).__name__}, or use the stock transport"
     )
 
 
 def check(value: Any, name: str) -> None:
-    """An Authentication, stock's or ours, or None.
-
-    Raises:
-        ConfigurationError: Something else.
-    """
+    """Raise ConfigurationError unless a value is an Authentication (of either package) or None."""
     if not (
         value is None
         or isinstance(value, Authentication)
@@ -112,11 +113,9 @@ def check(value: Any, name: str) -> None:
 
 
 def text(value: Any, name: str) -> str:
-    """A str, which may be empty and is not shown.
+    """Return a str, which may be empty and which UTF-8 can encode. Errors do not show it.
 
-    Raises:
-        ConfigurationError: It is something else, or UTF-8 cannot encode it. The C++ library would
-            show the value in its own error.
+    The C++ client would show a value that it cannot encode.
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, got {type(value).__name__}")
@@ -128,19 +127,15 @@ def text(value: Any, name: str) -> str:
 
 
 def field(values: Mapping[str, Any], name: str, where: str) -> str:
-    """A str that has to be in a JSON object, and not empty.
-
-    Raises:
-        ConfigurationError: It is not; what is there is not shown.
-    """
+    """Return a required non-empty str of a JSON object. Errors do not show it."""
     value = values.get(name)
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{where} needs {name!r}, a string that is not empty")
     return value
 
 
-def failed(why: str, *, retryable: bool = False) -> AuthenticationError:
-    """The error for data that could not be had; `retryable` where they may be had later."""
+def authentication_failed(reason: str, *, retryable: bool = False) -> AuthenticationError:
+    """Return the error for missing data; `retryable` if it may be available later."""
     return AuthenticationError(
-        f"authentication= failed here, and the broker was not asked: {why}", retryable=retryable
+        f"authentication= failed here, and the broker was not asked: {reason}", retryable=retryable
     )

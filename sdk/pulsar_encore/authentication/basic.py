@@ -1,4 +1,4 @@
-"""A user and a password."""
+"""Authentication with a user name and a password."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .authentication import Authentication, field, text
 
 
 class AuthenticationBasic(Authentication):
-    """A user and a password, given as two arguments or as JSON.
+    """A user name and a password, as two arguments or as JSON.
 
     Args:
-        username: The user.
+        username: The user name.
         password: The password.
-        method: Pulsar's name of the method, where the broker has another for it.
-        auth_params_string: JSON with `username`, `password` and, if need be, `method`; then the
-            others are not looked at.
+        method: Pulsar's name of the method, if the broker uses another name than "basic".
+        auth_params_string: JSON with `username`, `password` and optionally `method`. If it is
+            given, the other arguments are ignored.
 
     Raises:
-        ConfigurationError: One is missing or no str; what was given is not shown.
+        ConfigurationError: if a value is missing or not a str. The text does not show the values.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AuthenticationBasic(Authentication):
         self.method_name: str = text(method, "method")
 
     async def data(self) -> bytes:
-        """``user:password``."""
+        """Return ``user:password``."""
         return f"{self._username}:{self._password}".encode()
 
     def _native(self, library: Any) -> Any:
@@ -48,7 +48,7 @@ def _read(parameters: str) -> tuple[str, str, str]:
     where = "AuthenticationBasic's auth_params_string"
     try:
         values = json.loads(parameters)
-    except ValueError:  # not from it: its text would show what it could not read
+    except ValueError:  # not chained: its text would show the secret
         values = None
     if not isinstance(values, dict):
         raise ConfigurationError(f'{where} must be JSON, as {{"username": ..., "password": ...}}')

@@ -1,4 +1,4 @@
-"""A client certificate: the handshake of the connection proves who the client is."""
+"""Authentication with a client certificate, in the TLS handshake."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .authentication import Authentication, text
 
 
 class AuthenticationTLS(Authentication):
-    """The certificate that the TLS handshake shows; needs a `pulsar+ssl://` address.
+    """A client certificate for the TLS handshake. Needs a `pulsar+ssl://` address.
 
     Args:
-        certificate_path: The client's certificate, PEM.
-        private_key_path: Its key, PEM.
+        certificate_path: PEM file of the certificate.
+        private_key_path: PEM file of its key.
 
     Raises:
-        ConfigurationError: A file cannot be read.
+        ConfigurationError: if a file cannot be read.
     """
 
     method_name: str = "tls"
@@ -28,7 +28,7 @@ class AuthenticationTLS(Authentication):
         readable_file(private_key_path, "AuthenticationTLS's private_key_path")
 
     async def data(self) -> bytes:
-        """Nothing: the handshake has told it."""
+        """Return no data: the handshake proves the identity."""
         return b""
 
     def _native(self, library: Any) -> Any:

@@ -1,8 +1,4 @@
-"""OAuth2 client credentials: a token from an issuer, kept while it is good.
-
-Owns `AuthenticationOauth2` and its kept token. On one event loop one request is under way at most,
-whoever waits for it; being cancelled ends it for nobody.
-"""
+"""OAuth2 client credentials: a token from an issuer, cached until shortly before it expires."""
 
 from __future__ import annotations
 
@@ -15,105 +11,110 @@ from weakref import WeakKeyDictionary
 
 from . import oauth2_credentials as credentials
 from .authentication import Authentication, text
-from .oauth2_issuer import grant
+from .oauth2_issuer import request_token
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
-_EARLY_SHARE: Final = 0.1  # a token is renewed before this last part of its life,
-_EARLY_S: Final = 60.0  # or this long before its end, if that is later
+_RENEWAL_SHARE: Final = 0.1  # renew a token in this last share of its lifetime,
+_RENEWAL_MAX_S: Final = 60.0  # but at most this long before its end
 
 
-class _Kept(NamedTuple):
-    """A token, until when it is used, and until when it is good (monotonic s)."""
+class _CachedToken(NamedTuple):
+    """A token and two times in monotonic s: when to request a new one, and when it expires."""
 
     token: str
-    renewed: float
-    good: float
+    renew_at: float
+    expires_at: float
 
 
 class AuthenticationOauth2(Authentication):
     """OAuth2 client credentials.
 
-    Needs `pip install "pulsar-encore[oauth2]"` (the stock transport does not).
+    Needs `pip install "pulsar-encore[oauth2]"`, except on the stock transport.
 
     Args:
-        auth_params_string: JSON with `issuer_url`; `private_key`, a path, ``file:///path`` or
-            ``data:application/json;base64,...`` of JSON with `client_id` and `client_secret` (or
-            these two themselves); and, if need be, `audience` and `scope`.
+        auth_params_string: JSON with `issuer_url`, `private_key`, and optionally `audience` and
+            `scope`. `private_key` is a path, ``file:///path`` or
+            ``data:application/json;base64,...`` of JSON with `client_id` and `client_secret`; the
+            parameters may also contain these two directly.
 
     Raises:
-        ConfigurationError: One is missing or wrong, or the file cannot be read; no value is shown.
+        ConfigurationError: if a value is missing or wrong, or the file cannot be read. The text
+            shows no value.
     """
 
     method_name: str = "token"
 
     def __init__(self, auth_params_string: str) -> None:
-        self._text = text(auth_params_string, "auth_params_string")
+        self._auth_params = text(auth_params_string, "auth_params_string")
         self._parameters = credentials.read(auth_params_string)
-        self._kept: _Kept | None = None
-        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[str]] = (
+        self._cached: _CachedToken | None = None
+        self._requests: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[str]] = (
             WeakKeyDictionary()
         )
 
     async def data(self) -> bytes:
-        """The access token, asked for when the last one is near its end or was refused.
+        """Return the access token. Requests a new one near its end, or after the broker refused it.
 
-        If the issuer gives no new token, the last one is used until it expires.
+        If the issuer returns no new token, the last one is used until it expires.
 
         Raises:
-            AuthenticationError: The issuer gave none; `retryable` where it is only away.
-            ConfigurationError: The key file cannot be used any more.
-            NotSupportedError: `httpx2` is not installed.
+            AuthenticationError: if the issuer returned no token; `retryable` if it was only
+                unavailable.
+            ConfigurationError: if the key file is no longer usable.
+            NotSupportedError: if `httpx2` is not installed.
         """
-        kept = self._kept
-        if kept is not None and time.monotonic() < kept.renewed:
-            return kept.token.encode()
+        cached = self._cached
+        if cached is not None and time.monotonic() < cached.renew_at:
+            return cached.token.encode()
+        # One request per loop serves all callers. It is shielded: a cancelled caller must not fail
+        # the others.
         loop = asyncio.get_running_loop()
-        asking = self._asking.get(loop)
-        if asking is None or asking.done():
-            asking = self._asking[loop] = loop.create_task(self._renew())
-            asking.add_done_callback(_seen)
-        return (await asyncio.shield(asking)).encode()
+        request = self._requests.get(loop)
+        if request is None or request.done():
+            request = self._requests[loop] = loop.create_task(self._renew())
+            request.add_done_callback(_retrieve_exception)
+        return (await asyncio.shield(request)).encode()
 
     async def _renew(self) -> str:
-        begun = time.monotonic()  # the token's life begins after that: never too long
+        requested_at = time.monotonic()  # the lifetime begins later: a safe bound
         try:
-            granted = await grant(self._parameters)
+            answer = await request_token(self._parameters)
         except Exception as error:
-            # Whatever is wrong with the issuer, or with the key file: a broker still takes a token
-            # that is good, and the issuer is asked again the next time.
-            kept = self._kept
-            if kept is not None and begun < kept.good:
+            # The issuer or the key file failed. Brokers still accept a token that has not expired,
+            # and the next call asks the issuer again.
+            cached = self._cached
+            if cached is not None and requested_at < cached.expires_at:
                 log.warning(
                     "the OAuth2 issuer gave no new token; the last one is used for another %.0f s: "
                     "%s",
-                    kept.good - begun,
+                    cached.expires_at - requested_at,
                     error,
                 )
-                return kept.token
+                return cached.token
             raise
-        self._kept = _Kept(
-            granted.token,
-            begun + use_for_s(granted.lifetime_s),
-            begun + granted.lifetime_s,
+        self._cached = _CachedToken(
+            answer.token,
+            requested_at + renew_after_s(answer.lifetime_s),
+            requested_at + answer.lifetime_s,
         )
-        return granted.token
+        return answer.token
 
     def refused(self) -> None:
-        """The broker did not take the token: ask for another the next time."""
-        if self._kept is not None:
-            self._kept = self._kept._replace(renewed=-math.inf)
+        """Request a new token next time: the broker did not accept this one."""
+        if self._cached is not None:
+            self._cached = self._cached._replace(renew_at=-math.inf)
 
     def _native(self, library: Any) -> Any:
-        return library.AuthenticationOauth2.create(self._text)
+        return library.AuthenticationOauth2.create(self._auth_params)
 
 
-def use_for_s(lifetime_s: float) -> float:
-    """How long a token is used that is good for `lifetime_s`."""
-    return lifetime_s - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
+def renew_after_s(lifetime_s: float) -> float:
+    """Return how long a token with this lifetime is used before a new one is requested."""
+    return lifetime_s - min(_RENEWAL_MAX_S, _RENEWAL_SHARE * lifetime_s)
 
 
-def _seen(task: asyncio.Task[str]) -> None:
-    """What failed is told to those who wait; when they are gone, to nobody."""
+def _retrieve_exception(task: asyncio.Task[str]) -> None:
+    """Mark the exception as retrieved, because all waiting callers may have been cancelled."""
     if not task.cancelled():
         task.exception()

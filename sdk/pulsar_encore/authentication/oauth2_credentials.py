@@ -1,7 +1,6 @@
-"""The parameters of OAuth2's client credentials, and the key file they name.
+"""The parameters of OAuth2 client credentials, and the key file that they name.
 
-Owns `Parameters`. Pure but for reading that file, which is read again for each token, so that a
-secret that was replaced is used. Nothing of what is in it is shown.
+The file is read for each token, so that a replaced secret is used. Errors show none of its content.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .authentication import field
 
-_WHERE: Final = "AuthenticationOauth2's auth_params_string"
-_KEY: Final = "AuthenticationOauth2's private_key"
-_DATA: Final = "data:"
-_FILE: Final = "file:"
-_INLINE: Final = "application/json;base64,"
+_PARAMETERS: Final = "AuthenticationOauth2's auth_params_string"
+_PRIVATE_KEY: Final = "AuthenticationOauth2's private_key"
+_DATA_PREFIX: Final = "data:"
+_FILE_PREFIX: Final = "file:"
+_INLINE_TYPE: Final = "application/json;base64,"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OAuth2Client:
-    """Who asks for a token."""
+    """The identity that requests a token."""
 
     client_id: str
     client_secret: str
@@ -35,61 +34,61 @@ class OAuth2Client:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Parameters:
-    """What a token is asked for with.
+    """The parameters of a token request.
 
     Attributes:
-        issuer_url: Who is asked.
-        audience: For whom the token is; None to leave that out.
-        scope: What it shall allow; None to leave that out.
-        path: The key file, "" where `given` is.
-        given: Who asks, where the parameters said so themselves.
+        issuer_url: Address of the issuer.
+        audience: Audience of the token, or None.
+        scope: Scope of the token, or None.
+        path: The key file; "" if there is an `inline_client`.
+        inline_client: The identity, if the parameters contain it.
     """
 
     issuer_url: str
     audience: str | None
     scope: str | None
     path: str
-    given: OAuth2Client | None
+    inline_client: OAuth2Client | None
 
     def client(self) -> OAuth2Client:
-        """Who asks, as the key file has it now.
+        """Return the identity. Reads the key file.
 
         Raises:
-            ConfigurationError: The file cannot be used.
+            ConfigurationError: if the file cannot be used.
         """
-        if self.given is not None:
-            return self.given
+        if self.inline_client is not None:
+            return self.inline_client
         try:
             with open(self.path, "rb") as file:
                 content = file.read()
         except OSError as error:
             raise ConfigurationError(
-                f"{_KEY}: cannot read {self.path!r}: {error.strerror}"
+                f"{_PRIVATE_KEY}: cannot read {self.path!r}: {error.strerror}"
             ) from error
-        return _client(content, f"{_KEY}: {self.path!r}")
+        return _parse_client(content, f"{_PRIVATE_KEY}: {self.path!r}")
 
 
 def read(text: str) -> Parameters:
-    """Read stock's parameters, JSON.
+    """Parse the JSON parameters of `AuthenticationOauth2`.
 
     Raises:
-        ConfigurationError: One is missing or wrong, or the key file cannot be read.
+        ConfigurationError: if a value is missing or wrong, or the key file cannot be read.
     """
-    values = _json(text, _WHERE)
-    issuer = field(values, "issuer_url", _WHERE)
+    values = _parse_object(text, _PARAMETERS)
+    issuer = field(values, "issuer_url", _PARAMETERS)
     if not is_web_address(issuer):
         raise ConfigurationError(
-            f"{_WHERE}: issuer_url must be https://host and perhaps a path, without a user"
+            f"{_PARAMETERS}: issuer_url must be https://host with an optional path, without a user"
         )
     optional: dict[str, str | None] = {}
     for name in ("audience", "scope"):
-        optional[name] = field(values, name, _WHERE) if values.get(name) else None
-    path, given = _source(values)
-    return Parameters(issuer, optional["audience"], optional["scope"], path, given)
+        optional[name] = field(values, name, _PARAMETERS) if values.get(name) else None
+    path, inline_client = _key_source(values)
+    return Parameters(issuer, optional["audience"], optional["scope"], path, inline_client)
 
 
 def is_web_address(text: str) -> bool:
-    """Whether it is one of http or https, with a host and without a user."""
+    """Return True for an http or https address with a host and without a user."""
     try:
         url = urlsplit(text)
     except ValueError:
@@ -97,39 +96,45 @@ def is_web_address(text: str) -> bool:
     return text.startswith(("http://", "https://")) and bool(url.hostname) and "@" not in url.netloc
 
 
-def _source(values: Mapping[str, Any]) -> tuple[str, OAuth2Client | None]:
-    """Path of the key file, or the key itself."""
+def _key_source(values: Mapping[str, Any]) -> tuple[str, OAuth2Client | None]:
+    """Return the path of the key file, or the key itself."""
     if "private_key" not in values:
-        return "", _fields(values, f"{_WHERE}, without private_key,")
-    key = field(values, "private_key", _WHERE)
-    if not key.startswith(_DATA):
-        path = key.removeprefix(_FILE)
+        return "", _client_from(values, f"{_PARAMETERS}, without private_key,")
+    key = field(values, "private_key", _PARAMETERS)
+    if not key.startswith(_DATA_PREFIX):
+        path = key.removeprefix(_FILE_PREFIX)
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path
-        readable_file(path, _KEY)
+        readable_file(path, _PRIVATE_KEY)
         return path, None
-    inline = key.removeprefix(_DATA)
-    if not inline.startswith(_INLINE):
-        raise ConfigurationError(f"{_KEY} must be a path, file:///path or data:{_INLINE}...")
+    inline = key.removeprefix(_DATA_PREFIX)
+    if not inline.startswith(_INLINE_TYPE):
+        raise ConfigurationError(
+            f"{_PRIVATE_KEY} must be a path, file:///path or data:{_INLINE_TYPE}..."
+        )
     try:
-        content = base64.b64decode(inline.removeprefix(_INLINE), validate=True)
+        content = base64.b64decode(inline.removeprefix(_INLINE_TYPE), validate=True)
     except binascii.Error as error:
-        raise ConfigurationError(f"{_KEY}: what follows {_DATA}{_INLINE} is no base64") from error
-    return "", _client(content, _KEY)
+        raise ConfigurationError(
+            f"{_PRIVATE_KEY}: the text after {_DATA_PREFIX}{_INLINE_TYPE} is not base64"
+        ) from error
+    return "", _parse_client(content, _PRIVATE_KEY)
 
 
-def _client(content: bytes, where: str) -> OAuth2Client:
-    return _fields(_json(content, where), where)
+def _parse_client(content: bytes, context: str) -> OAuth2Client:
+    return _client_from(_parse_object(content, context), context)
 
 
-def _fields(values: Mapping[str, Any], where: str) -> OAuth2Client:
-    return OAuth2Client(field(values, "client_id", where), field(values, "client_secret", where))
+def _client_from(values: Mapping[str, Any], context: str) -> OAuth2Client:
+    return OAuth2Client(
+        field(values, "client_id", context), field(values, "client_secret", context)
+    )
 
 
-def _json(content: str | bytes, where: str) -> Mapping[str, Any]:
+def _parse_object(content: str | bytes, context: str) -> Mapping[str, Any]:
     try:
         values = json.loads(content)
-    except (ValueError, TypeError):  # not from it: its text would show what it could not read
+    except (ValueError, TypeError):  # not chained: its text would show the secret
         values = None
     if not isinstance(values, dict):
-        raise ConfigurationError(f"{where} must be a JSON object")
+        raise ConfigurationError(f"{context} must be a JSON object")
     return values

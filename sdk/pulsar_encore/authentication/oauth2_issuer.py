@@ -1,8 +1,7 @@
-"""The HTTP side of OAuth2: an issuer is asked where tokens are given, and for one.
+"""The HTTP side of OAuth2: discover the token endpoint of an issuer and request a token.
 
-Owns `grant`. An issuer that is away can be tried again, one that refuses cannot. Refuses: more
-than `_MOST` bytes of answer, redirects, and to send a secret in the clear where the issuer is
-reached by https. Needs `httpx2`.
+An error is retryable if the issuer was unavailable, not if it refused. Redirects, answers over
+`_MAX_ANSWER_BYTES`, and an http endpoint of an https issuer are errors. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ from typing import Any, Final, NamedTuple
 import certifi
 
 from ..errors import NotSupportedError
-from .authentication import failed
+from .authentication import authentication_failed
 from .oauth2_credentials import Parameters, is_web_address
 
-_CONNECT_S: Final = 10.0
-_ANSWER_S: Final = 30.0
-_MOST: Final = 1 << 20  # bytes of an answer
-_LONGEST: Final = 300  # characters of an issuer's own words in an error
-_AWAY: Final = 500  # from this status on it is the issuer's own trouble
-_BUSY: Final = 429
+_CONNECT_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 30.0
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_MAX_REASON_LENGTH: Final = 300  # of the issuer's text in an error
+_SERVER_ERROR_STATUS: Final = 500  # this status and above are failures of the issuer
+_TOO_MANY_REQUESTS_STATUS: Final = 429
 
 
 class TokenGrant(NamedTuple):
-    """A token, and for how many seconds from now it is good; 0 when the issuer did not say."""
+    """A token and its lifetime in s from now; 0 if the issuer gave none."""
 
     token: str
     lifetime_s: float
 
 
-async def grant(parameters: Parameters) -> TokenGrant:
-    """Ask for a token with client credentials: `docs/notes/wire-protocol.md#authentication`.
+async def request_token(parameters: Parameters) -> TokenGrant:
+    """Request a token with client credentials: `docs/notes/wire-protocol.md#authentication`.
 
     Raises:
-        AuthenticationError: There is none; the text says why.
-        ConfigurationError: The key file cannot be used.
-        NotSupportedError: `httpx2` is not installed.
+        AuthenticationError: if there is no token; the text says why.
+        ConfigurationError: if the key file cannot be used.
+        NotSupportedError: if `httpx2` is not installed.
     """
     httpx2 = _httpx2()
     client = await asyncio.to_thread(parameters.client)
@@ -56,65 +55,69 @@ async def grant(parameters: Parameters) -> TokenGrant:
     form = {name: value for name, value in fields.items() if value is not None}
     discovery = parameters.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
     try:
-        timeout = httpx2.Timeout(_ANSWER_S, connect=_CONNECT_S)
-        async with httpx2.AsyncClient(timeout=timeout, verify=_trust()) as http:
-            found = await _ask(http, "GET", discovery, None)
+        timeout = httpx2.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+        async with httpx2.AsyncClient(timeout=timeout, verify=_tls_context()) as http:
+            found = await _request_json(http, "GET", discovery, None)
             endpoint = _endpoint(found.get("token_endpoint"), discovery)
-            answer = await _ask(http, "POST", endpoint, form)
+            answer = await _request_json(http, "POST", endpoint, form)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        # Its text may hold an address with a secret in it; its type does not.
-        why = f"{parameters.issuer_url}: {type(error).__name__}"
-        raise failed(why, retryable=isinstance(error, httpx2.TransportError)) from error
+        # The text of the error may contain an address with a secret; its type does not.
+        reason = f"{parameters.issuer_url}: {type(error).__name__}"
+        raise authentication_failed(
+            reason, retryable=isinstance(error, httpx2.TransportError)
+        ) from error
     token = answer.get("access_token")
     if not isinstance(token, str) or not token:
-        raise failed(f"{endpoint} answered without an access_token")
+        raise authentication_failed(f"{endpoint} answered without an access_token")
     return TokenGrant(token, _lifetime(answer.get("expires_in")))
 
 
-async def _ask(
+async def _request_json(
     http: Any, method: str, url: str, form: Mapping[str, str] | None
 ) -> Mapping[str, Any]:
-    """The JSON object that is the answer."""
-    # As it is sent: unpacked, a small answer could become a large one.
+    """Send a request and return the JSON object of the answer."""
+    # Not compressed: a small answer could unpack to a large one.
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     body = bytearray()
     async with http.stream(method, url, data=form, headers=headers) as response:
-        async for part in response.aiter_raw():
-            body += part
-            if len(body) > _MOST:
-                raise failed(f"{url} answered with more than {_MOST} bytes")
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > _MAX_ANSWER_BYTES:
+                raise authentication_failed(
+                    f"{url} answered with more than {_MAX_ANSWER_BYTES} bytes"
+                )
         status = response.status_code
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
     if status != 200:
-        raise failed(
+        raise authentication_failed(
             f"{url} answered {status}{_reason(answer, form)}",
-            retryable=status >= _AWAY or status == _BUSY,
+            retryable=status >= _SERVER_ERROR_STATUS or status == _TOO_MANY_REQUESTS_STATUS,
         )
     if not isinstance(answer, dict):
-        raise failed(f"{url} answered with something else than a JSON object")
+        raise authentication_failed(f"{url} answered with something other than a JSON object")
     return answer
 
 
 def _reason(answer: object, form: Mapping[str, str] | None) -> str:
-    """What an issuer says of its refusal, without the secret if it repeats that."""
+    """Return the issuer's error text. If the issuer repeats the secret, it is removed."""
     if not isinstance(answer, dict):
         return ""
-    said = [answer.get(name) for name in ("error", "error_description")]
-    text = "".join(f": {each}" for each in said if isinstance(each, str))
+    texts = [answer.get(name) for name in ("error", "error_description")]
+    text = "".join(f": {each}" for each in texts if isinstance(each, str))
     secret = (form or {}).get("client_secret")
-    return (text.replace(secret, "...") if secret else text)[:_LONGEST]
+    return (text.replace(secret, "...") if secret else text)[:_MAX_REASON_LENGTH]
 
 
 def _endpoint(endpoint: object, discovery: str) -> str:
     if not isinstance(endpoint, str) or not is_web_address(endpoint):
-        raise failed(f"{discovery} names no token_endpoint")
+        raise authentication_failed(f"{discovery} names no token_endpoint")
     if endpoint.startswith("http:") and discovery.startswith("https:"):
-        raise failed(
-            f"{discovery} names a token_endpoint without TLS, which gets no secret: "
-            f"{endpoint.partition('?')[0]}. Configure the issuer to name one of https://"
+        raise authentication_failed(
+            f"{discovery} names a token_endpoint without TLS, and the secret is not sent "
+            f"there: {endpoint.partition('?')[0]}. Configure the issuer to name an https endpoint"
         )
     return endpoint
 
@@ -126,7 +129,7 @@ def _lifetime(expires_in: object) -> float:
         return 0.0
 
 
-def _trust() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     """Return a TLS context that trusts `SSL_CERT_FILE`, else `SSL_CERT_DIR`, else certifi.
 
     The default of httpx2 is the operating system's store, which slim containers do not have.

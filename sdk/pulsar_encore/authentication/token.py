@@ -1,4 +1,4 @@
-"""A token, such as a JWT: given, read from a file, or asked of the application."""
+"""Authentication with a token, such as a JWT: a value, a file, or a function."""
 
 from __future__ import annotations
 
@@ -9,25 +9,39 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
-from .authentication import Authentication, failed, text
-from .token_supplier import PendingSupplier, Supplier, awaited, described, for_library
+from .authentication import Authentication, authentication_failed, text
+from .token_supplier import (
+    PendingSupplier,
+    Supplier,
+    as_coroutine,
+    library_authentication,
+    supplier_name,
+)
 
-_TOKEN: Final = "token:"
-_FILE: Final = "file:"
+_TOKEN_PREFIX: Final = "token:"
+_FILE_PREFIX: Final = "file:"
 
 
 class AuthenticationToken(Authentication):
-    """A token, as it is or from where it is had each time.
+    """A token, or the place where the current token is found.
 
     Args:
-        token: The token. As in Java, with ``token:`` before it if you like, or ``file:///path``
-            (``file:path``) of a file that is read each time, without the white space around it. Or
-            a function that returns it, called each time: a plain one in a thread, as it may
-            block, one that returns an awaitable on the event loop (with the stock transport on one
-            of its own).
+        token: One of these, as in Java: the token, with an optional prefix ``token:``;
+            ``file:///path`` (or ``file:path``) of a file that is read each time, stripped of white
+            space; or a function that returns the token and is called each time. A plain function
+            runs in a thread, because it may block. A function that returns an awaitable runs on the
+            event loop (on the stock transport, on a loop of its own).
 
     Raises:
-        ConfigurationError: It is none of these, or the file cannot be read.
+        ConfigurationError: if it is none of these, or the file cannot be read.
+
+    Example:
+        ```python
+        client = pulsar_encore.Client(
+            "pulsar+ssl://host:6651",
+            authentication=pulsar_encore.AuthenticationToken("file:///run/secrets/pulsar"),
+        )
+        ```
     """
 
     method_name: str = "token"
@@ -37,55 +51,64 @@ class AuthenticationToken(Authentication):
             raise ConfigurationError(
                 f"token must be a str or a function that returns one, got {type(token).__name__}"
             )
-        if isinstance(token, str) and token.startswith(_FILE):
-            token = _TokenFile(token.removeprefix(_FILE))
+        if isinstance(token, str) and token.startswith(_FILE_PREFIX):
+            token = _TokenFile(token.removeprefix(_FILE_PREFIX))
         elif isinstance(token, str):
-            token = text(token, "token").removeprefix(_TOKEN)
+            token = text(token, "token").removeprefix(_TOKEN_PREFIX)
             if not token:
                 raise ConfigurationError("token must not be empty")
         self._token = token
-        # Calls of a supplier in a thread that have not returned. A supplier that hangs must take
-        # one thread, not one for each attempt to connect.
-        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[object]] = (
+        # Pending calls of the supplier in a thread. A supplier that hangs must block one thread,
+        # not one for each attempt to connect.
+        self._supplier_calls: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[object]] = (
             WeakKeyDictionary()
         )
-        #: Of stock transports: their calls fail at once if the supplier fails on the first connect.
+        #: Pending calls of stock transports. They fail at once if the supplier fails on the first
+        #: connect.
         self.waiting: WeakSet[PendingSupplier] = WeakSet()
 
     async def data(self) -> bytes:
-        """The token of this moment."""
+        """Return the current token.
+
+        Raises:
+            AuthenticationError: if the function or the file gave no token.
+        """
         if isinstance(self._token, str):
             return self._token.encode()
         try:
-            token = await self._ask(self._token)
+            token = await self._call_supplier(self._token)
         except Exception as error:
-            # Its text may hold the secret; its type does not.
-            raise failed(f"{described(self._token)} raised {type(error).__name__}") from error
+            # The text of the error may contain the secret; its type does not.
+            raise authentication_failed(
+                f"{supplier_name(self._token)} raised {type(error).__name__}"
+            ) from error
         if not isinstance(token, str):
             kind = type(token).__name__
-            raise failed(f"{described(self._token)} gave {kind} (a token is a str)")
+            raise authentication_failed(
+                f"{supplier_name(self._token)} gave {kind} (a token is a str)"
+            )
         if not token:
-            raise failed(f"{described(self._token)} gave an empty token")
+            raise authentication_failed(f"{supplier_name(self._token)} gave an empty token")
         return token.encode()
 
-    async def _ask(self, supplier: Supplier) -> object:
+    async def _call_supplier(self, supplier: Supplier) -> object:
         if inspect.iscoroutinefunction(supplier):
-            return await awaited(supplier())
+            return await as_coroutine(supplier())
         loop = asyncio.get_running_loop()
-        asking = self._asking.get(loop)
-        if asking is None or asking.done():
-            asking = self._asking[loop] = loop.create_task(_in_thread(supplier))
-            asking.add_done_callback(_seen)
-        return await asyncio.shield(asking)
+        call = self._supplier_calls.get(loop)
+        if call is None or call.done():
+            call = self._supplier_calls[loop] = loop.create_task(_in_thread(supplier))
+            call.add_done_callback(_retrieve_exception)
+        return await asyncio.shield(call)
 
     def _native(self, library: Any) -> Any:
         if isinstance(self._token, str):
             return library.AuthenticationToken.create(self._token)
-        return for_library(self._token, library.AuthenticationToken.create, self.waiting)
+        return library_authentication(self._token, library.AuthenticationToken.create, self.waiting)
 
 
 class _TokenFile:
-    """What is in a file now."""
+    """A supplier that reads the token from a file."""
 
     def __init__(self, path: str) -> None:
         self._path = f"/{path.lstrip('/')}" if path.startswith("/") else path
@@ -101,11 +124,11 @@ class _TokenFile:
 
 
 async def _in_thread(supplier: Supplier) -> object:
-    given = await asyncio.to_thread(supplier)
-    return await awaited(given) if inspect.isawaitable(given) else given
+    result = await asyncio.to_thread(supplier)
+    return await as_coroutine(result) if inspect.isawaitable(result) else result
 
 
-def _seen(task: asyncio.Task[object]) -> None:
-    """Mark the exception of a call as retrieved: nobody may wait for the call any more."""
+def _retrieve_exception(task: asyncio.Task[object]) -> None:
+    """Mark the exception as retrieved, because all waiting callers may have been cancelled."""
     if not task.cancelled():
         task.exception()

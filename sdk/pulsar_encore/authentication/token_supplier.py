@@ -1,14 +1,14 @@
-"""A supplier of secrets in the hands of the C++ library.
+"""A token supplier that the C++ client calls, and its release at process exit.
 
-Owns how the library calls one, and when it lets go. It does that on a thread of its own, some time
-after its last client was closed, and needs the interpreter for it: a thread that wants the
-interpreter when that has ended is unwound by force, and that aborts the process.
+The C++ client releases a supplier on its own thread, some time after the last client was closed,
+and needs the interpreter for that. A thread that wants the interpreter after its end is unwound by
+force, which aborts the process.
 
-A supplier never raises into the library. The library catches an exception when it connects to a
-broker, but not when it answers an AUTH_CHALLENGE and not when it looks up a topic by HTTP: there
-the exception ends the process. If a supplier fails, the library gets the token that the supplier
-gave last, which may still be valid, or an empty one if there was none. A broker that refuses it
-closes the connection. The library then connects again after a backoff and calls the supplier again.
+A supplier never raises into the C++ client, because an exception ends the process when the C++
+client answers an AUTH_CHALLENGE or looks up a topic by HTTP (it only catches exceptions when it
+connects). If a supplier fails, the C++ client gets the last token, which may still be valid, or an
+empty one. A broker that refuses it closes the connection. The C++ client then reconnects after a
+backoff and calls the supplier again.
 """
 
 from __future__ import annotations
@@ -30,122 +30,128 @@ Supplier = Callable[[], str | Awaitable[str]]
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for the library
+_EXIT_WAIT_S: Final = 1.0  # longest wait for the C++ client at process exit
 
-_held: Final[dict[threading.Event, ref[Any]]] = {}
+_library_objects: Final[dict[threading.Event, ref[Any]]] = {}
 
 
-def described(supplier: Supplier) -> str:
-    """The supplier in the text of an error: reading the token file, or the application's."""
+def supplier_name(supplier: Supplier) -> str:
+    """Return how an error text refers to the supplier."""
     return str(getattr(supplier, "description", "the token's supplier"))
 
 
 class PendingSupplier(Protocol):
-    """Calls of a client that wait for the library to connect."""
+    """Pending calls of a client that wait until the C++ client is connected."""
 
     def fail_authentication(self, why: str) -> None:
-        """Fail the calls under way with an AuthenticationError. Called on any thread."""
+        """Fail the pending calls with an AuthenticationError. Called on any thread."""
 
 
-def for_library(
+def library_authentication(
     supplier: Supplier,
     create: Callable[[Callable[[], object]], Any],
     waiting: Iterable[PendingSupplier] = (),
 ) -> Any:
-    """Make the library's object that asks `supplier`.
+    """Create the C++ client's authentication object for `supplier`.
 
     The object is destroyed before the interpreter ends, or leaked on purpose.
 
     Args:
         supplier: The application's function.
-        create: Makes the object of a function that the library may call on any thread.
-        waiting: Told of a failure while the supplier has given no token yet. The library would
-            retry with an empty token until the operation times out, and the error would not name
-            the supplier.
+        create: Creates the object from a function that the C++ client may call on any thread.
+        waiting: Fails if the supplier fails before its first token. Otherwise the C++ client would
+            retry with an empty token until the operation times out, with an error that does not
+            name the supplier.
     """
-    called = _Called(supplier, waiting)
-    native = create(called)
-    _held[called.gone] = ref(native)
+    callback = _LibraryCallback(supplier, waiting)
+    native = create(callback)
+    _library_objects[callback.deleted] = ref(native)
     return native
 
 
-class _Called:
-    """What a thread of the library calls; its deletion is what exit waits for."""
+class _LibraryCallback:
+    """The function that threads of the C++ client call.
 
-    __slots__ = ("_last", "_supplier", "_waiting", "gone")
+    Its deletion sets `deleted`, and process exit waits for that event.
+    """
+
+    __slots__ = ("_last_token", "_supplier", "_waiting", "deleted")
 
     def __init__(self, supplier: Supplier, waiting: Iterable[PendingSupplier]) -> None:
         self._supplier = supplier
         self._waiting = waiting
-        self._last: str | bytes = ""
-        self.gone = threading.Event()
+        self._last_token: str | bytes = ""
+        self.deleted = threading.Event()
 
     def __call__(self) -> str | bytes:
         """Return a token. Never raises, not even SystemExit."""
         try:
-            given = self._supplier()
-            token = _token(asyncio.run(awaited(given)) if inspect.isawaitable(given) else given)
+            result = self._supplier()
+            token = _token(
+                asyncio.run(as_coroutine(result)) if inspect.isawaitable(result) else result
+            )
         except BaseException as error:
-            # A handler of the log may raise as well.
+            # A logging handler may raise, too.
             with contextlib.suppress(BaseException):
-                self._failed(error)
-            return self._last
-        self._last = token
+                self._report_failure(error)
+            return self._last_token
+        self._last_token = token
         return token
 
-    def _failed(self, error: BaseException) -> None:
-        """Log the failure without its text, which may hold the secret."""
+    def _report_failure(self, error: BaseException) -> None:
+        """Log the failure without its text, which may contain the secret."""
         if isinstance(error, _NoTokenError):
-            why = f"{described(self._supplier)} gave {error}"
+            reason = f"{supplier_name(self._supplier)} gave {error}"
         else:
-            why = f"{described(self._supplier)} raised {type(error).__name__}"
-        if self._last:
-            logger.warning("%s: the broker gets the token of the call before", why)
+            reason = f"{supplier_name(self._supplier)} raised {type(error).__name__}"
+        if self._last_token:
+            logger.warning("%s: the broker gets the token of the call before", reason)
             return
-        for each in list(self._waiting):  # before the log, whose handlers may raise
-            each.fail_authentication(why)
-        logger.error("%s, and there is no earlier token: the broker gets an empty one", why)
+        for each in list(self._waiting):  # before logging, whose handlers may raise
+            each.fail_authentication(reason)
+        logger.error("%s, and there is no earlier token: the broker gets an empty one", reason)
 
     def __del__(self) -> None:
-        _held.pop(self.gone, None)
-        self.gone.set()
+        _library_objects.pop(self.deleted, None)
+        self.deleted.set()
 
 
 class _NoTokenError(Exception):
-    """A supplier gave something else than a token; the text says what, without the value."""
+    """A supplier returned something other than a token. The text does not show the value."""
 
 
-def _token(given: object) -> str | bytes:
-    """Check what a supplier gave; a subclass of str or bytes becomes its base class."""
-    if isinstance(given, str):
+def _token(result: object) -> str | bytes:
+    """Check the result of a supplier; a subclass of str or bytes becomes its base class."""
+    if isinstance(result, str):
         try:
-            token: str | bytes = str.encode(given).decode()
+            token: str | bytes = str.encode(result).decode()
         except UnicodeEncodeError:
             raise _NoTokenError("text that UTF-8 cannot encode") from None
-    elif isinstance(given, bytes):
-        token = bytes(given)  # the library takes them as they are
+    elif isinstance(result, bytes):
+        token = bytes(result)  # the C++ client accepts bytes, too
     else:
-        raise _NoTokenError(f"{type(given).__name__} (a token is a str)")
+        raise _NoTokenError(f"{type(result).__name__} (a token is a str)")
     if not token:
         raise _NoTokenError("an empty token")
     return token
 
 
-async def awaited(given: Awaitable[object]) -> object:
-    """What it gives, as a coroutine."""
-    return await given
+async def as_coroutine(result: Awaitable[object]) -> object:
+    """Return an awaitable as a coroutine."""
+    return await result
 
 
-@at_end  # of the package's import, so called when the clients are closed
-def _let_go() -> None:
+# Runs after the exit handlers of the program, which may close its clients.
+@at_end
+def _release_all() -> None:
     deadline = time.monotonic() + _EXIT_WAIT_S
-    for gone, of in list(_held.items()):
-        native = of()
+    for deleted, native_ref in list(_library_objects.items()):
+        native = native_ref()
         if native is None:
-            gone.wait(max(0.0, deadline - time.monotonic()))
-        else:  # the program has it still: whoever is last lets go too late
+            deleted.wait(max(0.0, deadline - time.monotonic()))
+        else:  # still in use: its release would come too late
             keep_for_ever(native)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_held.clear)
+    os.register_at_fork(after_in_child=_library_objects.clear)

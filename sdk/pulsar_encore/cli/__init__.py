@@ -1,7 +1,6 @@
 """The command line, `pulsar-encore`.
 
-Owns `main`. What it is built with (cyclopts, rich) comes with the extra `cli` and is imported only
-here and below, when a command runs; without it `main` says what to install and fails.
+Its libraries (cyclopts, rich) come with the extra `cli` and are imported only when a command runs.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: Words after the program's name; None takes the process's own.
+        arguments: Words after the program's name; None takes those of the process.
 
     Returns:
-        The exit code: 0; 1 when something could not be measured or missed its bar, or letters
-        stay; 2 when the command is wrong or the cluster refuses it; 3 when `dlq` finds no letters
-        at all, or no such topic; 130 when interrupted, 143 when terminated (a triage); 141 when
-        nobody reads stdout any more.
+        The exit code. 0: success. 1: something could not be measured or missed its bar, or letters
+        or messages stay. 2: the command is wrong, or the cluster refuses it. 3: no letters, or no
+        such topic. 130: interrupted. 143: terminated (triage). 141: stdout was closed.
     """
     try:
         from .app import run

@@ -1,7 +1,6 @@
-"""The commands and their options; what each does is its own module.
+"""The commands and their options.
 
-Owns the command line's shape. A wrong option and an error of this package end with one line on
-stderr and exit code 2, never with a traceback; 3 says that there are no letters to speak of.
+A wrong option and an error of this package end with one line on stderr and never with a traceback.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ app.command("pulsar_encore.cli.dlq:app", name="dlq", help="Dead letters: ls, sho
 app.command(
     "pulsar_encore.cli.state:app",
     name="state",
-    help="What outlives a host: inspect, export, evacuate.",
+    help="State directories: inspect, export, evacuate.",
 )
 app.command("pulsar_encore.cli.spark:app", name="spark", help="Jobs on PySpark: triage.")
 
@@ -40,13 +39,13 @@ app.command("pulsar_encore.cli.spark:app", name="spark", help="Jobs on PySpark: 
 def demo(
     *, url: Annotated[str | None, Parameter(group=CLUSTER)] = None, login: Login = NOBODY
 ) -> int:
-    """Run the stock client and this SDK side by side and print one table; one or two minutes.
+    """Run the stock client and this SDK side by side and print one table; takes one or two minutes.
 
-    Where PySpark and Java are, one of the rows is a stream on Spark.
+    If PySpark and Java are installed, one row is a stream on Spark.
 
     Args:
-        url: A broker to run against, such as pulsar://localhost:6650 (it publishes there, so
-            PULSAR_URL is not read); without it a development broker is started for the run.
+        url: A broker such as pulsar://localhost:6650. The demo publishes there, so PULSAR_URL is
+            not read. By default a development broker is started for the run.
     """
     from .demo.run import check_broker, run_demo
 
@@ -71,20 +70,20 @@ def broker(
 ) -> int:
     """Start the development broker: in memory, for laptops and tests, not for production.
 
-    The first line on stdout is its address; it runs until interrupted.
+    The first line on stdout is its address. It runs until interrupted.
 
     Args:
         port: Port to listen on; 0 takes a free one.
         host: Address to listen on.
-        partitions: Partitions of topics that appear when asked for; 0 for plain topics.
+        partitions: Partitions of automatically created topics; 0 for none.
         unacked_per_consumer: maxUnackedMessagesPerConsumer; 0 for no limit.
         unacked_per_subscription: maxUnackedMessagesPerSubscription; 0 for no limit.
         tick: Granularity of delayed delivery in s.
-        token: Ask clients for this token.
+        token: Require this token from clients.
         any_namespace: Accept namespaces besides public/default.
-        rewind_overtaken: Share of the rewinds of Exclusive and Failover that a read under way
-            overtakes, so that entries are skipped, as by Pulsar; 0 for none.
-        until_eof: End when stdin does, as it does when the program that started this is gone.
+        rewind_overtaken: Share of the rewinds of Exclusive and Failover that a read in flight
+            overtakes, so that entries are skipped, as on Pulsar; 0 for none.
+        until_eof: End when stdin ends, which happens when the parent process ends.
     """
     from .broker import run_broker
 
@@ -112,8 +111,8 @@ def bench(
     """Run the benchmarks of a checkout: bar, figure and ratio within one run.
 
     Args:
-        only: Names of benchmarks; all of them when left out.
-        url: A broker for those that can use any; the others start a development broker.
+        only: Names of benchmarks; all by default.
+        url: A broker for the benchmarks that can use any; the others start a development broker.
         json: Also write the rows to this file.
     """
     from .bench import run_bench
@@ -122,15 +121,15 @@ def bench(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a locale's encoding is no reason to fail
+        if isinstance(stream, TextIOWrapper):  # the encoding of a locale is no reason to fail
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read stdout has enough, as `head` has; the flush at exit must not find that out.
+        # The reader of stdout, such as `head`, has ended. Without this the flush at exit would
+        # fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     return code
@@ -144,7 +143,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             exit_on_error=False,
         )
     except CycloptsError:
-        return WRONG  # printed already, with the usage
+        return WRONG  # the error was printed with the usage
     except EncoreError as error:
         sys.stderr.write(f"pulsar-encore: {error}\n")
         return exit_code(error)

@@ -1,7 +1,7 @@
-"""`pulsar-encore bench`: finds the benchmarks of a checkout, runs them, prints one table.
+"""`pulsar-encore bench`: run the benchmarks of a checkout and print one table.
 
-The benchmarks are not part of the installed package (they publish what the package is held to and
-need a machine of their own); outside a checkout this command says so and ends.
+The installed package does not contain the benchmarks: they need a checkout and a machine of their
+own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.text import Text
 from ..errors import ConfigurationError, EncoreError
 from .console import wide_console
 
-#: Names as given to ``--only``, in the order they run.
+#: Names for ``--only``, in the order in which they run.
 BENCHMARKS: Final = (
     "throughput",
     "latency",
@@ -40,10 +40,10 @@ BENCHMARKS: Final = (
 
 
 def checkout() -> Path:
-    """The root of the checkout: that of this package, else the working directory.
+    """Return the root of the checkout: that of this package, else the working directory.
 
     Raises:
-        ConfigurationError: Neither has the benchmarks.
+        ConfigurationError: if neither has the benchmarks.
     """
     for root in (Path(__file__).resolve().parents[3], Path.cwd()):
         if (root / "integration" / "benchmarks" / "pending_set.py").is_file():
@@ -65,15 +65,15 @@ def run_bench(
 
     Args:
         only: Their names; None or empty runs all.
-        url: The broker for those that can use any.
-        json_file: Where to write the rows, too.
+        url: A broker for the benchmarks that can use any.
+        json_file: Also write the rows to this file.
         console: Where to print.
 
     Returns:
-        0, or 1 when a bar was missed or a benchmark failed.
+        0, or 1 if a bar was missed or a benchmark failed.
 
     Raises:
-        ConfigurationError: No checkout, or a name that is no benchmark.
+        ConfigurationError: if there is no checkout, or no benchmark of that name.
     """
     console = console or wide_console()
     names = list(only or BENCHMARKS)
@@ -82,7 +82,7 @@ def run_bench(
             raise ConfigurationError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     root = str(checkout())
     sys.path.insert(0, root)
-    # Benchmarks start processes of their own, which have to find them as well.
+    # Benchmarks start processes that must find the modules as well.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     rows: list[dict[str, Any]] = []
     failed = False
@@ -105,7 +105,7 @@ def run_bench(
 
 
 def _values(row: Any) -> dict[str, Any]:
-    """A benchmark's row; what it is held against is `other`, or `plain` in the pending set's."""
+    """Convert a row. The compared figure is `other`, or `plain` in `pending_set`."""
     other = row.other if hasattr(row, "other") else row.plain
     return {
         "what": row.what,

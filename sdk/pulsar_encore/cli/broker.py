@@ -19,15 +19,16 @@ def run_broker(*, until_eof: bool = False, **settings: Any) -> int:
     """Serve until interrupted.
 
     Args:
-        until_eof: Also end when stdin is at its end.
-        settings: As in `BrokerSettings`; commands are not recorded, nobody could look at them.
+        until_eof: Also end when stdin ends.
+        settings: Fields of `BrokerSettings`. Commands are not recorded.
 
     Raises:
-        ConfigurationError: A setting is out of range.
-        TransportError: The address cannot be had.
+        ConfigurationError: if a setting is out of range.
+        TransportError: if the broker cannot listen on the address.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
-    # What runs as a process is started again; ids that come twice look like what was acked before.
+    # The process may be restarted. If it used the same ids again, clients would take new messages
+    # for those that they acked before.
     first_ledger = time.time_ns() // 1_000_000
     checked = BrokerSettings(record=False, first_ledger=first_ledger, **settings)
     if until_eof:

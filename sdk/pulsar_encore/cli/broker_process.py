@@ -1,7 +1,4 @@
-"""A development broker in another process, for measurements that must not share its CPU time.
-
-Owns the child: it is up when `url` is known and gone when the context ends.
-"""
+"""Run a development broker in another process, so that measurements do not share its CPU time."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ STOP_S: Final = 5.0
 
 @contextmanager
 def broker_process(options: Sequence[str] = ()) -> Iterator[str]:
-    """Start `pulsar-encore broker` on a free loopback port; gives its address.
+    """Run `pulsar-encore broker` on a free loopback port; yield its address.
 
     Args:
-        options: More of that command's options.
+        options: More options of that command.
 
     Raises:
-        ConnectError: It did not come up.
+        ConnectError: if the broker did not start.
     """
     command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", "--until-eof"]
     with child([*command, *options]) as process:
@@ -35,14 +32,15 @@ def broker_process(options: Sequence[str] = ()) -> Iterator[str]:
 
 @contextmanager
 def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a process with pipes for stdin and stdout; ends it with the context."""
+    """Run a process with pipes for stdin and stdout; end it with the context."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # an interrupt at the terminal is for the parent, which ends it
+        # an interrupt at the terminal goes to the parent, which ends the child
+        start_new_session=True,
     )
     with process:
         try:
@@ -56,18 +54,20 @@ def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def first_line(process: subprocess.Popen[str], timeout_s: float = START_S) -> str:
-    """The next line a child prints.
+    """Return the next line that a child prints.
 
     Raises:
-        ConnectError: It ended or stayed silent.
+        ConnectError: if the child ended, or printed nothing in time.
     """
     out: IO[str] | None = process.stdout
-    assert out is not None  # made with a pipe
+    assert out is not None  # created with a pipe
     with selectors.DefaultSelector() as ready:
         ready.register(out, selectors.EVENT_READ)
         line = out.readline().strip() if ready.select(timeout_s) else ""
     if not line:
         code = process.poll()
-        state = f"said nothing for {timeout_s:g} s" if code is None else f"ended with code {code}"
+        state = (
+            f"printed nothing for {timeout_s:g} s" if code is None else f"ended with code {code}"
+        )
         raise ConnectError(f"the broker process {state}")
     return line

@@ -1,4 +1,4 @@
-"""Where tables go: as wide as the terminal, and wide enough to read in a file or a build's log."""
+"""Print tables as wide as the terminal, or wide enough for a file or a build log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _FILE_COLUMNS: Final = 110
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # whose end is `run`'s, as of everything else that is printed
+        raise BrokenPipeError  # handled by `run`, as for all other output
 
 
 def wide_console() -> Console:
-    """A console on stdout."""
     console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _FILE_COLUMNS)

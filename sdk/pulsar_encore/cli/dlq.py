@@ -1,9 +1,7 @@
-"""`pulsar-encore dlq`: list, show and replay the letters of a dead-letter topic.
+"""`pulsar-encore dlq`: list, show and replay the letters of a dead letter topic.
 
-Owns how letters are asked for and printed; what happens is `pulsar_encore.deadletters`'. Texts of
-letters are strangers' texts and are printed escaped. `ls` and `show` change nothing; `replay`
-without a choice of letters wants `--all`, so that a forgotten option sends nothing. A topic without
-a letter, or that is not there, ends with exit code 3.
+The texts of letters are not trusted and are printed escaped. `ls` and `show` change nothing.
+`replay` without a selection needs `--all`, so that a forgotten option sends nothing.
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
 
-app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
+app: App = App(name="dlq", help="Dead letters: list, show and replay them.")
 
 _BYTES: Final = 2000
-_PATIENCE_S: Final = 1.0
-_TIMEOUT_S: Final = 10  # somebody waits at a prompt
+_NOTICE_DELAY_S: Final = 1.0
+_TIMEOUT_S: Final = 10  # a user waits at the prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-_NO_ANSWER: Final = frozenset({"Timeout", "ConnectError"})
+_UNREACHABLE: Final = frozenset({"Timeout", "ConnectError"})
 
 T = TypeVar("T")
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -68,21 +66,21 @@ def ls(
     until: str | None = None,
     json: Json = False,
 ) -> int:
-    """Count the letters by fingerprint and by the topic they died on.
+    """Count the letters by fingerprint and by the topic where they failed.
 
-    "again" says how many of them had been replayed before and died again. Exit code 3:
-    the topic holds no letters at all, or there is none of that name. Nothing is made by asking.
+    "again" counts letters that were replayed before and failed again. Exit code 3: the topic has no
+    letters or does not exist. This command never creates a topic.
 
     Args:
-        topic: The dead-letter topic.
-        url: The service URL of its cluster.
+        topic: The dead letter topic.
+        url: The service URL of the cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
-        real_topic: Only letters that died on these topics. May be repeated.
-        since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
-        until: Only letters written before.
-        json: Print a JSON list instead of a table. An item has fingerprint, real_topic, count,
-            again, first_ms, last_ms, error_class, error_message, sample_id; the list is empty where
-            there are no letters.
+        real_topic: Only letters that failed on these topics. May be repeated.
+        since: Only letters written since then: 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before then.
+        json: Print a JSON list instead of a table, empty without letters. Its items have
+            fingerprint, real_topic, count, again, first_ms, last_ms, error_class, error_message,
+            sample_id.
     """
     selection = _selection(fingerprint, real_topic, since, until, None)
 
@@ -115,17 +113,17 @@ def show(
     bytes: int | None = None,
     json: Json = False,
 ) -> int:
-    """Print one letter: payload, keys, properties and the evidence of its end.
+    """Print one letter: payload, keys, properties and the evidence of its failure.
 
     Args:
-        topic: The dead-letter topic.
-        which: Its id as `ls` shows it, or a fingerprint for the last letter that has it.
-        url: The service URL of its cluster.
-        bytes: Print so much of the payload. [default: 2000, with --json all of it]
+        topic: The dead letter topic.
+        which: A letter id as `ls` shows it, or a fingerprint for the last letter that has it.
+        url: The service URL of the cluster.
+        bytes: Maximum payload bytes to print. [default: 2000, with --json no limit]
         json: Print a JSON object instead. It has id, topic, real_topic, written_ms, event_ms, key,
             ordering_key, fingerprint, error_class, error_message, replay_id, evidence, properties,
-            payload, payload_encoding ("text" or "base64", null where there is no payload),
-            payload_bytes, payload_truncated, encrypted.
+            payload, payload_encoding ("text" or "base64", null without payload), payload_bytes,
+            payload_truncated, encrypted.
     """
     if which is None:
         raise ConfigurationError(
@@ -164,35 +162,35 @@ def replay(
     subscription: str = SUBSCRIPTION,
     json: Json = False,
 ) -> int:
-    """Send letters back to the topics they died on; what is persisted there is acked here.
+    """Send letters back to the topics where they failed, and ack each one when its copy is stored.
 
-    A letter that names another topic than the dead-letter topic is named after is sent there when
-    --real-topic names that topic too, or when somebody at the terminal says yes.
+    A letter may name a topic that is not the one in the dead letter topic's name. It is sent there
+    only if --real-topic lists that topic, or if the user confirms it at the terminal.
 
-    Run it again after an interruption: what was acked is not sent again. After a kill, letters of
-    the last tenth of a second may be sent twice; both carry the same ENCORE_REPLAYED_FROM.
+    After an interruption run the command again: acked letters are not sent again. After a kill,
+    letters of the last 0.1 s may be sent twice; both copies carry the same ENCORE_REPLAYED_FROM.
 
     Args:
-        topic: The dead-letter topic.
-        url: The service URL of its cluster.
+        topic: The dead letter topic.
+        url: The service URL of the cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
-        real_topic: Only letters that died on these topics. May be repeated.
-        since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
-        until: Only letters written before.
+        real_topic: Only letters that failed on these topics. May be repeated.
+        since: Only letters written since then: 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before then.
         id: Only these letters. May be repeated.
-        all: Every letter, where nothing of the above is given.
-        dry_run: Count, send nothing, and leave no subscription behind. What was replayed before
-            is counted too: only the subscription of a replay knows that.
-        rate: Most letters a second.
-        limit: Stop after so many letters; says so when there may be more.
+        all: Every letter, if no other selection is given.
+        dry_run: Count letters and send nothing. No subscription is created, so letters that were
+            replayed before are counted too.
+        rate: Maximum letters per second.
+        limit: Stop after this many letters, and say if there may be more.
         keep_counters: Keep attempt counts and evidence on the messages.
-        replay_id: Written on every message; made up when left out.
-        target: Send them all to this topic instead.
-        text_keys: The letters' keys are text, also where they read as base64 of bytes.
-        subscription: Remembers what was replayed; another name starts anew.
-        json: Print the report as a JSON object, also of a replay that was stopped. It has
-            replay_id, dry_run, selected, replayed, passed, targets, refused, refusals (the first
-            100, each with letter_id and reason), reasons, reached_end, at_limit, missing, doubtful.
+        replay_id: Written on every message. [default: generated]
+        target: Send all letters to this topic instead.
+        text_keys: Letter keys are text, even if they look like base64.
+        subscription: Remembers which letters were replayed. Another name replays all letters again.
+        json: Print the report as a JSON object, even of an interrupted replay. It has replay_id,
+            dry_run, selected, replayed, passed, targets, refused, refusals (the first 100, each
+            with letter_id and reason), reasons, reached_end, at_limit, missing, doubtful.
     """
     selection = _selection(fingerprint, real_topic, since, until, id)
     if selection.everything != all:
@@ -204,8 +202,8 @@ def replay(
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
-        if target is None and not dry_run and output.somebody_watches():
-            chosen = await _agreed(dead, selection)
+        if target is None and not dry_run and output.is_interactive():
+            chosen = await _with_confirmed_topics(dead, selection)
         replaying = asyncio.ensure_future(
             dead.replay(
                 chosen,
@@ -221,13 +219,15 @@ def replay(
         try:
             return await asyncio.shield(replaying)
         except asyncio.CancelledError:
-            # It waits for what is under way; where the broker is away, somebody should know.
+            # The replay waits for copies in flight. If the broker is down that takes long: tell the
+            # user.
             replaying.cancel()
-            if not (await asyncio.wait([replaying], timeout=_PATIENCE_S))[0]:
+            if not (await asyncio.wait([replaying], timeout=_NOTICE_DELAY_S))[0]:
                 progress.waiting()
             await asyncio.wait([replaying])
             if not replaying.cancelled():
-                replaying.exception()  # seen: the interruption is what is said
+                # marks the exception as retrieved; the interruption is reported instead
+                replaying.exception()
             progress.interrupted()
             raise
         finally:
@@ -249,63 +249,63 @@ def replay(
 
 
 def _run(
-    to: ClusterAccess,
+    cluster: ClusterAccess,
     topic: str,
     subscription: str,
     work: Callable[[DeadLetters], Awaitable[T]],
     **options: Any,
 ) -> T:
     async def main() -> T:
-        async with _Looking(to) as client:
+        async with _ProbingClient(cluster) as client:
             try:
                 return await work(DeadLetters(client, topic, subscription=subscription, **options))
             except TransportError as error:
-                if error.result not in _NO_ANSWER or not client.answered:
+                if error.result not in _UNREACHABLE or not client.answered:
                     raise
-                # The engine's advice names options that this command does not have.
+                # The transport's advice names options that this command does not have.
                 raise named(
                     error.result,
-                    f"no answer any more from {to.url}: check that the broker is still up, and "
-                    "that the address it gives its clients can be reached from here "
+                    f"{cluster.url} no longer answers: check that the broker is still up, "
+                    "and that the address that it gives its clients can be reached from here "
                     f"({error.result})",
                 ) from error
 
     return asyncio.run(main())
 
 
-class _Looking(Client):
-    """A client that makes no topic by asking for the one it is used for."""
+class _ProbingClient(Client):
+    """A client that checks first that its topic exists, because using it could create it."""
 
-    def __init__(self, to: ClusterAccess) -> None:
+    def __init__(self, cluster: ClusterAccess) -> None:
         super().__init__(
-            to.url,
+            cluster.url,
             operation_timeout_seconds=_TIMEOUT_S,
-            logger=output.quiet_engine(),
-            **to.keywords,
+            logger=output.silent_logger(),
+            **cluster.keywords,
         )
-        self._to = to
+        self._cluster = cluster
         self.answered = False
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         if not self.answered:
-            await probe(self._to, full_name(topic), timeout_s=_TIMEOUT_S)
+            await probe(self._cluster, full_name(topic), timeout_s=_TIMEOUT_S)
             self.answered = True
         return await super().get_topic_partitions(topic)
 
 
-async def _agreed(dead: DeadLetters, selection: Selection) -> Selection:
-    """The selection, with the topics in it that letters name and somebody agrees to."""
-    known, strange = set(selection.real_topics), Counter[str]()
-    homes: set[str] = set()
+async def _with_confirmed_topics(dead: DeadLetters, selection: Selection) -> Selection:
+    """Return the selection, with the other topics that letters name if the user confirms them."""
+    known, other_topics = set(selection.real_topics), Counter[str]()
+    own_topics: set[str] = set()
     async with aclosing(dead.letters(selection)) as scan:
         async for letter in scan:
             if letter.named_by(dead.topic):
-                homes.add(letter.real_topic)
+                own_topics.add(letter.real_topic)
             elif letter.real_topic and letter.real_topic not in known:
-                strange[letter.real_topic] += 1
-    if not strange or not await output.agrees(dead.topic, strange):
+                other_topics[letter.real_topic] += 1
+    if not other_topics or not await output.confirm_topics(dead.topic, other_topics):
         return selection
-    return replace(selection, real_topics=known | homes | set(strange))
+    return replace(selection, real_topics=known | own_topics | set(other_topics))
 
 
 def _selection(
@@ -324,13 +324,13 @@ def _selection(
 
 
 def moment(text: str | None, name: str) -> float | None:
-    """A time as typed: so long ago, or a date and time, local unless it has an offset.
+    """Parse a time: a duration before now, or a date and time, local unless it has an offset.
 
     Returns:
         Seconds since the epoch.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: if the text is neither.
     """
     if text is None:
         return None

@@ -1,7 +1,4 @@
-"""How letters, groups and replays are put on a terminal; every text of a letter is escaped.
-
-Owns the words. Nothing here talks to a broker.
-"""
+"""Print letters, groups and replays. Every text of a letter is escaped."""
 
 from __future__ import annotations
 
@@ -21,37 +18,36 @@ from typing import Any, Final
 from .. import FileLogger, LoggerLevel, UnreadableError, letters
 from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
 
-_MOST_TEXT: Final = 500
-_MOST_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one has no need to be copied
-_MOST_ASKED: Final = 50
-_MOST_IDS: Final = 5  # named for each reason of refusals
-_HOME: Final = "persistent://public/default/"
-_NOTHING: Final = "(no REAL_TOPIC)"
+_MAX_TEXT: Final = 500
+_MAX_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one need not be complete
+_MAX_LISTED: Final = 50
+_MAX_IDS: Final = 5  # listed for each reason
+_DEFAULT_NAMESPACE: Final = "persistent://public/default/"
+_NO_TOPIC: Final = "(no REAL_TOPIC)"
 
 
-def quiet_engine() -> Any:
-    """The C++ library logs to stdout, which is for what was asked for; errors are said."""
+def silent_logger() -> Any:
+    """Return a logger without output: the C++ client would log to stdout."""
     return FileLogger(LoggerLevel.Error, os.devnull)
 
 
 def when(ms: int) -> str:
-    """A time, in UTC to the second."""
+    """Format a time in UTC, to the second."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # nobody's clock, but it is what the letter says
+        return f"{ms} ms"  # out of the range of dates: print the number in the letter
 
 
 def groups_json(groups: Iterable[LetterGroup]) -> str:
-    """One JSON list."""
     return _json([asdict(group) for group in groups])
 
 
 def letter_json(letter: Letter, most_bytes: int | None) -> str:
-    """One letter as a JSON object.
+    """Return a letter as a JSON object.
 
     Args:
-        most_bytes: Longest payload; None for all of it.
+        most_bytes: Maximum payload bytes; None for no limit.
     """
     message = letter.message
     data = b"" if message.has_null_value() else message.data()
@@ -89,12 +85,11 @@ def letter_json(letter: Letter, most_bytes: int | None) -> str:
 
 
 def report_json(report: ReplayReport) -> str:
-    """What a replay did, as a JSON object."""
     return _json(asdict(report))
 
 
 def _json(value: Any) -> str:
-    """Everything outside of printable ASCII is escaped."""
+    """Encode as JSON in printable ASCII."""
     return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
 
 
@@ -106,13 +101,13 @@ def _key(read: Callable[[], str]) -> str | None:
 
 
 def _encrypted(letter: Letter) -> bool:
-    """Whether the payload is what could not be decrypted."""
+    """Return True if the payload could not be decrypted."""
     context = letter.message.encryption_context()
     return context is not None and context.is_decryption_failed()
 
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
-    """A table; a line on stderr when no letter of the topic was selected."""
+    """Print a table, or a line on stderr if no letter was selected."""
     from rich.box import HORIZONTALS
     from rich.table import Table
     from rich.text import Text
@@ -120,20 +115,22 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     from .console import wide_console
 
     if not groups:
-        sys.stderr.write(f"none of the letters of {printable(topic, _MOST_TEXT)} matches\n")
+        sys.stderr.write(f"none of the letters of {printable(topic, _MAX_TEXT)} matches\n")
         return
-    # Two lines each: beside one another these are wider than a terminal, and would be folded.
+    # Two lines per row: on one line the columns would be wider than a terminal and fold.
     table = Table(box=HORIZONTALS, show_lines=True)
     for name in ("letters\nagain", "fingerprint\na letter", "first\nlast"):
-        table.add_column(name, no_wrap=True)  # to be copied
+        table.add_column(name, no_wrap=True)  # kept whole for copying
     table.add_column("why\ndied on", overflow="fold")
     for group in groups:
         why = f"{group.error_class}: {group.error_message}".strip(": ")
-        # Short where that is enough for the options.
-        real_topic = printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING
+        # The short name is enough for the options.
+        real_topic = (
+            printable(group.real_topic.removeprefix(_DEFAULT_NAMESPACE), _MAX_TEXT) or _NO_TOPIC
+        )
         row = (
             f"{group.count}\n{group.again or ''}",
-            f"{printable(group.fingerprint, _MOST_FINGERPRINT)}\n{group.sample_id}",
+            f"{printable(group.fingerprint, _MAX_FINGERPRINT)}\n{group.sample_id}",
             f"{when(group.first_ms)}\n{when(group.last_ms)}",
             f"{printable(why, 120)}\n{real_topic}",
         )
@@ -142,15 +139,14 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
 
 
 def letter_text(letter: Letter, most_bytes: int) -> str:
-    """All of one letter."""
     message = letter.message
-    lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MOST_TEXT)}"]
+    lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MAX_TEXT)}"]
     lines.append(f"written      {when(letter.written_ms)}")
     if message.event_timestamp() > 0:
         lines.append(f"event time   {when(message.event_timestamp())}")
     for label, read in (("key", message.partition_key), ("ordering key", message.ordering_key)):
         try:
-            text = printable(read(), _MOST_TEXT)
+            text = printable(read(), _MAX_TEXT)
         except UnreadableError:
             text = "(raw bytes, which this transport cannot read)"
         if text:
@@ -166,10 +162,10 @@ def _block(title: str, properties: dict[str, str]) -> list[str]:
         return [f"{title}: none"]
     lines = [f"{title}:"]
     for name, value in properties.items():
-        # Only the stack has lines of its own; in any other value a line break is a trick.
+        # Only a stack has line breaks of its own. In any other value a line break is a forgery.
         parts = value.split("\n") if name == letters.ERROR_STACK else [value]
-        lines.append(f"  {printable(name, _MOST_TEXT)} = {printable(parts[0], _MOST_TEXT)}")
-        lines += [f"      {printable(part, _MOST_TEXT)}" for part in parts[1:]]
+        lines.append(f"  {printable(name, _MAX_TEXT)} = {printable(parts[0], _MAX_TEXT)}")
+        lines += [f"      {printable(part, _MAX_TEXT)}" for part in parts[1:]]
     return lines
 
 
@@ -182,7 +178,7 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
     cut = data[:most_bytes]
     more = "" if len(cut) == len(data) else f", the first {len(cut)} of them"
     try:
-        # A cut may go through a character: its rest is not the payload's fault.
+        # A cut may split a character, which does not make the payload binary.
         text = cut.decode("utf-8") if not more else _decoded(cut)
         shown = [f"  {printable(line)}" for line in text.split("\n")]
         kind = "text"
@@ -193,36 +189,35 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
 
 
 def _decoded(cut: bytes) -> str:
-    """Text without the character that the cut went through.
+    """Decode text without the character that the cut split.
 
     Raises:
-        UnicodeDecodeError: It is no text.
+        UnicodeDecodeError: if it is not text.
     """
     return getincrementaldecoder("utf-8")().decode(cut)
 
 
-def somebody_watches() -> bool:
-    """Whether a question would be read and answered."""
+def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
-    """Ask whether letters may go to topics that the dead-letter topic is not named after."""
+async def confirm_topics(dead_topic: str, other_topics: Mapping[str, int]) -> bool:
+    """Ask the user whether letters may go to other topics than their dead letter topic implies."""
     sys.stderr.write(
-        f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
-        "published their messages may have written that. With those replayed before, there are:\n"
+        f"Some letters name topics that {printable(dead_topic, _MAX_TEXT)} is not named after. "
+        "Their publishers may have forged the names. Letters, with those replayed before:\n"
     )
-    for topic, number in sorted(strange.items())[:_MOST_ASKED]:
-        sys.stderr.write(f"  {number} to {printable(topic, _MOST_TEXT)}\n")
-    if len(strange) > _MOST_ASKED:
-        sys.stderr.write(f"  and {len(strange) - _MOST_ASKED} more topics\n")
+    for topic, number in sorted(other_topics.items())[:_MAX_LISTED]:
+        sys.stderr.write(f"  {number} to {printable(topic, _MAX_TEXT)}\n")
+    if len(other_topics) > _MAX_LISTED:
+        sys.stderr.write(f"  and {len(other_topics) - _MAX_LISTED} more topics\n")
     sys.stderr.write("Send them there? [y/N] ")
     sys.stderr.flush()
-    return (await _typed()).strip().lower() in ("y", "yes")
+    return (await _read_line()).strip().lower() in ("y", "yes")
 
 
-async def _typed() -> str:
-    """A line from the terminal; "" at its end."""
+async def _read_line() -> str:
+    """Read a line from the terminal; "" at its end."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
@@ -239,72 +234,69 @@ async def _typed() -> str:
         with contextlib.suppress(RuntimeError):  # interrupted meanwhile, and the loop is closed
             loop.call_soon_threadsafe(answered, text)
 
-    # Not the loop's own threads either: the end of the loop would wait for this one.
+    # Not a thread of the loop's executor: the end of the loop would wait for it.
     threading.Thread(target=read, daemon=True).start()
     return await line
 
 
 def report_text(report: ReplayReport) -> str:
-    """What a replay did."""
     verb = "would be sent" if report.dry_run else "sent and acked"
     count = report.selected if report.dry_run else report.replayed
     lines = [f"{count} letters {verb}, {report.passed} not selected; replay {report.replay_id}"]
     for target, number in sorted(report.targets.items()):
-        lines.append(f"  {number} to {printable(target, _MOST_TEXT)}")
+        lines.append(f"  {number} to {printable(target, _MAX_TEXT)}")
     if report.at_limit:
         lines.append(f"stopped at the limit of {report.selected}: there may be more, run it again")
     if report.missing:
-        named = ", ".join(map(printable, report.missing[:_MOST_ASKED]))
-        more = len(report.missing) - _MOST_ASKED
+        named = ", ".join(map(printable, report.missing[:_MAX_LISTED]))
+        more = len(report.missing) - _MAX_LISTED
         lines.append(
-            f"no letter {named}{f' and {more} more' if more > 0 else ''}: there is none, or it was "
-            "replayed before"
+            f"no letter {named}{f' and {more} more' if more > 0 else ''}: it does not exist, or "
+            "was replayed before"
         )
     if report.refused:
         lines.append(f"{report.refused} letters cannot be sent and stay:")
         for reason, number in report.reasons.items():
             ids = [each.letter_id for each in report.refusals if each.reason == reason]
-            dots = ", ..." if number > len(ids[:_MOST_IDS]) else ""
+            dots = ", ..." if number > len(ids[:_MAX_IDS]) else ""
             lines.append(f"  {number}: {printable(reason)}")
             if ids:
-                lines.append(f"    {', '.join(ids[:_MOST_IDS])}{dots}")
+                lines.append(f"    {', '.join(ids[:_MAX_IDS])}{dots}")
         if (rest := report.refused - sum(report.reasons.values())) > 0:
             lines.append(f"  {rest}: for other reasons")
     return "\n".join(lines) + "\n"
 
 
 class ReplayProgress:
-    """A line on stderr that counts, where somebody watches."""
+    """Shows the count on one line of stderr, if that is a terminal."""
 
     def __init__(self) -> None:
-        self._shows = sys.stderr.isatty()
-        self.report: ReplayReport | None = None  # the running one, the same object each time
+        self._shows_progress = sys.stderr.isatty()
+        self.report: ReplayReport | None = None  # the running report, the same object each time
 
     def __call__(self, report: ReplayReport) -> None:
         self.report = report
-        if self._shows:
+        if self._shows_progress:
             sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
             sys.stderr.flush()
 
     def waiting(self) -> None:
-        """Said when an interruption takes its time."""
+        """Tell the user why an interruption takes long."""
         self.close()
         sys.stderr.write(
-            "interrupted, and waiting for the letters under way, up to half a minute: killed now, "
-            "some may be sent again\n"
+            "interrupted: waiting for letters in flight, up to half a minute; after a kill, some "
+            "may be sent again\n"
         )
         sys.stderr.flush()
 
     def interrupted(self) -> None:
-        """Said before the error that ends the program."""
         self.close()
         replayed = 0 if self.report is None else self.report.replayed
         sys.stderr.write(
-            f"interrupted: {replayed} letters were sent and acked; run it again to go on\n"
+            f"interrupted: {replayed} letters were sent and acked; run it again to continue\n"
         )
 
     def close(self) -> None:
-        """Leave the line."""
-        if self._shows and self.report is not None:
+        if self._shows_progress and self.report is not None:
             sys.stderr.write("\n")
-            self._shows = False
+            self._shows_progress = False

@@ -1,4 +1,4 @@
-"""What a command's end says to a script."""
+"""Exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ..deadletters import NoLettersError
 from ..errors import EncoreError, TransportError
 
 NOTHING_THERE: Final = 3
-INTERRUPTED: Final = 130  # as shells say it of SIGINT
-CLOSED_PIPE: Final = 141  # and of SIGPIPE
-TERMINATED: Final = 143  # and of SIGTERM
+INTERRUPTED: Final = 130  # as shells report SIGINT
+CLOSED_PIPE: Final = 141  # as shells report SIGPIPE
+TERMINATED: Final = 143  # as shells report SIGTERM
 WRONG: Final = 2
 
 
 def exit_code(error: EncoreError) -> int:
-    """Of a command that ended with an error."""
+    """Return the exit code of a command that ended with an error."""
     missing = isinstance(error, TransportError) and error.result == "TopicNotFound"
     return NOTHING_THERE if missing or isinstance(error, NoLettersError) else WRONG

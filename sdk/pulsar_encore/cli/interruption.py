@@ -1,8 +1,8 @@
-"""Work that Ctrl-C or SIGTERM asks to end, and that is not cut off in the middle.
+"""End work at Ctrl-C or SIGTERM without cutting it off in the middle.
 
-Owns `until_interrupted`. A handler that raises would do so anywhere, in a library's call to another
-process too; so the work has a thread of its own, and the main thread waits for it and for signals.
-A second signal shortens the wait: no work can hold a terminal for ever.
+A signal handler that raises would do so anywhere, also inside a library's call to another process.
+The work therefore has its own thread, and the main thread waits for the work and for signals. A
+second signal shortens the wait, so that no work holds a terminal for ever.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 GRACE_S: Final = 30.0
-"""For work that was asked to end; Spark starts within 10 s, and stops within 3."""
+"""Seconds that interrupted work may take; Spark starts within 10 s, and stops within 3."""
 SOON_S: Final = 3.0
-"""The same, once it was asked twice."""
-_ASK_S: Final = 0.5  # so often: what was asked may have begun something new before it saw that
+"""The same after a second signal."""
+_ASK_INTERVAL_S: Final = 0.5  # the work may have begun something new before it saw the last request
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,7 +35,7 @@ class InterruptedWork(Exception):
     """A signal came before the work was done.
 
     Args:
-        number: Of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -52,19 +52,20 @@ def until_interrupted(
 ) -> T:
     """Do work in a thread, and ask it to end at SIGINT or SIGTERM.
 
-    From another than the main thread, where no handler can be set, the work is just done.
+    Outside the main thread, where no handler can be set, the work is just done.
 
     Args:
-        work: Ends soon when it was asked to, in whatever way; what it raises then is not raised
-            here, as that comes of being asked. Work that was done all the same is done.
-        ask: Asks it, from another thread, and again until the work has ended. What it raises is
-            not heard: what it would ask may be gone.
-        grace_s: How long the work may go on then; later it is left alone in its thread, which does
-            not keep the process.
-        soon_s: How long after a second signal.
+        work: Ends soon after it was asked to. An exception that it then raises is dropped, because
+            it comes from the interruption. If the work succeeds nevertheless, its result is
+            returned.
+        ask: Asks the work to end. It is called from another thread, repeatedly until the work has
+            ended. Its exceptions are dropped, because the object that it asks may be gone.
+        grace_s: How long interrupted work may take. Later it is left alone in its thread, which
+            does not keep the process alive.
+        soon_s: The same after a second signal.
 
     Raises:
-        InterruptedWork: It was interrupted.
+        InterruptedWork: if a signal came first.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -74,15 +75,15 @@ def until_interrupted(
     def perform() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # the main thread's to raise
+        except BaseException as error:  # raised in the main thread
             outcome.set_exception(error)
         finally:
             events.put(None)
 
-    def arrived(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         events.put(number)
 
-    before = {number: signal.signal(number, arrived) for number in _SIGNALS}
+    previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         threading.Thread(target=perform, name="work", daemon=True).start()
         number = events.get()
@@ -93,46 +94,46 @@ def until_interrupted(
             return outcome.result()
         raise InterruptedWork(number)
     finally:
-        for each, handler in before.items():
-            # None is a handler that was not set in Python.
+        for each, handler in previous.items():
+            # None means that the handler was not set in Python.
             signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
 
 def _wait(
     events: SimpleQueue[int | None], ask: Callable[[], None], grace_s: float, soon_s: float
 ) -> None:
-    """Until the work has ended, or its time has."""
-    over = threading.Event()
+    """Wait until the work has ended, or its time is over."""
+    ended = threading.Event()
 
-    def asking() -> None:
-        while not over.is_set():
+    def ask_repeatedly() -> None:
+        while not ended.is_set():
             try:
                 ask()
             except Exception:
                 pass
-            over.wait(_ASK_S)
+            ended.wait(_ASK_INTERVAL_S)
 
     deadline = time.monotonic() + grace_s
     with _silence():
-        threading.Thread(target=asking, name="asking", daemon=True).start()
+        threading.Thread(target=ask_repeatedly, name="asking", daemon=True).start()
         try:
-            while (left := deadline - time.monotonic()) > 0:
-                if events.get(timeout=left) is None:
+            while (remaining := deadline - time.monotonic()) > 0:
+                if events.get(timeout=remaining) is None:
                     return
                 deadline = min(deadline, time.monotonic() + soon_s)
         except Empty:
             pass
         finally:
-            over.set()
+            ended.set()
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What libraries log and print of calls that were cut off is nothing that failed."""
-    before = logging.root.manager.disable
+    """Silence libraries: their messages about interrupted calls are no errors."""
+    previous = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with Path(os.devnull).open("w") as nothing, redirect_stderr(nothing):
             yield
     finally:
-        logging.disable(before)
+        logging.disable(previous)

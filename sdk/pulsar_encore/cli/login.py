@@ -1,9 +1,8 @@
-"""How a command logs in to a cluster: its options, the environment, and the files they name.
+"""How a command logs in to a cluster: options, environment variables and files.
 
-Owns `Login`, which is what was typed, and `ClusterAccess`, which is that read and checked. No
-option takes a secret: it is in a file, or in the environment, where other users of the machine do
-not see it. Whatever is wrong with a file is an error that names the option, before anything
-connects; no error shows what is in one.
+No option takes a secret: secrets are in files or in the environment, where other users of the
+machine cannot see them. Before any connection, an invalid file raises an error that names its
+option. Errors never show the content of a file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import certifi  # the C++ library's own choice where no CA is named
+import certifi  # the C++ client's own choice if no CA is named
 from cyclopts import Group, Parameter
 
 from .. import AuthenticationBasic, AuthenticationTLS, AuthenticationToken
@@ -28,7 +27,7 @@ DEFAULT_URL: Final = "pulsar://localhost:6650"
 TOKEN: Final = "PULSAR_TOKEN"
 
 CLUSTER: Final = Group(
-    "Cluster", help="No option takes a secret; files are read before anything connects."
+    "Cluster", help="No option takes a secret. Files are read before connecting."
 )
 _PREFIX: Final = "PULSAR_"
 _PLAIN: Final = "pulsar://"
@@ -48,26 +47,26 @@ Url = Annotated[str, Parameter(env_var="PULSAR_URL", group=CLUSTER)]
 @Parameter(name="*", group=CLUSTER)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Login:
-    """As whom a command connects, and whom it trusts. Empty texts are as good as none."""
+    """How a command logs in, and which certificates it trusts. Empty texts count as missing."""
 
     token_file: Annotated[str, _file("PULSAR_TOKEN_FILE")] = ""
     """File with a token (a JWT, an OAuth2 access token), read again for each connection. Without
-    it the environment variable PULSAR_TOKEN may be the token itself."""
+    it the environment variable PULSAR_TOKEN may hold the token itself."""
 
     basic_file: Annotated[str, _file("PULSAR_BASIC_FILE")] = ""
     """File with user:password, for basic authentication."""
 
     tls_trust_certs_file: Annotated[str, _file("PULSAR_TLS_TRUST_CERTS_FILE")] = ""
-    """Certificates of the CAs to trust (PEM); the well-known ones when left out."""
+    """CA certificates to trust (PEM). By default the well-known ones."""
 
     tls_certificate_file: Annotated[str, _file("PULSAR_TLS_CERTIFICATE_FILE")] = ""
-    """Client certificate (PEM); it is the login where there is no token and no password."""
+    """Client certificate (PEM). It is the login if there is no token and no password."""
 
     tls_private_key_file: Annotated[str, _file("PULSAR_TLS_PRIVATE_KEY_FILE")] = ""
-    """Its key (PEM), when that is in another file."""
+    """Key of the client certificate (PEM), if it is in another file."""
 
     tls_validate_hostname: Annotated[bool, Parameter(env_var="PULSAR_TLS_VALIDATE_HOSTNAME")] = True
-    """Whether the broker's certificate must be its host's."""
+    """Check that the broker's certificate is issued for its host."""
 
 
 NOBODY: Final = Login()
@@ -79,11 +78,11 @@ class ClusterAccess:
 
     Attributes:
         url: `pulsar://` or `pulsar+ssl://`.
-        hosts: Those of the URL, each with its port.
+        hosts: Hosts of the URL, each with its port.
         method: Pulsar's name of the login: token, basic, tls or none.
-        secret: What is sent with it; asked for each connection.
-        keywords: The same for `Client` and for stock's.
-        tls: None where the URL's scheme is plain.
+        secret: Returns the secret. Called for each connection.
+        keywords: Keywords of the login, for `Client` and for the stock client.
+        tls: None for a URL without TLS.
     """
 
     url: str
@@ -95,13 +94,14 @@ class ClusterAccess:
 
 
 def access(url: str, login: Login, environment: Mapping[str, str] | None = None) -> ClusterAccess:
-    """Read what a login names.
+    """Read and check a login.
 
     Args:
-        environment: Where the token may be; None for the process's own.
+        environment: Environment with the token; None for that of the process.
 
     Raises:
-        ConfigurationError: The URL is none, a file cannot be used, or options do not go together.
+        ConfigurationError: if the URL is invalid, a file cannot be used, or options contradict each
+            other.
     """
     url = url or DEFAULT_URL
     hosts = _hosts(url)
@@ -131,7 +131,7 @@ def access(url: str, login: Login, environment: Mapping[str, str] | None = None)
 def _hosts(url: str) -> tuple[tuple[str, int], ...]:
     if "@" in url:
         raise ConfigurationError(
-            "--url (PULSAR_URL) has an @ in it: a user or a password is no part of a service URL; "
+            "--url (PULSAR_URL) contains an @: a service URL has no user and no password; "
             f"name a file with --token-file or --basic-file, or set {TOKEN}"
         )
     match = _URL.fullmatch(url)
@@ -174,15 +174,15 @@ def _secret(login: Login, environment: Mapping[str, str]) -> tuple[str, Callable
 
 
 class _TokenFile:
-    """Gives the token that is in the file now; while there is none, the last one that was."""
+    """Returns the token that is in the file now, or the last one if the file has none."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._last = self._read()
 
     def __call__(self) -> str:
-        # Called on a thread of the library. A pipe can be read once, and what replaces a file may
-        # leave it missing for a moment.
+        # Called on a thread of the C++ client. A pipe can be read only once, and a file that is
+        # being replaced may be missing for a moment.
         if os.path.isfile(self._path):
             with contextlib.suppress(ConfigurationError):
                 self._last = self._read()
@@ -196,9 +196,9 @@ class _TokenFile:
 def _token(text: str, where: str) -> str:
     token = text.strip()
     if not token:
-        raise ConfigurationError(f"{where}: there is no token in it")
+        raise ConfigurationError(f"{where}: it contains no token")
     if not _SECRET.fullmatch(token):
-        raise ConfigurationError(f"{where}: it has more in it than a token, which is one word")
+        raise ConfigurationError(f"{where}: it contains more than a token, which is one word")
     return token
 
 
@@ -207,33 +207,33 @@ def _basic(path: str) -> str:
     pair = _content(path, name).strip("\r\n")
     user, colon, password = pair.partition(":")
     if not (user and colon and password) or "\n" in pair:
-        raise ConfigurationError(f"{name}: {path!r} must have user:password in it, on one line")
+        raise ConfigurationError(f"{name}: {path!r} must contain user:password on one line")
     return pair
 
 
 def _content(path: str, name: str) -> str:
-    # Not `readable_file`: a pipe, as in --token-file <(vault ...), is as good as a file.
+    # Not `readable_file`: a pipe, as in --token-file <(vault ...), is accepted like a file.
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(1 << 20)
     except OSError as error:
         raise ConfigurationError(f"{name}: cannot read {path!r}: {error.strerror}") from error
-    except ValueError:  # not from it: its text would show what it could not read
-        raise ConfigurationError(f"{name}: {path!r} is no text") from None
+    except ValueError:  # not chained: the text of the cause would show the content
+        raise ConfigurationError(f"{name}: {path!r} is not text") from None
 
 
 def _tls(url: str, login: Login) -> ssl.SSLContext | None:
-    named = {
+    files = {
         field: getattr(login, field)
         for field in ("tls_trust_certs_file", "tls_certificate_file", "tls_private_key_file")
         if getattr(login, field)
     }
-    for field, path in named.items():
+    for field, path in files.items():
         readable_file(path, _option(field))
     if url.startswith(_PLAIN):
-        if named:
+        if files:
             raise ConfigurationError(
-                f"{_option(next(iter(named)))} is for TLS, and {url} is not: write "
+                f"{_option(next(iter(files)))} is for TLS, and {url} is not: write "
                 f"--url {_SECURE}..., with the port of TLS (6651)"
             )
         return None
@@ -248,7 +248,7 @@ def _tls(url: str, login: Login) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=trusted or certifi.where())
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"{_option('tls_trust_certs_file')}: {trusted!r} has no certificates in it (PEM)"
+            f"{_option('tls_trust_certs_file')}: {trusted!r} contains no certificates (PEM)"
         ) from error
     context.check_hostname = login.tls_validate_hostname
     if certificate:
@@ -265,7 +265,8 @@ def _tls(url: str, login: Login) -> ssl.SSLContext | None:
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # OpenSSL would ask for it at the terminal
+    # OpenSSL would otherwise ask for the password at the terminal
+    raise ValueError("the key is encrypted")
 
 
 def _option(field: str) -> str:

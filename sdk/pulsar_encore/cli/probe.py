@@ -1,9 +1,8 @@
-"""One connection before the client's: is the cluster there, are we let in, has it the topic?
+"""Check the cluster, the login and the topic over one connection, before the client connects.
 
-Owns `probe`. The client cannot ask for a topic without making it where brokers make topics by
-themselves, takes a refused login for a lost connection, and tries again until its time is up. Here
-the broker is asked not to make anything, and what it says is the error. Refuses to do more: what
-comes after is the client's.
+The client cannot ask for a topic without creating it if topic auto-creation is on. It also takes a
+refused login for a lost connection, and retries until its time is up. The probe asks the broker not
+to create the topic, and reports the broker's answer as the error.
 """
 
 from __future__ import annotations
@@ -22,60 +21,61 @@ from ..wire import PROTOCOL_VERSION, FrameDecoder, FrameError, encode, pb
 from .login import TOKEN, ClusterAccess
 
 _REQUEST: Final = 1
-_MOST_WORDS: Final = 300
-_AGAIN_S: Final = 0.3
+_MAX_MESSAGE_LENGTH: Final = 300
+_RETRY_DELAY_S: Final = 0.3
 _RETRYABLE: Final = frozenset({"MetadataError", "ServiceNotReady", "TooManyRequests"})
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-_OF_ANOTHER_HOST: Final = frozenset({62, 64})  # OpenSSL's X509_V_ERR_*_MISMATCH: host, IP address
-_EXPIRED: Final = frozenset({9, 10})  # not yet valid, not valid any more
+_HOST_MISMATCH: Final = frozenset({62, 64})  # OpenSSL's X509_V_ERR_*_MISMATCH: host, IP address
+_EXPIRED: Final = frozenset({9, 10})  # not yet valid, expired
 
 
 async def probe(access: ClusterAccess, topic: str | None, *, timeout_s: float) -> None:
-    """Connect, log in, and ask for a topic without making it.
+    """Connect, log in, and ask for a topic without creating it.
 
     Args:
-        topic: Full name; None asks for none.
-        timeout_s: Longest wait in s, trying again included.
+        topic: Full name; None asks for no topic.
+        timeout_s: Maximum time in s, with retries.
 
     Raises:
-        TransportError: With what to change. `result` is TopicNotFound where the cluster has no such
-            topic. A broker from before Pulsar 3.0.6 cannot tell: there it passes.
+        TransportError: with the remedy in its text. `result` is TopicNotFound if the topic does not
+            exist. A broker before Pulsar 3.0.6 cannot tell, and passes.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while True:
         try:
             async with asyncio.timeout_at(deadline):
-                return await _any_host(access, topic)
+                return await _first_host(access, topic)
         except TimeoutError as error:
-            raise _silent(access.url, timeout_s) from error
+            raise _no_answer(access.url, timeout_s) from error
         except TransportError as error:
-            if error.result not in _RETRYABLE or loop.time() + _AGAIN_S > deadline:
+            if error.result not in _RETRYABLE or loop.time() + _RETRY_DELAY_S > deadline:
                 raise
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(_RETRY_DELAY_S)
 
 
-async def _any_host(access: ClusterAccess, topic: str | None) -> None:
-    """The first that can be connected to; the client takes them in turn as well."""
+async def _first_host(access: ClusterAccess, topic: str | None) -> None:
+    """Probe the first host that accepts a connection; the client tries them in turn, too."""
     problem: TransportError | None = None
     for host, port in access.hosts:
         try:
             reader, writer = await asyncio.open_connection(
                 host, port, ssl=access.tls, server_hostname=host if access.tls else None
             )
-        except (OSError, UnicodeError) as error:  # TLS's are OSErrors; a host can be no name at all
+        # TLS errors are OSErrors; an invalid host name is a UnicodeError
+        except (OSError, UnicodeError) as error:
             problem = _not_connected(access, host, port, error)
             problem.__cause__ = error
             continue
         try:
-            return await _Conversation(access, f"{host}:{port}", reader, writer).hold(topic)
+            return await _ProbeConnection(access, f"{host}:{port}", reader, writer).run(topic)
         finally:
-            writer.transport.abort()  # nothing is on its way, and nobody waits for a goodbye
-    assert problem is not None  # there is a host in every URL
+            writer.transport.abort()  # no data is in flight, so close without a handshake
+    assert problem is not None  # every URL has a host
     raise problem
 
 
-class _Conversation:
+class _ProbeConnection:
     def __init__(
         self,
         access: ClusterAccess,
@@ -88,10 +88,10 @@ class _Conversation:
         self._reader = reader
         self._writer = writer
         self._decoder = FrameDecoder()
-        self._heard = b""
+        self._received = b""
         self._secret = access.secret()
 
-    async def hold(self, topic: str | None) -> None:
+    async def run(self, topic: str | None) -> None:
         flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
         method = self._access.method
         answer = await self._ask(
@@ -107,9 +107,12 @@ class _Conversation:
         if answer.type == kinds.ERROR:
             raise self._refused_login(answer.error)
         if answer.type != kinds.CONNECTED:
-            raise self._not_let_in(f"it answers with {kinds.Name(answer.type)}")
-        told = answer.connected.feature_flags
-        if topic is None or not told.supports_get_partitioned_metadata_without_auto_creation:
+            raise self._login_refused(f"it answers with {kinds.Name(answer.type)}")
+        broker_flags = answer.connected.feature_flags
+        if (
+            topic is None
+            or not broker_flags.supports_get_partitioned_metadata_without_auto_creation
+        ):
             return
         answer = await self._ask(
             pb.CommandPartitionedTopicMetadata(
@@ -126,81 +129,84 @@ class _Conversation:
         try:
             self._writer.write(encode(command))
             while data := await self._reader.read(1 << 16):
-                self._heard += data[:8]
+                self._received += data[:8]
                 for frame in self._decoder.feed(data):
                     if frame.command.type == pb.BaseCommand.PING:
                         self._writer.write(encode(pb.CommandPong()))
                     else:
                         return frame.command
         except FrameError as error:
-            raise self._another_protocol() from error
-        except ssl.SSLError as error:  # TLS 1.3 tells only now what it thinks of a certificate
+            raise self._wrong_protocol() from error
+        except ssl.SSLError as error:  # with TLS 1.3 the broker rejects a certificate only now
             raise TransportError(
                 f"the broker at {self._where} ends TLS ({error.reason}): check "
-                "--tls-certificate-file and --tls-private-key-file, which it may ask for",
+                "--tls-certificate-file and --tls-private-key-file, which it may require",
                 result="AuthenticationError",
             ) from error
         except OSError as error:
-            raise self._hung_up() from error
-        raise self._hung_up()
+            raise self._disconnected() from error
+        raise self._disconnected()
 
-    def _words(self, text: str) -> str:
-        """The broker's own, on one line; it was told a secret, and may repeat it."""
-        for secret in (self._secret, self._secret.partition(":")[2]):  # a password alone as well
+    def _broker_text(self, text: str) -> str:
+        """Return the broker's text on one line. It may repeat the secret, which is removed."""
+        # the password of user:password alone as well
+        for secret in (self._secret, self._secret.partition(":")[2]):
             if secret:
                 text = text.replace(secret, "***")
-        return printable(text, _MOST_WORDS)
+        return printable(text, _MAX_MESSAGE_LENGTH)
 
     def _refused_login(self, error: pb.CommandError) -> TransportError:
         name = pb.ServerError.Name(error.error)
-        words = self._words(error.message)
+        broker_text = self._broker_text(error.message)
         if name in _RETRYABLE:
-            return TransportError(f"the broker at {self._where} is not ready: {words}", result=name)
-        return self._not_let_in(f"it says {name}: {words}")
+            return TransportError(
+                f"the broker at {self._where} is not ready: {broker_text}", result=name
+            )
+        return self._login_refused(f"it says {name}: {broker_text}")
 
-    def _not_let_in(self, why: str) -> TransportError:
-        change = {
+    def _login_refused(self, why: str) -> TransportError:
+        remedy = {
             "none": f"log in with --token-file, {TOKEN}, --basic-file or --tls-certificate-file",
             "token": f"check the token of --token-file or {TOKEN}",
             "basic": "check the user and the password in --basic-file",
             "tls": "check --tls-certificate-file",
         }[self._access.method]
         return TransportError(
-            f"the broker at {self._where} does not let this login in: {change} ({why})",
+            f"the broker at {self._where} refuses this login: {remedy} ({why})",
             result="AuthenticationError",
         )
 
     def _refused(self, error: pb.ServerError.ValueType, message: str, topic: str) -> TransportError:
         name = pb.ServerError.Name(error)
-        change = {
+        remedy = {
             "TopicNotFound": "there is no such topic: check the name",
             "AuthorizationError": "the role that is logged in needs the permission to consume it",
         }.get(name, name)
-        return TransportError(f"{topic}: {change} ({self._words(message)})", result=name)
+        return TransportError(f"{topic}: {remedy} ({self._broker_text(message)})", result=name)
 
-    def _another_protocol(self) -> TransportError:
-        heard = self._heard
-        if heard.startswith(b"HTTP"):
+    def _wrong_protocol(self) -> TransportError:
+        received = self._received
+        if received.startswith(b"HTTP"):
             what = "speaks HTTP: --url takes the service URL, not that of the admin API"
-        elif heard.startswith(_TLS_RECORDS):
+        elif received.startswith(_TLS_RECORDS):
             what = "speaks TLS: write --url pulsar+ssl://..."
         else:
             what = "does not speak Pulsar's protocol: check --url and its port"
         return TransportError(f"{self._where} {what}", result="ConnectError")
 
-    def _hung_up(self) -> TransportError:
-        plain = "" if self._access.tls else ", and whether it is one of TLS (pulsar+ssl://...)"
+    def _disconnected(self) -> TransportError:
+        tls_hint = "" if self._access.tls else ", and whether the port uses TLS (pulsar+ssl://...)"
         return TransportError(
-            f"{self._where} hangs up without an answer: check --url, its port{plain}",
+            f"{self._where} closes without an answer: check --url, its port{tls_hint}",
             result="ConnectError",
         )
 
 
-def _silent(url: str, timeout_s: float) -> TransportError:
-    plain = "" if url.startswith("pulsar+ssl") else ", that its port is not one of TLS"
+def _no_answer(url: str, timeout_s: float) -> TransportError:
+    tls_hint = "" if url.startswith("pulsar+ssl") else ", that its port does not use TLS"
     return TransportError(
-        f"no answer from {url} in {timeout_s:g} s: check --url (PULSAR_URL){plain}, that the "
-        "broker is up, and that no firewall is on the way",
+        f"no answer from {url} in {timeout_s:g} s: check --url (PULSAR_URL){tls_hint}, that the "
+        "broker is up, and that no firewall is in between",
         result="Timeout",
         retryable=True,
     )
@@ -211,7 +217,7 @@ def _not_connected(
 ) -> TransportError:
     where = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return TransportError(_distrusted(where, error), result="ConnectError")
+        return TransportError(_untrusted(where, error), result="ConnectError")
     if access.tls and isinstance(error, (ssl.SSLError, ConnectionResetError)):
         why = getattr(error, "reason", None) or type(error).__name__
         return TransportError(
@@ -232,9 +238,9 @@ def _not_connected(
     )
 
 
-def _distrusted(where: str, error: ssl.SSLCertVerificationError) -> str:
+def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> str:
     what = f"the certificate of {where}"
-    if error.verify_code in _OF_ANOTHER_HOST:
+    if error.verify_code in _HOST_MISMATCH:
         return (
             f"{what} is another host's: write the host in --url as the certificate does, or "
             f"--no-tls-validate-hostname ({error.verify_message})"

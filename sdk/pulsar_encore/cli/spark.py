@@ -1,9 +1,8 @@
 """`pulsar-encore spark`: jobs on PySpark.
 
-Owns how a triage is asked for and said; what happens is `pulsar_encore.spark.triage`'s. PySpark and
-matplotlib come with the extra `triage` and are imported when a job runs. Secrets are read from
-files or the environment, as everywhere, and are options of Spark only in memory: no command line
-and no configuration has them.
+PySpark and matplotlib come with the extra `triage` and are imported when a job runs. Secrets are
+read from files or the environment. They become options of Spark only in memory, never in a command
+line or a configuration.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters."
 CONSOLE: Final = "console"
 _CURSOR: Final = "encore-triage"
 _LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx2")
-_OF_SPARK: Final = ("pyspark.", "py4j.")  # modules of errors
-_CONFIGURED: Final = (
+_SPARK_MODULES: Final = ("pyspark.", "py4j.")  # modules of exceptions
+_CLUSTER_VARIABLES: Final = (
     *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
-    "PYSPARK_GATEWAY_PORT",  # spark-submit
+    "PYSPARK_GATEWAY_PORT",  # set by spark-submit
 )
-# An error of this package, wherever in a line Spark puts it.
-_OURS: Final = re.compile(r"\bpulsar_encore\.[\w.]+: (.+)")
-_MOST_ERROR: Final = 2000
+# An error of this package, at any place in a line of Spark's text.
+_OUR_ERROR: Final = re.compile(r"\bpulsar_encore\.[\w.]+: (.+)")
+_MAX_ERROR: Final = 2000
 
 Several = Annotated[list[str] | None, Parameter(negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -79,41 +78,41 @@ def triage(
     json: Flag = False,
     master: str | None = None,
 ) -> int:
-    """Count, keep, draw and send home the letters of dead-letter topics.
+    """Count, store, chart and replay the letters of dead letter topics.
 
-    Without --checkpoint it is a look at all that lies there. With one it takes what came since the
-    last run, in a folder of Parquet; then --replay sends chosen groups back to the topics they died
-    on. A letter goes only to a topic that the dead-letter topic is named after, or that
+    Without --checkpoint a run reads all letters. With it a run reads the letters since the last
+    run, into a folder of Parquet; --replay then sends selected groups back to the topics where they
+    failed. A letter goes only to a topic that the dead letter topic is named after, or that
     --real-topic names. Exit code 3: there are no letters; 1: some cannot be sent.
 
     Args:
-        topic: The dead-letter topic; with --subscription, the topic it is of. May be repeated.
-        subscription: Whose dead letters; they are on TOPIC-SUBSCRIPTION-DLQ.
+        topic: The dead letter topic; with --subscription, the original topic. May be repeated.
+        subscription: The subscription with dead letters on TOPIC-SUBSCRIPTION-DLQ.
         url: The service URL of the cluster.
-        admin_url: Of its web service, such as http://host:8080.
-        out: Folder for the Parquet, a path or URL of Spark's; or "console", to store nothing.
+        admin_url: URL of the cluster's web service, such as http://host:8080.
+        out: Folder for the Parquet, a path or a URL of Spark's; "console" stores nothing.
         chart: Draw letters by hour and failure into this PNG; a path, or a URL of Spark's.
-        checkpoint: Folder that remembers what was read, on storage that outlives the driver.
+        checkpoint: Folder that remembers which letters were read. It must outlive the driver.
         cursor: Subscription that keeps letters until the checkpoint has them; "" for none.
-        hour_of: Whether a letter counts in the hour of its last failure or of its first.
-        replay: Send the groups chosen below home; needs --checkpoint and a folder.
+        hour_of: Count a letter in the hour of its last failure or of its first.
+        replay: Replay the groups selected below; needs --checkpoint and a folder.
         select_fingerprint: These failures; "-" for letters without evidence. May be repeated.
-        select_class: Failures of these exceptions' classes. May be repeated.
-        real_topic: Letters that died on these topics. May be repeated.
-        since: Hours from the one on that this lies in, such as 2h (30s, 10m, 7d) ago or
+        select_class: Failures with these exception classes. May be repeated.
+        real_topic: Letters that failed on these topics. May be repeated.
+        since: Hours from this time on, its own hour included: 2h (30s, 10m, 7d) ago or
             2026-01-31T12:00.
-        until: Hours that began before this.
-        all: Every group, where none is chosen.
-        dry_run: Count what --replay would send; send, store and remember nothing.
-        replay_id: Written on every message sent; made up when left out.
-        text_keys: The letters' keys are text (most clients') or bytes (Java's keyBytes); to be said
-            where letters with keys are sent.
+        until: Hours that began before this time.
+        all: Every group, if no other selection is given.
+        dry_run: Count the letters that --replay would send; send, store and remember nothing.
+        replay_id: Written on every message that is sent. [default: generated]
+        text_keys: The letters' keys are text (most clients) or bytes (Java's keyBytes); required if
+            letters with keys are sent.
         option: An option of the source, as name=value; not for secrets. May be repeated.
         json: Print the report as a JSON object instead of a table.
-        master: Spark's master, such as local[2]; spark-submit's or the configuration's when left
-            out, else this machine.
+        master: Spark's master, such as local[2]. [default: that of spark-submit or the
+            configuration, else this machine]
     """
-    to = access(url, login)
+    cluster = access(url, login)
     selection: dict[str, Any] = {
         "fingerprints": select_fingerprint or (),
         "error_classes": select_class or (),
@@ -130,15 +129,16 @@ def triage(
             )
     elif chosen or all or replay_id:
         raise ConfigurationError(
-            "these options choose what is sent home: add --replay, or --dry-run to count"
+            "these options select letters to replay: add --replay, or --dry-run to count"
         )
     if selection["since"] is not None and selection["since"] > time.time():
-        raise ConfigurationError("since lies in the future: nothing died there")
-    options = {**_given(option or ()), **source_options(to, login, admin_url)}
+        raise ConfigurationError("since lies in the future: no letter is that new")
+    options = {**_parse_options(option or ()), **source_options(cluster, login, admin_url)}
     if chart is not None:
         _check_chart(chart)
     for each in (*(topic or ()), *(real_topic or ())):
-        # Pulsar takes such names, and Python can name them; here two names in one are likelier.
+        # Pulsar and Python accept blanks in names, but here a blank is more likely two names in
+        # one.
         if any(blank.isspace() for blank in each.strip()):
             raise ConfigurationError(
                 f"a topic's name has no blanks here, got '{printable(each, 100)}': give each topic "
@@ -148,7 +148,7 @@ def triage(
         return _triage(
             topic or (),
             options,
-            _Outcome(json=json, chart=chart, look=checkpoint is None),
+            _Outcome(json=json, chart=chart, fail_if_empty=checkpoint is None),
             selection if replay or dry_run else None,
             master,
             subscription=subscription,
@@ -172,20 +172,18 @@ def triage(
 
 
 class _Outcome:
-    """How a report is said."""
-
-    def __init__(self, *, json: bool, chart: str | None, look: bool) -> None:
+    def __init__(self, *, json: bool, chart: str | None, fail_if_empty: bool) -> None:
         self.json = json
         self.printed = False
         self.chart = chart
-        self._look = look
+        self._fail_if_empty = fail_if_empty
 
-    def say(self, spark: SparkSession, report: TriageReport) -> int:
-        """Draw, print, and give the exit code.
+    def show(self, spark: SparkSession, report: TriageReport) -> int:
+        """Draw, print, and return the exit code.
 
         Raises:
-            NoLettersError: A look found none.
-            ConfigurationError: The chart cannot be written.
+            NoLettersError: if there are no letters, and no checkpoint is used.
+            ConfigurationError: if the chart cannot be written.
         """
         from ..spark.triage import empty_text
 
@@ -198,12 +196,11 @@ class _Outcome:
             write_file(spark, self.chart, chart_png(report.groups, title=names))
             if not self.json:
                 sys.stdout.write(f"drawn in {printable(self.chart)}\n")
-        if self._look and not report.letters:
+        if self._fail_if_empty and not report.letters:
             raise NoLettersError(empty_text(report))
         return 1 if report.refused else 0
 
     def print(self, report: TriageReport) -> None:
-        """As a table, or as JSON."""
         from ..spark.triage import report_json, report_text
 
         self.printed = True
@@ -220,16 +217,17 @@ def _triage(
     **given: Any,
 ) -> int:
     if outcome.chart is not None:
-        importlib.import_module("matplotlib")  # what is missing is said before anything runs
+        importlib.import_module("matplotlib")  # a missing library is reported before anything runs
     from pyspark.sql import SparkSession
 
     from ..spark.triage import GroupSelection, Halt, check_options, halted_text, plan_of
     from ..spark.triage.output_files import check_file, check_folder
 
     replay = None if selection is None else GroupSelection(**selection)
-    plan = plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
+    # invalid arguments are reported before Spark starts
+    plan = plan_of(topics, replay=replay, **given)
     check_options(plan, options, given["cursor"])
-    if outcome.chart is not None and not _comes_with(plan, outcome.chart):
+    if outcome.chart is not None and not _folder_will_exist(plan, outcome.chart):
         check_file(outcome.chart, "--chart")
     for name in ("out", "checkpoint"):
         if given[name] is not None and not plan.dry_run and _is_local(given[name], master):
@@ -240,8 +238,8 @@ def _triage(
     try:
         return until_interrupted(lambda: _work(existing, master, outcome, arguments), halt.ask)
     except InterruptedWork as interrupted:
-        said = halted_text(halt.report, checkpoint=plan.streaming)
-        sys.stderr.write(f"pulsar-encore: interrupted: {said}\n")
+        summary = halted_text(halt.report, checkpoint=plan.streaming)
+        sys.stderr.write(f"pulsar-encore: interrupted: {summary}\n")
         if outcome.json and halt.report is not None and not outcome.printed:
             outcome.print(halt.report)
         return TERMINATED if interrupted.number == signal.SIGTERM else INTERRUPTED
@@ -250,7 +248,7 @@ def _triage(
 def _work(
     existing: SparkSession | None, master: str | None, outcome: _Outcome, arguments: Any
 ) -> int:
-    """All that needs Spark, which is stopped at the end where it was started here."""
+    """Do the work that needs Spark; at the end stop Spark if it was started here."""
     from ..spark.triage import triage
     from ..spark.triage.output_files import check_remote_file
 
@@ -258,19 +256,19 @@ def _work(
     try:
         spark = existing or _session(master)
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
+        if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
         sys.stderr.write(
             f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
-            "install it, or set JAVA_HOME to where it is; if that is so, what Java said is above\n"
+            "install it or set JAVA_HOME. If Java is there, its own message is above\n"
         )
         return WRONG
     try:
         if outcome.chart is not None:
             check_remote_file(spark, outcome.chart, "--chart")
-        return outcome.say(spark, triage(spark, **arguments))
+        return outcome.show(spark, triage(spark, **arguments))
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
+        if not type(error).__module__.startswith(_SPARK_MODULES) or halt.asked:
             raise
         sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
         return WRONG
@@ -280,7 +278,7 @@ def _work(
 
 
 def _check_chart(path: str) -> None:
-    """That it is a name for a picture; whether it can be written is seen later."""
+    """Check that the name is that of a PNG file."""
     name = path.rstrip().rpartition("/")[2]
     if not name or name in (".", ".."):
         raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
@@ -292,62 +290,64 @@ def _check_chart(path: str) -> None:
         )
 
 
-def _comes_with(plan: TriagePlan, chart: str) -> bool:
-    """Whether the chart's folder is not there yet, and the triage makes it: for the Parquet."""
+def _folder_will_exist(plan: TriagePlan, chart: str) -> bool:
+    """Return True if the chart's folder does not exist yet and the triage will create it."""
     if plan.out is None or plan.dry_run or "://" in chart:
         return False
-    made = os.path.realpath(plan.out.removeprefix("file://"))
+    parquet_folder = os.path.realpath(plan.out.removeprefix("file://"))
     folder = os.path.dirname(os.path.realpath(chart))
-    return folder == made and not os.path.exists(folder)
+    return folder == parquet_folder and not os.path.exists(folder)
 
 
 def _is_local(path: str, master: str | None) -> bool:
-    """Whether Spark means a folder of this machine for sure.
+    """Return True if Spark certainly takes the path for a folder of this machine.
 
-    A path without a scheme may be one of HDFS, where a configuration says so.
+    With a configuration, a path without a scheme may be one of HDFS.
     """
     if path.startswith("file:"):
         return True
     cluster = master is not None and not master.startswith("local")
-    return not (cluster or any(name in os.environ for name in _CONFIGURED))
+    return not (cluster or any(name in os.environ for name in _CLUSTER_VARIABLES))
 
 
-def source_options(to: ClusterAccess, login: Login, admin_url: str | None = None) -> dict[str, str]:
-    """How the source logs in where a command would.
+def source_options(
+    cluster: ClusterAccess, login: Login, admin_url: str | None = None
+) -> dict[str, str]:
+    """Return the options with which the Spark source logs in like the command.
 
     Args:
-        to: The login, read. A token is that of now.
-        login: As it was typed. Files of TLS must be where the executors are, under these names.
-        admin_url: Of the web service.
+        cluster: The login with its files read. A token is read once, now.
+        login: The login as given. The executors must have TLS files under the same names.
+        admin_url: URL of the web service.
     """
-    options = {"service.url": to.url}
+    options = {"service.url": cluster.url}
     if admin_url is not None:
         options["admin.url"] = admin_url
     client = "pulsar.client."
     certificate = login.tls_certificate_file
     key = login.tls_private_key_file or certificate
-    if to.method == "token":
+    if cluster.method == "token":
         options[f"{client}authPluginClassName"] = "AuthenticationToken"
-        options[f"{client}authParams"] = f"token:{to.secret()}"
-    elif to.method == "basic":
+        options[f"{client}authParams"] = f"token:{cluster.secret()}"
+    elif cluster.method == "basic":
         options[f"{client}authPluginClassName"] = "AuthenticationBasic"
-        options[f"{client}authParams"] = to.secret()
-    elif to.method == "tls":
+        options[f"{client}authParams"] = cluster.secret()
+    elif cluster.method == "tls":
         pair = {"tlsCertFile": certificate, "tlsKeyFile": key}
         options[f"{client}authPluginClassName"] = "AuthenticationTls"
         options[f"{client}authParams"] = to_json(pair)
-    if to.tls is not None:
+    if cluster.tls is not None:
         validate = str(login.tls_validate_hostname).lower()
         options[f"{client}tlsHostnameVerificationEnable"] = validate
         if login.tls_trust_certs_file:
             options[f"{client}tlsTrustCertsFilePath"] = login.tls_trust_certs_file
-        if certificate and to.method != "tls":
+        if certificate and cluster.method != "tls":
             options[f"{client}tlsCertificateFilePath"] = certificate
             options[f"{client}tlsKeyFilePath"] = key
     return options
 
 
-def _given(pairs: Any) -> dict[str, str]:
+def _parse_options(pairs: Any) -> dict[str, str]:
     given: dict[str, str] = {}
     for each in pairs:
         name, equals, value = each.partition("=")
@@ -367,9 +367,10 @@ def _given(pairs: Any) -> dict[str, str]:
 def _session(master: str | None) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which knows its workers
+    # by spark-submit, which configures the workers itself
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and (master is None or master.startswith("local")):
-        # Else workers on this machine are PATH's python3, which may be another.
+        # By default workers on this machine run the python3 of PATH, which may be another one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     builder = builder.appName("pulsar-encore triage")
@@ -378,21 +379,24 @@ def _session(master: str | None) -> SparkSession:
     if not submitted:
         builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark: SparkSession = builder.getOrCreate()
-    if not submitted:  # where a cluster runs it, its own settings of logs are wanted
-        spark.sparkContext.setLogLevel("OFF")  # errors are said, in a line
+    if not submitted:  # in a cluster, its own log settings apply
+        spark.sparkContext.setLogLevel("OFF")  # errors are reported in one line
     return spark
 
 
 def said_by(error: Exception) -> str:
-    """What went wrong, on one line: of an error of this package its text, not Spark's around it; of
-    one of Java its class and text, not the call that raised it."""
+    """Return the error's text on one line.
+
+    For an error of this package it is its own text without Spark's around it; for an error of Java
+    its class and text, without the call that raised it.
+    """
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-    ours = [found for each in lines if (found := _OURS.search(each))]
-    of_java = [each for each in lines if each.startswith(": ")]  # as Py4J writes it
+    ours = [found for each in lines if (found := _OUR_ERROR.search(each))]
+    java_lines = [each for each in lines if each.startswith(": ")]  # as Py4J writes it
     if ours:
         text = ours[-1][1]
-    elif of_java:
-        text = of_java[-1].removeprefix(": ")
+    elif java_lines:
+        text = java_lines[-1].removeprefix(": ")
     else:
         text = next(iter(lines), type(error).__name__)
-    return printable(text, _MOST_ERROR)
+    return printable(text, _MAX_ERROR)

@@ -1,8 +1,7 @@
-"""`pulsar-encore state`: look into a state directory, write out what waits, retire its host.
+"""`pulsar-encore state`: inspect, export and evacuate a state directory.
 
-Owns how it is asked for; what happens is `pulsar_encore.evacuation`'s and the state reader's, and
-what is printed `state_output`'s. `inspect` and `export` change nothing and may run beside a live
-owner; `evacuate` wants a directory that nobody has.
+`inspect` and `export` change nothing and may run beside a live owner. `evacuate` needs a directory
+without an owner.
 """
 
 from __future__ import annotations
@@ -31,28 +30,26 @@ from . import state_output as output
 from .login import DEFAULT_URL, NOBODY, ClusterAccess, Login, Url, access
 from .probe import probe
 
-app: App = App(
-    name="state", help="State directories: what waits in one, and how its host is retired."
-)
+app: App = App(name="state", help="State directories: inspect, export and evacuate them.")
 
-_TIMEOUT_S: Final = 10  # somebody waits at a prompt
-_PATIENCE_S: Final = 1.0
+_TIMEOUT_S: Final = 10  # a user waits at the prompt
+_NOTICE_DELAY_S: Final = 1.0
 
 Json = Annotated[bool, Parameter(negative="")]
 
 
 @app.command
 def inspect(directory: Path, *, json: Json = False) -> int:
-    """Say whose a directory is, and what waits in it; also beside a live owner.
+    """Print the owner of a state directory and its waiting messages; works beside a live owner.
 
-    What its owner has in memory only is not counted.
+    Messages that are only in the owner's memory are not counted.
 
     Args:
         directory: The state directory.
         json: Print a JSON object instead. It has path, owner (pid, host, since_ms, epoch, closed;
-            null where that cannot be told), sources (each with topic, subscription, consumer,
-            waiting, earliest_ms, latest_ms, records, attempts: messages by how often they were
-            handed over), waiting, records, unreadable.
+            null if unknown), sources (each with topic, subscription, consumer, waiting,
+            earliest_ms, latest_ms, records, attempts: messages by delivery attempts), waiting,
+            records, unreadable.
     """
     found = inspect_state(directory)
     sys.stdout.write(output.found_json(found) if json else output.found_text(found))
@@ -61,21 +58,21 @@ def inspect(directory: Path, *, json: Json = False) -> int:
 
 @app.command
 def export(directory: Path, *, topic: str | None = None, subscription: str | None = None) -> int:
-    """Print a JSON object a line for each message that waits, the earliest due first.
+    """Print the waiting messages, one JSON object per line, the earliest due first.
 
-    It has topic, subscription, consumer, message_id (ledger:entry:partition, in a batch :index
-    behind it), due (ISO 8601, UTC), attempts. Also beside a live owner.
+    Each object has topic, subscription, consumer, message_id (ledger:entry:partition, and :index in
+    a batch), due (ISO 8601, UTC), attempts. Works beside a live owner.
 
     Args:
         directory: The state directory.
-        topic: Only this topic, with its partitions, or this partition.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
     """
     with waiting_messages(directory, topic=topic, subscription=subscription) as waiting:
         for each in waiting:
             sys.stdout.write(output.waiting_line(each))
         if waiting.unreadable:
-            sys.stderr.write(f"pulsar-encore: {waiting.unreadable} keys or records are damaged\n")
+            sys.stderr.write(f"pulsar-encore: {waiting.unreadable} keys or records are corrupted\n")
     return 0
 
 
@@ -93,27 +90,27 @@ def evacuate(
     forget_missing: bool = False,
     json: Json = False,
 ) -> int:
-    """Hand what waits to the retry-letter topics: it comes there when it is due, counted on.
+    """Move the waiting messages to retry letter topics, with their due times and attempt counts.
 
-    For each message a copy is sent, then the message acked where it was, then the directory lets go
-    of it. Run it again after an interruption. After a kill, messages under way may be there twice.
-    Stop the subscription's consumers on other hosts first: they were given what waits when this
-    host's went. Exit code 1: some messages cannot be moved, and stay.
+    Each message is copied, then acked in its topic, then removed from the directory. After an
+    interruption run the command again. After a kill, messages in flight may be there twice. First
+    stop the subscription's consumers on other hosts: the broker redelivered the waiting messages to
+    them when this host stopped. Exit code 1: some messages cannot be moved, and stay.
 
     Args:
-        directory: The state directory; no live process may have it.
+        directory: The state directory; it must have no live owner.
         url: The service URL of the cluster.
-        topic: Only this topic, with its partitions, or this partition.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
-        retry_topic: Where everything goes. [default: `TOPIC-SUBSCRIPTION-RETRY` of each; a
-            consumer of several topics reads that of the first one by name]
-        dry_run: Say what would go where; asks no cluster, and may run beside a live owner.
-        text_keys: Keys are text, also where they read as base64 of bytes.
-        forget_missing: Remove the records of topics that the cluster does not have. Left
-            out, they stay: a wrong URL looks the same as a deleted topic.
-        json: Print a JSON object instead, also of an evacuation that was stopped. It has waiting,
-            moved, gone, refused, left, targets, missing and refusals (the first 100, each with
-            topic, message_id and reason), reasons; of a dry run waiting and sources.
+        retry_topic: The topic for all messages. [default: `TOPIC-SUBSCRIPTION-RETRY` of each topic;
+            a consumer of several topics reads that of the first one by name]
+        dry_run: Print the messages and their targets; needs no cluster, works beside a live owner.
+        text_keys: Keys are text, even if they look like base64.
+        forget_missing: Remove the records of topics that the cluster does not have. By default they
+            stay, because a wrong URL looks the same as a deleted topic.
+        json: Print a JSON object instead, even of an interrupted evacuation. It has waiting, moved,
+            gone, refused, left, targets, missing and refusals (the first 100, each with topic,
+            message_id and reason), reasons; for a dry run waiting and sources.
     """
     if dry_run:
         plan = evacuation_plan(
@@ -123,11 +120,11 @@ def evacuate(
         return 0
     report = EvacuationReport()
     chosen = {"topic": topic, "subscription": subscription, "retry_topic": retry_topic}
-    # Before the cluster is asked: what is wrong with the directory is said whatever its answer.
-    waits = evacuation_plan(directory, **chosen)
-    if any(each.waiting for each in waits):
-        how = {**chosen, "text_keys": text_keys, "forget_missing": forget_missing}
-        work = _evacuate(access(url, login), directory, how, report)
+    # Before the probe, so that errors of the directory are reported without a cluster.
+    plans = evacuation_plan(directory, **chosen)
+    if any(each.waiting for each in plans):
+        options = {**chosen, "text_keys": text_keys, "forget_missing": forget_missing}
+        work = _evacuate(access(url, login), directory, options, report)
         try:
             asyncio.run(work)
         except EvacuationStoppedError as error:
@@ -146,17 +143,18 @@ def evacuate(
 
 
 async def _evacuate(
-    to: ClusterAccess,
+    cluster: ClusterAccess,
     directory: Path,
-    how: dict[str, Any],
+    options: dict[str, Any],
     report: EvacuationReport,
 ) -> None:
-    logging.getLogger("pulsar_encore").addHandler(logging.NullHandler())  # errors are said
-    await probe(to, None, timeout_s=_TIMEOUT_S)
+    # errors are reported by this command
+    logging.getLogger("pulsar_encore").addHandler(logging.NullHandler())
+    await probe(cluster, None, timeout_s=_TIMEOUT_S)
     progress = output.EvacuationProgress(report)
-    # The stock library acks no part of a batch that it was not sent.
+    # The stock transport cannot ack part of a batch that it did not receive.
     async with Client(
-        to.url, operation_timeout_seconds=_TIMEOUT_S, transport="native", **to.keywords
+        cluster.url, operation_timeout_seconds=_TIMEOUT_S, transport="native", **cluster.keywords
     ) as client:
         moving = asyncio.ensure_future(
             evacuate_state(
@@ -164,19 +162,21 @@ async def _evacuate(
                 directory,
                 report=report,
                 on_progress=progress,
-                **how,
+                **options,
             )
         )
         try:
             await asyncio.shield(moving)
         except asyncio.CancelledError:
-            # It waits for what is under way; where the broker is away, somebody should know.
+            # The run waits for messages in flight. If the broker is down that takes long: tell the
+            # user.
             moving.cancel()
-            if not (await asyncio.wait([moving], timeout=_PATIENCE_S))[0]:
+            if not (await asyncio.wait([moving], timeout=_NOTICE_DELAY_S))[0]:
                 progress.waiting()
             await asyncio.wait([moving])
             if not moving.cancelled():
-                moving.exception()  # seen: the interruption is what is said
+                # marks the exception as retrieved; the interruption is reported instead
+                moving.exception()
             progress.interrupted()
             raise
         finally:

@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Final
 
-from ..core.due_time import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
+from ..core.message_key import MessageKey
 from ..core.topic_state import TopicState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..eventloop.alarm import now_ms, wall_now_ms

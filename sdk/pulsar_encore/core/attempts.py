@@ -26,8 +26,8 @@ from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ..letters.evidence import Evidence
-from .due_time import MessageKey
 from .entry import Entry, EntryKey, set_bits
+from .message_key import MessageKey
 
 # Twice the broker's unacked window: more cannot wait here, unless both limits were raised.
 MOST_FAILURES: Final = 100_000

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pulsar_encore.core.due_time import DueBatch, MessageKey, bucket_edge, precision_bits
+from pulsar_encore.core.bucket_width import bucket_edge, precision_bits
+from pulsar_encore.core.message_key import DueBatch, MessageKey
 from pulsar_encore.core.time_bucket import TimeBucketIndex
 
 __all__ = [

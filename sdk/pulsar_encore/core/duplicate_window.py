@@ -4,9 +4,9 @@
 reasons, which `Cause` names:
 
 - RECONNECT: after a reconnect the broker sends every unacked message again. An ack sent just before
-  the loss may not have arrived: a broker answers before it persists (docs/notes, consumer semantics
-  6.6). An ack without a receipt may be lost however old it is. The window covers these acks until
-  they have been sent again and a while has passed.
+  the loss may not have arrived: a broker answers before it persists
+  (`docs/notes/consumer-semantics.md#ack-receipts`). An ack without a receipt may be lost however
+  old it is. The window covers these acks until they have been sent again and a while has passed.
 - REWIND: a redelivery of everything was requested. The request overtakes the acks of the last
   moments.
 - REDELIVERY: a redelivery of one message was requested, and its copy cannot be called back when the
@@ -28,8 +28,8 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
-from .due_time import MessageKey
 from .entry import EntryKey
+from .message_key import MessageKey
 
 # Acks are remembered this long after they were sent: by default a broker writes a cursor once a
 # second.

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from ..values.message_id import MessageId
-from .due_time import MessageKey
 from .entry import EntryKey
 from .fingerprint import NO_FINGERPRINT
+from .message_key import MessageKey
 
 
 class Recall(NamedTuple):

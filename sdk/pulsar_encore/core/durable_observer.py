@@ -13,10 +13,10 @@ from typing import Final
 
 from .attempts import Attempts
 from .due_index import DueIndex
-from .due_time import MessageKey
 from .durable import Durable, Recall
 from .entry import HELD, LEAVING, Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
+from .message_key import MessageKey
 
 _LAST: Final = (1 << 63) - 1
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from operator import itemgetter
 
-from pulsar_encore.core.due_time import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
 from pulsar_encore.core.key_order import Block
+from pulsar_encore.core.message_key import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
 from pulsar_encore.core.runs import POSITION_BITS, Runs
 from pulsar_encore.errors import ConfigurationError
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .due_time import MessageKey
 from .entry import Entry
+from .message_key import MessageKey
 
 
 class OrderedLeases:

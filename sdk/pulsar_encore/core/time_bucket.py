@@ -20,9 +20,10 @@ from operator import itemgetter
 from pyroaring import BitMap64
 
 from pulsar_encore.core import runs as positions
-from pulsar_encore.core.due_time import DueBatch, MessageKey, bucket_edge
+from pulsar_encore.core.bucket_width import bucket_edge
 from pulsar_encore.core.key_order import Block, groups
 from pulsar_encore.core.key_space import WHOLE, KeySpace, Lane
+from pulsar_encore.core.message_key import DueBatch, MessageKey
 from pulsar_encore.core.sealed_bucket import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
 

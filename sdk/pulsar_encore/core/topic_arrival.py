@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .due_time import MessageKey
 from .duplicate_window import Cause
 from .durable import Recall
 from .entry import ACKED, AWAY, NACKED, Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified
+from .message_key import MessageKey
 from .topic_tracking import TopicTracking
 
 _LAST: Final = (1 << 63) - 1

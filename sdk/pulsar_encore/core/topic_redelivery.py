@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .acks import Unsent
-from .due_time import DueBatch
 from .duplicate_window import Cause
 from .entry import AWAY, LEAVING, QUEUED, Entry, EntryKey, set_bits
+from .message_key import DueBatch
 from .rewind import Rewind
 from .topic_arrival import TopicArrival
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .due_time import MessageKey
 from .duplicate_window import Cause
 from .entry import (
     ACKED,
@@ -29,6 +28,7 @@ from .entry import (
     ack_alone,
     set_bits,
 )
+from .message_key import MessageKey
 from .topic_redelivery import TopicRedelivery
 
 _LAST: Final = (1 << 63) - 1

@@ -1,7 +1,7 @@
-"""Dead letters after their death: count them, read them, send them back.
+"""Count, read and replay the letters of a dead letter topic.
 
-`DeadLetters` is the entry point; `pulsar-encore dlq` is a thin layer over it. Letters of Java and
-other clients work too, they only have no evidence to show.
+`DeadLetters` is the entry point, and `pulsar-encore dlq` is a thin layer over it. Letters that Java
+and other clients wrote work too, but show no evidence.
 """
 
 from .dead_letter import Letter

@@ -1,7 +1,7 @@
-"""A letter of a dead-letter topic, and where a replay may send it.
+"""A letter of a dead letter topic, and the topic to which a replay sends it.
 
-Owns `Letter`, with the rules of a replay over the format that `letters.reading` reads. Pure. Where
-a letter wants to go may be its publisher's own word, and a replay has an operator's rights.
+A publisher may have forged the target topic, and a replay has the operator's rights, so
+`Letter.target` checks it.
 """
 
 from __future__ import annotations
@@ -22,40 +22,37 @@ _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+")
 
 
 class Letter(reading.LetterFacts[Message]):
-    """A message of a dead-letter topic, as `letters.reading.Letter` reads it, and its way back.
-
-    Attributes:
-        message: As read; the payload, keys and times are there.
-    """
+    """A message of a dead letter topic, with its facts and its replay target."""
 
     __slots__ = ()
 
     def named_by(self, dead_topic: str) -> bool:
-        """Whether a dead-letter topic is named after the topic and subscription, as Java does it.
+        """Return True if a dead letter topic is named after the letter's topic and subscription.
 
-        `<topic>-<subscription>-DLQ`, also of a partition. Any other name is somebody's choice.
+        Java's default name is `<topic>-<subscription>-DLQ`. The topic may be a partition.
         """
         stem = base_name(dead_topic).removesuffix("-DLQ")
         if stem == base_name(dead_topic) or not self.real_topic:
             return False
-        said = self.properties.get(REAL_SUBSCRIPTION)
-        if said is None:  # another client's letter
+        subscription = self.properties.get(REAL_SUBSCRIPTION)
+        if subscription is None:  # other clients do not write the subscription
             return stem.startswith(f"{self.real_topic}-")
-        return stem.endswith(f"-{said}") and (
-            base_name(stem.removesuffix(f"-{said}")) == self.real_topic
+        return stem.endswith(f"-{subscription}") and (
+            base_name(stem.removesuffix(f"-{subscription}")) == self.real_topic
         )
 
     def target(self, dead_topic: str, target: str | None, allowed: Container[str]) -> str:
-        """Where a replay sends it.
+        """Return the full name of the topic to which a replay sends the letter.
 
         Args:
-            dead_topic: Full name of the topic it was read from.
-            target: Full name of another topic, or None for its own.
-            allowed: Topics it may go to that the dead-letter topic is not named after.
+            dead_topic: Full name of the topic from which the letter was read.
+            target: Full name of another topic; None for the topic that the letter names.
+            allowed: Topics that the operator allows besides the one that `dead_topic` is named
+                after.
 
         Raises:
-            ConfigurationError: It does not say, what it says is no place for it, or nobody chose
-                that place.
+            ConfigurationError: if the letter names no topic, or names one that is invalid, is the
+                dead letter topic itself, or is not allowed.
         """
         topic = target or self.real_topic
         if not topic:
@@ -81,10 +78,10 @@ class Letter(reading.LetterFacts[Message]):
     def copy(
         self, replay_id: str, *, keep_counters: bool, refuse_bytes: bool = False
     ) -> OutgoingMessage:
-        """The message to send: the original's content, and where it comes from.
+        """Return the message to send: the original content, and properties that name the letter.
 
         Raises:
-            NotSupportedError: The transport cannot read, or cannot tell, all of it.
+            NotSupportedError: if the transport cannot read or represent all of the message.
         """
         return replayed_copy(
             self.message,

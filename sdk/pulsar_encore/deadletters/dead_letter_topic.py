@@ -1,8 +1,6 @@
-"""A dead-letter topic: what lies there, one letter in full, and the way back.
+"""Read and replay one dead letter topic.
 
-Owns `DeadLetters`. Looking needs no subscription and changes nothing: readers from the beginning,
-one for each partition. Replaying is `Replay`'s. A broker that makes topics by itself makes one of
-any name asked for, so an empty answer may be a misspelt name; errors say so.
+Reading needs no subscription and changes nothing: it uses one reader per partition.
 """
 
 from __future__ import annotations
@@ -22,35 +20,46 @@ from ..values.topic_names import base_name, full_name
 from .dead_letter import Letter
 from .letter_errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .letter_groups import Grouping, LetterGroup
-from .replay import Pace, Replay, ReplayOptions, checked_replay_id
+from .replay import RateLimit, Replay, ReplayOptions, checked_replay_id
 from .replay_report import ReplayReport
 from .selection import Selection
 
 SUBSCRIPTION: Final = "encore-replay"
 _EVERYTHING: Final = Selection()
-_LOOK_MS: Final = 50  # read so long before asking whether there is anything
-_END_MS: Final = 500  # a last letter that is there comes sooner
-_MOST_NAMED: Final = 5
+_POLL_MS: Final = 50  # read this long before asking the broker whether more is available
+_LAST_LETTER_TIMEOUT_MS: Final = 500  # an available last letter arrives sooner
+_MAX_NAMED: Final = 5
 
 
 class DeadLetters:
-    """The letters of one dead-letter topic.
+    """The letters of one dead letter topic.
+
+    A broker with topic auto-creation creates a missing topic when a client asks for it. A misspelt
+    topic then looks empty.
 
     Args:
-        client: Open; stays open.
-        topic: The dead-letter topic, short or full; with partitions, all of them are read.
-        subscription: The durable subscription that remembers what was replayed. A letter replayed
-            under it is not replayed under it again; another name starts anew.
-        schema: Registered with the target topics when letters without a schema of their own are
-            replayed; needed where a target insists on one. Letters that have one are sent with
-            the version they were written with. Payload bytes are copied as they are in any case.
-        crypto_key_reader: Decrypts letters of encrypted topics, and encrypts their copies with the
-            same keys. Without it they are listed, and not replayed.
-        text_keys: The letters' keys are text, also where they read as base64 of bytes
+        client: An open client. It stays open.
+        topic: The dead letter topic, as short or full name. All its partitions are read.
+        subscription: The durable subscription that remembers which letters were replayed. A letter
+            is replayed once per subscription; with another name all letters are replayed again.
+        schema: Registered with the target topics for letters that have no schema of their own. Some
+            target topics require one. A letter with a schema is sent with the schema version that
+            it was written with. Payload bytes are never changed.
+        crypto_key_reader: Decrypts the letters of encrypted topics, and encrypts their copies with
+            the same keys. Without it such letters are listed but not replayed.
+        text_keys: Letter keys are text, even if they look like base64
             (`DeadLetterPolicy.text_keys`).
 
     Raises:
-        ConfigurationError: A name is blank, or is no topic's.
+        ConfigurationError: if a name is blank or is not a topic name.
+
+    Example:
+        Replay the letters of one failure, at most 50 a second::
+
+            dead = DeadLetters(client, "orders-billing-DLQ")
+            for group in await dead.list():
+                print(group.count, group.fingerprint, group.error_message)
+            report = await dead.replay(Selection(fingerprints=("4f0c9a2b71de",)), rate=50)
     """
 
     def __init__(
@@ -72,13 +81,12 @@ class DeadLetters:
         self._text_keys = boolean(text_keys, "text_keys")
 
     async def letters(self, selection: Selection = _EVERYTHING) -> AsyncGenerator[Letter, None]:
-        """Every letter selected, oldest first in each partition, up to the end there is now.
+        """Yield the selected letters, the oldest first in each partition.
 
-        Now is when a partition's turn comes; letters that arrive from then on are not waited for.
+        Letters that arrive after the reading of their partition started are not waited for.
 
         Raises:
-            TransportError: The broker refused. A topic that is missing looks empty where the
-                broker makes topics by itself, and is made by asking.
+            TransportError: if the broker refuses.
         """
         for partition in await self._partitions():
             async with aclosing(self._scan(partition, MessageId.earliest)) as scan:
@@ -87,15 +95,15 @@ class DeadLetters:
                         yield letter
 
     async def show(self, which: str | MessageId) -> Letter:
-        """One letter in full.
+        """Return one letter.
 
         Args:
-            which: Its id, as listed, or a fingerprint, for the last letter that has it.
+            which: A letter id as listed, or a fingerprint, for the last letter that has it.
 
         Raises:
-            LetterNotFoundError: There is none; `NoLettersError` where there are none at all.
-            TransportError: The broker refused. A topic that is missing looks empty where the
-                broker makes topics by itself, and is made by asking.
+            LetterNotFoundError: if there is no such letter; `NoLettersError` if the topic has no
+                letters at all.
+            TransportError: if the broker refuses.
         """
         if isinstance(which, str) and ":" not in which:
             return await self._last_of(which)
@@ -147,44 +155,46 @@ class DeadLetters:
         quiet: float = 2.0,
         on_progress: Callable[[ReplayReport], None] | None = None,
     ) -> ReplayReport:
-        """Send letters back to the topics they died on, and ack each once its copy is persisted.
+        """Send letters back to their topics, and ack each one when its copy is stored.
 
-        A letter that is not selected stays with the subscription for a later replay. Interrupted,
-        by a cancel or a kill, it can be run again: what was acked is not sent again. A cancel waits
-        for what is under way, and leaves no doubles. After a kill, what was sent and whose ack had
-        not left (64 letters, and those of the last 0.1 s) may be sent again: then two messages
-        carry the same `letters.REPLAYED_FROM`, the id of the letter. One replay runs at a time on a
-        subscription. A letter passed by costs about 200 bytes of memory while the replay runs.
+        Letters that are not selected stay on the subscription, and cost about 200 bytes of memory
+        each while the replay runs. One replay at a time runs on a subscription.
 
-        A letter is sent to the topic that it names only if the dead-letter topic is named after
-        that and the letter's subscription, or the selection names it in `real_topics`: the name may
-        be the publisher's own word, and a replay has an operator's rights.
+        An interrupted replay can be run again, because an acked letter is not sent again. A cancel
+        waits for the copies in flight and leaves no duplicates. After a kill, up to 64 letters in
+        flight and those of the last 0.1 s, with unsent acks, may be sent again. Then two messages
+        carry the same `letters.REPLAYED_FROM`, the id of the letter.
+
+        A publisher may have forged the topic that a letter names, and a replay has the operator's
+        rights. A letter is therefore sent there only if the dead letter topic is named after that
+        topic and the letter's subscription, or if `selection.real_topics` lists the topic.
 
         Args:
-            selection: Which letters, and which other topics they may go to.
-            dry_run: Send and ack nothing; count what would be. Reads the topic and leaves no
-                subscription, so it cannot tell what was replayed before and counts that too.
-            rate: Most letters a second; None for as fast as the targets take them.
-            limit: Stop after so many letters.
-            keep_counters: Keep attempt counts and evidence; they are dropped otherwise, and the
-                message has all its attempts again.
-            replay_id: Written on every message as `letters.REPLAY_ID`; made up when None.
-            target: A topic for all of them, instead of their own.
-            quiet: When the topic's last letters were replayed before, nothing tells that the end
-                is reached but that nothing comes for so long, in s.
+            selection: The letters to replay, and other topics to which they may go.
+            dry_run: Send and ack nothing, and count the letters that would be sent. A dry run reads
+                the topic without a subscription, so it also counts letters that were replayed
+                before.
+            rate: Maximum letters per second; None for no limit.
+            limit: Stop after this many letters.
+            keep_counters: Keep attempt counts and evidence. By default they are dropped, so that
+                the message gets all its delivery attempts again.
+            replay_id: Written on every message as `letters.REPLAY_ID`; None generates one.
+            target: One topic for all letters, instead of the topics that they name.
+            quiet: If the last letters of the topic were replayed before, the only sign of the end
+                is that no letter arrives for this time, in s.
             on_progress: Called with the running report after each letter, on the event loop.
 
         Returns:
-            What was done. Letters that cannot be sent are named in it with the reason, and stay;
-            the others go on.
+            The report. Letters that could not be sent are listed in it, stay on the subscription
+            and delay no other letter.
 
         Raises:
-            ConfigurationError: An argument is wrong; nothing was connected.
-            NothingSelectedError: No letter left under the subscription is selected.
-            ReplayStoppedError: The client was closed meanwhile; what was done before counts.
-            NoLettersError: The topic holds none; it is not subscribed to then. A topic that is
-                missing looks so where the broker makes topics by itself.
-            TransportError: The broker refused, or another replay runs on the subscription.
+            ConfigurationError: if an argument is wrong. Nothing was connected.
+            NothingSelectedError: if no letter that is left on the subscription is selected.
+            ReplayStoppedError: if the client was closed meanwhile. Letters replayed before stay
+                replayed.
+            NoLettersError: if the topic has no letters. No subscription was created.
+            TransportError: if the broker refuses, or another replay runs on the subscription.
         """
         if not isinstance(selection, Selection):
             raise ConfigurationError(
@@ -204,7 +214,7 @@ class DeadLetters:
             crypto_key_reader=self._crypto_key_reader,
             text_keys=self._text_keys,
             selection=selection,
-            pace=Pace(rate),
+            rate_limit=RateLimit(rate),
             limit=None if limit is None else integer(limit, "limit", low=1, unit="letters"),
             keep_counters=boolean(keep_counters, "keep_counters"),
             target=target_topic,
@@ -213,7 +223,8 @@ class DeadLetters:
         )
         report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
         partitions = await self._partitions()
-        # Before the subscription is made: on a wrong topic it would keep messages for ever.
+        # Checked before the subscription is created: on a wrong topic it would retain messages for
+        # ever.
         await self._check_letters(any_message=target_topic is not None)
         replay = Replay(self._client, options, report)
         if dry_run:
@@ -222,15 +233,14 @@ class DeadLetters:
         else:
             await replay.run(partitions)
         if not report.selected and not report.refused:
-            raise NothingSelectedError(await self._why_nothing(selection))
+            raise NothingSelectedError(await self._nothing_selected_reason(selection))
         return report
 
     async def list(self, selection: Selection = _EVERYTHING) -> list[LetterGroup]:
-        """The letters selected, counted by fingerprint and topic; largest group first.
+        """Count the selected letters by fingerprint and topic, the largest group first.
 
         Raises:
-            TransportError: The broker refused. A topic that is missing looks empty where the
-                broker makes topics by itself, and is made by asking.
+            TransportError: if the broker refuses.
         """
         grouping = Grouping()
         async with aclosing(self.letters(selection)) as scan:
@@ -242,7 +252,7 @@ class DeadLetters:
         try:
             return tuple(await self._client.get_topic_partitions(self.topic))
         except TransportError as error:
-            raise self._named(error) from error
+            raise self._with_name_hint(error) from error
 
     async def _scan(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
         async with AsyncExitStack() as stack:
@@ -253,22 +263,22 @@ class DeadLetters:
                     return
                 end = _KnownEnd(last)
             except ReceiveTimeout:
-                later = await self._reader(partition, MessageId.latest, inclusive=False)
-                end = _UnknownEnd(await stack.enter_async_context(later))
+                tail_reader = await self._reader(partition, MessageId.latest, inclusive=False)
+                end = _UnknownEnd(await stack.enter_async_context(tail_reader))
             letters = await stack.enter_async_context(aclosing(self._read(partition, start)))
             async for letter in letters:
-                here = letter.message.message_id()
-                if await end.is_before(here):
+                position = letter.message.message_id()
+                if await end.is_before(position):
                     return
                 yield letter
-                if end.last == here:
+                if end.last == position:
                     return
 
     async def _read(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
         async with await self._reader(partition, start) as reader:
             while True:
                 try:
-                    entry = await reader.read_entry(timeout_millis=_LOOK_MS)
+                    entry = await reader.read_entry(timeout_millis=_POLL_MS)
                 except ReceiveTimeout:
                     if not await reader.has_message_available():
                         return
@@ -277,15 +287,16 @@ class DeadLetters:
                         yield Letter(message)
 
     async def _last(self, partition: str) -> MessageId | None:
-        """Id of the last letter there is; None when there is none.
+        """Return the id of the last letter; None if the partition is empty.
 
         Raises:
-            ReceiveTimeout: It is chunked, and a reader that begins with its last chunk gets none.
+            ReceiveTimeout: if the last letter is chunked: a reader that starts at its last chunk
+                gets no message.
         """
         async with await self._reader(partition, MessageId.latest) as reader:
             if not await reader.has_message_available():
                 return None
-            return (await reader.read_next(timeout_millis=_END_MS)).message_id()
+            return (await reader.read_next(timeout_millis=_LAST_LETTER_TIMEOUT_MS)).message_id()
 
     async def _reader(self, partition: str, start: MessageId, *, inclusive: bool = True) -> Reader:
         try:
@@ -294,13 +305,14 @@ class DeadLetters:
                 start,
                 crypto_key_reader=self._crypto_key_reader,
                 start_message_id_inclusive=inclusive,
-                # What cannot be decrypted is a letter too; a reader that refuses it never ends.
+                # A message that cannot be decrypted is a letter too. With FAIL the reader would
+                # never reach the end.
                 crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
         except TransportError as error:
-            raise self._named(error) from error
+            raise self._with_name_hint(error) from error
 
-    def _named(self, error: TransportError) -> TransportError:
+    def _with_name_hint(self, error: TransportError) -> TransportError:
         if error.result != "TopicNotFound":
             return error
         return TopicNotFound(
@@ -309,7 +321,11 @@ class DeadLetters:
         )
 
     async def _check_letters(self, *, any_message: bool) -> None:
-        """There is a letter; with `any_message` any message will do, as it is told where to go."""
+        """Raise `NoLettersError` unless the topic holds a letter.
+
+        Args:
+            any_message: Accept any message as a letter, because a target topic was given.
+        """
         messages = 0
         async with aclosing(self.letters()) as scan:
             async for letter in scan:
@@ -324,12 +340,7 @@ class DeadLetters:
         raise NoLettersError(self._empty())
 
     async def check(self) -> None:
-        """There is something on the topic.
-
-        Raises:
-            NoLettersError: There is not, or no such topic.
-            TransportError: The broker refused.
-        """
+        """Raise `NoLettersError` if the topic is empty or missing."""
         await self._check_letters(any_message=True)
 
     def _empty(self) -> str:
@@ -338,16 +349,16 @@ class DeadLetters:
             "itself, asking for one that is missing may have made it)"
         )
 
-    async def _why_nothing(self, selection: Selection) -> str:
-        known, alike = Grouping(), 0
+    async def _nothing_selected_reason(self, selection: Selection) -> str:
+        known, matching = Grouping(), 0
         async with aclosing(self.letters()) as scan:
             async for letter in scan:
                 known.add(letter)
-                alike += selection.takes(letter)
+                matching += selection.takes(letter)
         groups = known.result()
-        if alike:
+        if matching:
             return (
-                f"{alike} letters match, and all of them were replayed under the subscription "
+                f"{matching} letters match, and all of them were replayed under the subscription "
                 f"{self.subscription!r}: replay again under another subscription name"
             )
         fingerprints = {group.fingerprint for group in groups}
@@ -356,48 +367,51 @@ class DeadLetters:
                 return self._unknown(each, groups)
         if selection.ids:
             missing = [str(each) for each in sorted(selection.ids, key=str)]
-            return f"{self.topic} has no letter {', '.join(missing[:_MOST_NAMED])}" + (
-                "" if len(missing) <= _MOST_NAMED else f" and {len(missing) - _MOST_NAMED} more"
+            return f"{self.topic} has no letter {', '.join(missing[:_MAX_NAMED])}" + (
+                "" if len(missing) <= _MAX_NAMED else f" and {len(missing) - _MAX_NAMED} more"
             )
         return f"none of the {sum(group.count for group in groups)} letters of {self.topic} matches"
 
     def _unknown(self, fingerprint: str, groups: Any) -> str:
-        # Fingerprints are the letters' own words; as reprs they are safe to print.
+        # Fingerprints come from the letters and are not trusted. Their reprs are safe to print.
         known = list(dict.fromkeys(group.fingerprint for group in groups))
-        names = ", ".join(repr(each) for each in known[:_MOST_NAMED]) or "none"
-        more = "" if len(known) <= _MOST_NAMED else f" and {len(known) - _MOST_NAMED} more"
+        names = ", ".join(repr(each) for each in known[:_MAX_NAMED]) or "none"
+        more = "" if len(known) <= _MAX_NAMED else f" and {len(known) - _MAX_NAMED} more"
         return f"{self.topic} has no letter with fingerprint {fingerprint!r}; it has {names}{more}"
 
 
 class _KnownEnd:
-    """The last letter there was when a look began."""
+    """The end of a partition: its last letter when the reading started."""
 
     def __init__(self, last: MessageId) -> None:
         self.last: MessageId | None = last
 
-    async def is_before(self, here: MessageId) -> bool:
+    async def is_before(self, position: MessageId) -> bool:
         assert self.last is not None
-        return here > self.last
+        return position > self.last
 
 
 class _UnknownEnd:
-    """The end when a look began, where its last letter cannot be read alone: before whatever a
-    reader gets that began there."""
+    """The end of a partition with a chunked last letter, which cannot be read alone.
+
+    A second reader was opened at the end when the reading started. The end is before the first
+    message that this reader gets.
+    """
 
     last: MessageId | None = None
 
-    def __init__(self, later: Reader) -> None:
-        self._later = later
+    def __init__(self, tail_reader: Reader) -> None:
+        self._tail_reader = tail_reader
         self._first: MessageId | None = None
 
-    async def is_before(self, here: MessageId) -> bool:
-        if self._first is None and await self._later.has_message_available():
+    async def is_before(self, position: MessageId) -> bool:
+        if self._first is None and await self._tail_reader.has_message_available():
             try:
-                first = await self._later.read_next(timeout_millis=_END_MS)
+                first = await self._tail_reader.read_next(timeout_millis=_LAST_LETTER_TIMEOUT_MS)
             except ReceiveTimeout:
-                return False  # a chunked one, of which only some chunks are there
+                return False  # a chunked message that is not complete yet
             self._first = first.message_id()
-        return self._first is not None and here >= self._first
+        return self._first is not None and position >= self._first
 
 
 def _number(partition: str) -> int:

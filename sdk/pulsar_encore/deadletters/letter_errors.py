@@ -1,4 +1,4 @@
-"""What can go wrong with dead letters, besides what every client can meet."""
+"""Errors that only dead letters cause."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from .replay_report import ReplayReport
 
 
 class LetterNotFoundError(ConfigurationError):
-    """No letter of the topic has that id or fingerprint."""
+    """The topic has no letter with that id or fingerprint."""
 
 
 class NothingSelectedError(ConfigurationError):
-    """No letter that the subscription still holds was selected; nothing was sent."""
+    """No letter that is left on the subscription was selected. Nothing was sent."""
 
 
 class NoLettersError(NothingSelectedError, LetterNotFoundError):
-    """The topic holds no letters at all: it is empty, another topic, or was not there.
+    """The topic holds no letters: it is empty, has other messages, or did not exist.
 
-    A broker that makes topics by itself makes one of any name that is asked for, and the native
-    library has no way to ask without that; so these three cannot be told apart.
+    With topic auto-creation a broker creates a missing topic when a client asks for it, and the C++
+    client cannot ask without that. These cases therefore cannot be told apart.
     """
 
 
 class ReplayStoppedError(EncoreError):
-    """The client was closed while letters were replayed; what failed is the `__cause__`.
+    """The client was closed during a replay. Run it again to continue.
 
-    Running it again goes on where it stopped.
+    The failure is the `__cause__`.
 
     Args:
         message: What happened and what to change.
-        report: What was done before.
+        report: Letters replayed before.
     """
 
     def __init__(self, message: str, report: ReplayReport) -> None:

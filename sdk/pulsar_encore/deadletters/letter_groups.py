@@ -1,7 +1,7 @@
-"""Letters of like failures, counted together.
+"""Count letters by failure and topic.
 
-Owns `LetterGroup` and `Grouping`. Pure and bounded: a topic with a new fingerprint on every letter
-cannot fill the memory, the groups beyond a number are counted as one.
+The number of groups is bounded, so that a topic with a new fingerprint on every letter does not
+fill the memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from .dead_letter import Letter
 
 NO_FINGERPRINT: Final = "-"
-"""Stands for letters without evidence, in listings and selections."""
+"""The fingerprint of letters without evidence, in listings and selections."""
 
 MOST_GROUPS: Final = 10_000
 _OTHERS: Final = ("(others)", "(others)")
@@ -20,16 +20,16 @@ _OTHERS: Final = ("(others)", "(others)")
 
 @dataclass(slots=True)
 class LetterGroup:
-    """Letters with one fingerprint that died on one topic.
+    """Letters with one fingerprint that failed on one topic.
 
     Attributes:
         fingerprint: "-" for letters without evidence.
-        real_topic: Full name; "" when they do not say.
-        count: How many.
-        again: How many of them had been replayed before and died again.
-        first_ms, last_ms: When the first and the last was written, ms since the epoch.
-        error_class, error_message: Of the last one.
-        sample_id: The last one's id, for `show`.
+        real_topic: Full name; "" if the letters do not name their topic.
+        count: Number of letters.
+        again: Number of letters that were replayed before and failed again.
+        first_ms, last_ms: Publish times of the first and the last letter, in ms since the epoch.
+        error_class, error_message: Failure of the last letter.
+        sample_id: Id of the last letter, for `show`.
     """
 
     fingerprint: str
@@ -43,7 +43,6 @@ class LetterGroup:
     sample_id: str = ""
 
     def add(self, letter: Letter) -> None:
-        """Count one more."""
         written = letter.written_ms
         if not self.count or written < self.first_ms:
             self.first_ms = written
@@ -57,27 +56,26 @@ class LetterGroup:
 
 
 class Grouping:
-    """Adds letters up.
+    """Groups letters and counts them.
 
     Args:
-        most: Groups kept apart; letters of further ones are counted under "(others)".
+        most: Maximum number of groups. Letters of further groups are counted under "(others)".
     """
 
     def __init__(self, most: int = MOST_GROUPS) -> None:
-        self._most = most
+        self._max_groups = most
         self._groups: dict[tuple[str, str], LetterGroup] = {}
 
     def add(self, letter: Letter) -> None:
-        """Count a letter in its group."""
         key = (letter.fingerprint or NO_FINGERPRINT, letter.real_topic)
         group = self._groups.get(key)
         if group is None:
-            if len(self._groups) >= self._most:
+            if len(self._groups) >= self._max_groups:
                 key = _OTHERS
             group = self._groups.setdefault(key, LetterGroup(*key))
         group.add(letter)
 
     def result(self) -> list[LetterGroup]:
-        """The groups, largest first."""
+        """Return the groups, largest first."""
         groups = self._groups.values()
         return sorted(groups, key=lambda each: (-each.count, each.fingerprint, each.real_topic))

@@ -1,8 +1,7 @@
-"""Text of strangers, made safe for a terminal.
+"""Make untrusted text safe to print on a terminal.
 
-A letter's texts come from whoever published the message. Control characters, ANSI escapes and
-characters that turn the reading direction are shown as escapes, so that what is printed is what
-there is.
+Whoever published a message chose the texts of its letter. Control characters, ANSI escapes and
+characters that change the reading direction are shown as escapes.
 """
 
 from __future__ import annotations
@@ -10,16 +9,15 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-# Controls, formats (the bidirectional ones are among them), surrogates, private, unassigned, and
-# the separators that break lines.
+# Controls, formats (with the bidirectional ones), surrogates, private, unassigned, line separators.
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """The text on one line with nothing in it that a terminal obeys.
+    """Return the text on one line, without characters that control a terminal.
 
     Args:
-        most: Cut after so many characters of the result, marked by "...".
+        most: Maximum length of the result. A cut text ends in "...".
     """
     if not text.isprintable() or not text.isascii():
         text = "".join(

@@ -1,13 +1,13 @@
-"""Dead-letter replay: receive letters, publish each one to its real topic, then ack it.
+"""Receive letters, publish each one to its target topic, then ack it.
 
-An Exclusive subscription delivers in order, has no unacked window that letters left unacked could
-fill, and admits one replay at a time. The broker remembers each single ack, so a second run
-continues where the first one was interrupted. A letter that is not selected stays unacked and costs
-memory until the replay closes.
+An Exclusive subscription delivers in order, has no unacked window that skipped letters could fill,
+and admits one replay at a time. The broker remembers each single ack, so a second run continues
+where the first one was interrupted. A letter that is not selected stays unacked and costs memory
+until the replay ends.
 
-Invariant: the ack of a letter follows the receipt of its copy. A cancelled or failed `Replay` waits
-for the copies in flight, so only a kill can leave a copy stored and its letter unacked. A letter
-that cannot be sent is refused by its id and delays no other letter.
+Invariant: a letter is acked after the receipt of its copy. A cancelled or failed `Replay` waits for
+the copies in flight, so only a kill can leave a copy stored and its letter unacked. A letter that
+cannot be sent is reported by its id and delays no other letter.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _MAX_IN_FLIGHT: Final = 64
 _ACK_GROUP_MS: Final = 10
 _NO_WINDOW: Final = 2**62  # brokers limit unacked messages on Shared and Key_Shared only
 _DRAIN_S: Final = 35.0  # longer than the send timeout of the producers
-_MOST_ID: Final = 200
+_MAX_ID_LENGTH: Final = 200
 
 
-class Pace:
+class RateLimit:
     """Limits the rate of letters by the event loop's clock.
 
-    The letters are spaced evenly. After a delay they do not come in a burst to catch up.
+    The letters are spaced evenly. After a delay no burst follows to catch up.
 
     Args:
         rate: Letters per second; None for no limit.
 
     Raises:
-        ConfigurationError: The rate is not a number above 0.
+        ConfigurationError: if the rate is not a number above 0.
     """
 
     def __init__(self, rate: Any) -> None:
@@ -68,7 +68,6 @@ class Pace:
         self._gap_s = 1 / rate
 
     async def step(self) -> None:
-        """Wait until the next letter may be sent."""
         if not self._gap_s:
             return
         now = asyncio.get_running_loop().time()
@@ -88,7 +87,7 @@ class ReplayOptions:
     crypto_key_reader: Any
     text_keys: bool
     selection: Selection
-    pace: Pace
+    rate_limit: RateLimit
     limit: int | None
     keep_counters: bool
     target: str | None
@@ -97,13 +96,7 @@ class ReplayOptions:
 
 
 class Replay:
-    """One run over a dead letter topic.
-
-    Args:
-        client: Open.
-        options: Which letters to replay, and how.
-        report: Updated during the run.
-    """
+    """One run over a dead letter topic. It updates `report` while it runs."""
 
     def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
         self._client = client
@@ -128,8 +121,8 @@ class Replay:
         """Replay one partition after the other.
 
         Raises:
-            ReplayStoppedError: The client was closed.
-            TransportError: A partition could not be subscribed.
+            ReplayStoppedError: if the client was closed.
+            TransportError: if the subscription fails.
         """
         ended = []
         try:
@@ -186,7 +179,7 @@ class Replay:
                     if consumer.is_connected():
                         return False
                     continue
-                await self._look(consumer, message)
+                await self._process(consumer, message)
                 if self._last(message, end):
                     return True
             return False
@@ -201,9 +194,9 @@ class Replay:
     @staticmethod
     def _last(message: Message, end: tuple[int, int]) -> bool:
         message_id = message.message_id()
-        here = (message_id.ledger_id(), message_id.entry_id())
+        position = (message_id.ledger_id(), message_id.entry_id())
         whole = message_id.batch_index() >= message_id.batch_size - 1
-        return here > end or (here == end and whole)
+        return position > end or (position == end and whole)
 
     async def _subscribe(self, partition: str) -> Consumer:
         options = self._options
@@ -225,13 +218,13 @@ class Replay:
                 "replay runs, or it is not a replay's; wait for it, or name another subscription"
             ) from error
 
-    async def _look(self, consumer: Consumer, message: Message) -> None:
+    async def _process(self, consumer: Consumer, message: Message) -> None:
         letter = Letter(message)
         judged = self._judge(letter)
         if judged is None:
             return
         destination, copy = judged
-        await self._options.pace.step()
+        await self._options.rate_limit.step()
         if not await self._copies.room():
             return
         try:
@@ -287,6 +280,6 @@ def checked_replay_id(replay_id: Any) -> str:
     if replay_id is None:
         return uuid.uuid4().hex[:12]
     checked = text(replay_id, "replay_id")
-    if len(checked) > _MOST_ID or not checked.isprintable():
-        raise ConfigurationError(f"replay_id must be at most {_MOST_ID} printable characters")
+    if len(checked) > _MAX_ID_LENGTH or not checked.isprintable():
+        raise ConfigurationError(f"replay_id must be at most {_MAX_ID_LENGTH} printable characters")
     return checked

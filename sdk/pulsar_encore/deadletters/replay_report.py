@@ -1,17 +1,17 @@
-"""What a replay did so far, and in the end. Values; no I/O."""
+"""Reports of dead letter replays."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
 
-MOST_REFUSALS: Final = 100  # kept with their reasons; all are counted
-_MOST_REASONS: Final = 100  # counted each
+MOST_REFUSALS: Final = 100  # refusals that are kept with their reason; all are counted
+_MAX_REASONS: Final = 100  # distinct reasons that are counted
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedLetter:
-    """A selected letter that was not sent and stays where it is."""
+    """A selected letter that was not sent and stays on the subscription."""
 
     letter_id: str
     reason: str
@@ -19,25 +19,25 @@ class RefusedLetter:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """Counts of one replay; its callback gets the same object while it runs.
+    """Counts of one replay. The progress callback gets this object while the replay runs.
 
     Attributes:
-        replay_id: Written on every message sent.
-        dry_run: Nothing was sent; `selected` would have been.
-        selected: Letters to be sent, refused ones aside.
-        replayed: Letters persisted at their target and acked.
-        passed: Letters looked at and not selected; they stay.
-        targets: Selected letters by the topic they go to.
-        refused: Letters that were chosen and not sent; they stay. Of one whose sending timed out
-            the copy may be there all the same.
-        refusals: The first 100 of those, with reasons.
-        reasons: How many were refused for each reason; the first 100 reasons.
-        reached_end: The topic's last letter was seen. False when the limit came first, or when the
-            last letters had been replayed before and nothing more came.
-        at_limit: It stopped at its `limit`; there may be more.
-        missing: Ids asked for of which no letter was met: there is none, or it was replayed before
-            under the subscription. Empty when the limit came first.
-        doubtful: Selected letters whose sending had begun and whose outcome is not known.
+        replay_id: Written on every message that was sent.
+        dry_run: True if nothing was sent, and `selected` counts the letters that would be.
+        selected: Letters to be sent, without refused ones.
+        replayed: Letters that are acked, with a stored copy at the target.
+        passed: Letters that were read and not selected. They stay on the subscription.
+        targets: Selected letters by target topic.
+        refused: Selected letters that were not sent. They stay on the subscription. If a send timed
+            out, the copy may be stored nevertheless.
+        refusals: The first 100 refused letters, with reasons.
+        reasons: Number of refused letters by reason, for the first 100 reasons.
+        reached_end: True if the last letter of the topic was seen. False if the limit came first,
+            or if the last letters had been replayed before and no more arrived.
+        at_limit: True if the replay stopped at its `limit`. There may be more letters.
+        missing: Requested ids for which no letter was seen: the letter does not exist, or was
+            replayed before on the subscription. Empty if the limit came first.
+        doubtful: Selected letters with unknown outcome: their copies were in flight at the end.
     """
 
     replay_id: str
@@ -55,20 +55,18 @@ class ReplayReport:
     doubtful: int = 0
 
     def refuse(self, letter_id: str, reason: str) -> None:
-        """Count a letter that stays, and keep its reason while there is room."""
         self.refused += 1
         if len(self.refusals) < MOST_REFUSALS:
             self.refusals.append(RefusedLetter(letter_id, reason))
-        if reason in self.reasons or len(self.reasons) < _MOST_REASONS:
+        if reason in self.reasons or len(self.reasons) < _MAX_REASONS:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def select(self, target: str) -> None:
-        """Count a letter that goes to `target`."""
         self.selected += 1
         self.targets[target] = self.targets.get(target, 0) + 1
 
     def unselect(self, target: str) -> None:
-        """It could not be sent after all."""
+        """Undo `select`: the letter could not be sent."""
         self.selected -= 1
         self.targets[target] -= 1
         if not self.targets[target]:

@@ -1,8 +1,4 @@
-"""Which letters: by fingerprint, by the topic they died on, by time, by id.
-
-Owns `Selection`, a value. Each field that is given must hold; within a field any of its values
-will do. What is empty selects everything.
-"""
+"""Select letters by fingerprint, original topic, time or id."""
 
 from __future__ import annotations
 
@@ -22,18 +18,27 @@ from .letter_groups import NO_FINGERPRINT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """A choice of letters.
+    """A filter for letters.
+
+    A letter is selected if every given field matches. A field with several values matches if one of
+    them does. An empty selection selects every letter.
 
     Args:
-        fingerprints: Of their failures; "-" for letters without evidence.
-        real_topics: The topics they died on, short or full, with or without partition.
-        since: Written to the dead-letter topic at or after this; s since the epoch, or a datetime
-            (naive ones are local time).
-        until: Written before this.
-        ids: Letters' own ids, as text or `MessageId`.
+        fingerprints: Fingerprints of failures; "-" for letters without evidence.
+        real_topics: Topics where the messages failed, as short or full names, with or without
+            partition.
+        since: Earliest publish time on the dead letter topic, inclusive: s since the epoch, or a
+            datetime. A naive datetime is local time.
+        until: Latest publish time, exclusive.
+        ids: Ids of the letters, as text or `MessageId`.
 
     Raises:
-        ConfigurationError: A value is not of these kinds; names the field.
+        ConfigurationError: if a value is of another kind. The text names the field.
+
+    Example:
+        Letters of one topic from the last hour::
+
+            Selection(real_topics=("orders",), since=time.time() - 3600)
     """
 
     fingerprints: Iterable[str] = ()
@@ -45,18 +50,18 @@ class Selection:
     def __post_init__(self) -> None:
         fingerprints = _texts(self.fingerprints, "fingerprints")
         topics = _texts(self.real_topics, "real_topics")
-        since, until = _moment(self.since, "since"), _moment(self.until, "until")
+        since, until = _epoch_seconds(self.since, "since"), _epoch_seconds(self.until, "until")
         if since is not None and until is not None and until <= since:
             raise ConfigurationError("until must be after since: nothing lies between them")
-        put = object.__setattr__
-        put(self, "fingerprints", fingerprints)
-        put(self, "real_topics", frozenset(base_name(full_name(topic)) for topic in topics))
-        put(self, "since", since)
-        put(self, "until", until)
-        put(self, "ids", frozenset(_id(each) for each in _several(self.ids, "ids")))
+        assign = object.__setattr__
+        assign(self, "fingerprints", fingerprints)
+        assign(self, "real_topics", frozenset(base_name(full_name(topic)) for topic in topics))
+        assign(self, "since", since)
+        assign(self, "until", until)
+        assign(self, "ids", frozenset(_id(each) for each in _as_list(self.ids, "ids")))
 
     def takes(self, letter: Letter) -> bool:
-        """Whether the letter is chosen."""
+        """Return True if the letter is selected."""
         written_s = letter.written_ms / 1000
         since, until = self.since, self.until
         assert not isinstance(since, datetime) and not isinstance(until, datetime)
@@ -70,27 +75,27 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """True when no letter is left out."""
+        """True if every letter is selected."""
         return not (self.fingerprints or self.real_topics or self.ids) and (
             self.since is None and self.until is None
         )
 
 
-def _several(values: Any, name: str) -> list[Any]:
+def _as_list(values: Any, name: str) -> list[Any]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise ConfigurationError(f"{name} must be a list, got {type(values).__name__}")
     return list(values)
 
 
 def _texts(values: Any, name: str) -> frozenset[str]:
-    several = _several(values, name)
-    for each in several:
+    items = _as_list(values, name)
+    for each in items:
         if not isinstance(each, str) or not each.strip():
             raise ConfigurationError(f"{name} must hold strings that are not blank, got {each!r}")
-    return frozenset(several)
+    return frozenset(items)
 
 
-def _moment(value: Any, name: str) -> float | None:
+def _epoch_seconds(value: Any, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -104,7 +109,7 @@ def _moment(value: Any, name: str) -> float | None:
 
 def _id(value: Any) -> str:
     if isinstance(value, str):
-        # A plain topic's letters may be named without its partition, -1.
+        # An id without partition means -1: the topic has no partitions.
         parsed = parse_id(value)
         return value if value.count(":") > 1 else id_text(parsed)
     return id_text(MessageId.wrap(value))

@@ -1,4 +1,4 @@
-"""A broker for laptops and tests that the stock client connects to over TCP; not for production."""
+"""A Pulsar broker for laptops and tests, in memory. Stock clients connect to it over TCP."""
 
 from .broker_settings import BrokerSettings, TlsSettings
 from .recorder import Recorded

@@ -1,8 +1,4 @@
-"""What a client has attached to the broker, consumers and producers, and the session they are on.
-
-Values and the one contract above them: `Peer` is what the handlers and the service need of a
-session. Knows neither of them.
-"""
+"""Consumers and producers of the broker, with their sessions."""
 
 from __future__ import annotations
 
@@ -22,17 +18,17 @@ from .rules.topic_watchers import Watcher
 
 
 class Peer(Protocol):
-    """The client at the other end of a session.
+    """The client at the other end of a session, as handlers and the service see it.
 
     Attributes:
-        id: Number of its connection, from 1.
-        url: The address it connected to, as a service url.
-        address: Its own address.
-        writable: False while it has too much unread.
-        consumers: Its consumers, by the ids it gave them.
-        producers: Its producers, likewise.
-        closed_producers: Ids of producers that this side closed, for what was under way.
-        watchers: Its watchers of topic lists, by the ids it gave them.
+        id: Number of the connection, from 1.
+        url: The service URL that the client connected to.
+        address: Address of the client.
+        writable: False while the client leaves too many bytes unread.
+        consumers: Consumers by the client's ids.
+        producers: Producers by the client's ids.
+        closed_producers: Ids of producers that the broker closed. SENDs in flight still name them.
+        watchers: Watchers of topic lists by the client's ids.
     """
 
     id: int
@@ -45,19 +41,19 @@ class Peer(Protocol):
     watchers: dict[int, Watcher]
 
     def send(self, command: Message) -> None:
-        """Queue a command, given by its message."""
+        """Queue a command, given as its protobuf message."""
 
     def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
-        """Queue an encoded command, with what follows it."""
+        """Queue an encoded command and its body."""
 
     def probe(self, then: Callable[[], None]) -> None:
-        """Call `then` once this client has shown that it lives, or was dropped for silence."""
+        """Ping the client; call `then` when it answers, or is dropped without an answer."""
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
-        """Handle a command again; what is refused or broken ends as if it came now."""
+        """Handle a command again; errors are answered as at its first handling."""
 
     def close(self) -> None:
-        """Write what is queued, then close."""
+        """Write the queued bytes, then close."""
 
     def abort(self) -> None:
         """Close at once; the client sees a lost connection."""
@@ -65,12 +61,7 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class AttachedConsumer:
-    """A consumer and the session it is on.
-
-    Args:
-        id: The client's number for it.
-        since_ms: When it came, wall ms.
-    """
+    """A consumer and its session. `since_ms` is the wall time of SUBSCRIBE."""
 
     id: int
     session: Peer
@@ -83,11 +74,7 @@ class AttachedConsumer:
 
 @dataclass(slots=True, eq=False)
 class AttachedProducer:
-    """A producer and the session it is on.
-
-    Args:
-        id: The client's number for it.
-    """
+    """A producer and its session. `id` is the client's id."""
 
     id: int
     session: Peer

@@ -1,7 +1,7 @@
-"""What all sessions of one broker share: topics, clock, deliveries, the record, the faults.
+"""State that all sessions of one broker share.
 
-Owns the links between a subscription's consumers and their sessions, so that whatever ends a
-consumer (close, disconnect, seek, unload) takes the same way out.
+The service connects the consumers of a subscription to their sessions. Close, disconnect, seek and
+unload therefore all end a consumer in the same way.
 """
 
 from __future__ import annotations
@@ -26,20 +26,16 @@ from .scheduler import DispatchScheduler
 
 
 class BrokerService:
-    """Shared by the sessions of one broker.
+    """Topics, deliveries, recorded commands and faults of one broker.
 
     Args:
-        settings: See `BrokerSettings`.
-        clock: The only time there is to the broker.
-        start_outage: Called with seconds when a fault asks for an outage.
+        clock: The broker's only source of time.
+        start_outage: Called with seconds when a fault starts an outage.
 
     Attributes:
-        sessions: The live ones.
-        looked_up: Topics that were asked for by LOOKUP since they were last unloaded.
-        faults: The fault plan in force.
-        credentials: What clients may authenticate with.
-        recorder: What passed, where `BrokerSettings.record` is on.
-        records: Who is told of every command; the recorder, where nobody else was put there.
+        looked_up: Topics that a client looked up since they were last unloaded.
+        recorder: Recorded commands, if `BrokerSettings.record` is on.
+        records: Called with every command; by default the recorder.
         on_created: Called with the full name of each new topic or partition.
     """
 
@@ -70,7 +66,8 @@ class BrokerService:
         self.connection_ids: itertools.count[int] = itertools.count(1)
 
     def check_serves(self, state: BrokerTopic) -> None:
-        """Refuse a topic that is another broker's, or was not looked up though it must be.
+        """Check that this broker serves a topic, and that a client looked it up if that is
+        required.
 
         Raises:
             Refusal: ServiceNotReady.
@@ -81,11 +78,11 @@ class BrokerService:
             raise Refusal("ServiceNotReady", f"{state.name} was not looked up")
 
     def age_ms(self) -> float:
-        """Ms since the broker's start."""
+        """Return ms since the broker's start."""
         return self.clock.now_ms() - self._started_ms
 
     def publish(self, state: BrokerTopic, entry: LogEntry) -> LogEntry:
-        """Store an entry, and deliver it to those who wait for it.
+        """Store an entry, and wake the subscriptions of the topic.
 
         Raises:
             Refusal: TopicTerminatedError.
@@ -96,12 +93,12 @@ class BrokerService:
         return entry
 
     def _created(self, topic: str) -> None:
-        self._tell_watchers(new=topic)
+        self._notify_watchers(new=topic)
         if self.on_created is not None:
             self.on_created(topic)
 
-    def _tell_watchers(self, *, new: str | None = None, deleted: str | None = None) -> None:
-        """Tell who watches of a topic that has come or gone, each the hash of its list as it is."""
+    def _notify_watchers(self, *, new: str | None = None, deleted: str | None = None) -> None:
+        """Notify the watchers of a new or deleted topic, each with the hash of its current list."""
         topic = new or deleted or ""
         for session in sorted(self.sessions, key=lambda session: session.id):
             for watcher in session.watchers.values():
@@ -123,8 +120,7 @@ class BrokerService:
         if not attached.state.log.persistent:
             attached.subscription.ack(entry.ledger, entry.entry)
 
-    def tell(self, notices: Iterable[Notice]) -> None:
-        """Send notices to the consumers they are for."""
+    def notify(self, notices: Iterable[Notice]) -> None:
         for consumer, kind in notices:
             attached: AttachedConsumer = consumer.owner
             send = attached.session.send
@@ -135,25 +131,24 @@ class BrokerService:
                 send(pb.CommandActiveConsumerChange(consumer_id=attached.id, is_active=active))
 
     def detach(self, attached: AttachedConsumer) -> None:
-        """A consumer is gone from its session; a reader's cursor goes with it."""
+        """Remove a consumer from its session. A reader's cursor is deleted with it."""
         attached.session.consumers.pop(attached.id, None)
         state, subscription = attached.state, attached.subscription
-        self.tell(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
-        self._after_leaving(state, subscription)
+        self.notify(subscription.remove_consumer(attached.consumer, self.clock.wall_ms()))
+        self._after_removal(state, subscription)
 
-    def _after_leaving(self, state: BrokerTopic, subscription: Subscription) -> None:
+    def _after_removal(self, state: BrokerTopic, subscription: Subscription) -> None:
         if not subscription.durable and not subscription.consumers:
-            self.forget(state, subscription)
+            self.delete_subscription(state, subscription)
         else:
             self.scheduler.wake(state, subscription)
 
-    def forget(self, state: BrokerTopic, subscription: Subscription) -> None:
-        """Delete a subscription."""
+    def delete_subscription(self, state: BrokerTopic, subscription: Subscription) -> None:
         if state.subscriptions.get(subscription.name) is subscription:
             del state.subscriptions[subscription.name]
 
     def close_consumers(self, consumers: Iterable[SubscribedConsumer]) -> None:
-        """Tell consumers that a subscription has already let go of that they are closed."""
+        """Close consumers that were already removed from their subscription."""
         for consumer in consumers:
             attached: AttachedConsumer = consumer.owner
             attached.session.consumers.pop(attached.id, None)
@@ -161,15 +156,15 @@ class BrokerService:
                 pb.CommandCloseConsumer(consumer_id=attached.id, request_id=NO_REQUEST)
             )
 
-    def withdraw(self, attached: AttachedProducer) -> None:
-        """A producer is gone from its session; a waiting one may take over."""
+    def detach_producer(self, attached: AttachedProducer) -> None:
+        """Remove a producer. A waiting producer may become ready."""
         attached.session.producers.pop(attached.id, None)
-        following = attached.state.producers.remove(attached.publisher)
-        if following is not None:
-            self.producer_ready(following.owner)
+        successor = attached.state.producers.remove(attached.publisher)
+        if successor is not None:
+            self.producer_ready(successor.owner)
 
     def producer_ready(self, attached: AttachedProducer) -> None:
-        """Answer PRODUCER, now or later with the same request id."""
+        """Answer PRODUCER. A waiting producer gets a second answer with the same request id."""
         publisher, state = attached.publisher, attached.state
         attached.session.send(
             pb.CommandProducerSuccess(
@@ -183,7 +178,6 @@ class BrokerService:
         )
 
     def close_producers(self, state: BrokerTopic) -> None:
-        """Close every producer of a topic from this side."""
         for publisher in [*state.producers.ready.values(), *state.producers.waiting]:
             attached: AttachedProducer = publisher.owner
             session = attached.session
@@ -194,17 +188,17 @@ class BrokerService:
         state.producers.waiting.clear()
 
     def unload(self, state: BrokerTopic) -> None:
-        """Close all that use a topic; counts, partial acks and readers' cursors are lost."""
+        """Close all users of a topic. Counts, partial acks and readers' cursors are lost."""
         self.looked_up.discard(state.name)
         for subscription in list(state.subscriptions.values()):
             self.close_consumers(subscription.unload())
             if not subscription.durable:
-                self.forget(state, subscription)
+                self.delete_subscription(state, subscription)
         self.close_producers(state)
         state.log.roll_ledger()
 
     def delete(self, topic: str) -> None:
-        """Delete a topic with its partitions and subscriptions; who uses it is closed.
+        """Delete a topic with its partitions and subscriptions, and close its users.
 
         Raises:
             Refusal: TopicNotFound; NotAllowedError for a single partition.
@@ -212,9 +206,9 @@ class BrokerService:
         for state in self.catalogue.delete(topic):
             self.unload(state)
             state.subscriptions.clear()
-            self._tell_watchers(deleted=state.name)
+            self._notify_watchers(deleted=state.name)
 
     def terminate(self, state: BrokerTopic) -> None:
-        """No more messages for a topic; consumers are told once they have acked all."""
+        """Accept no more messages. Consumers are notified when they have acked all."""
         self.close_producers(state)
-        self.tell(state.terminate())
+        self.notify(state.terminate())

@@ -1,4 +1,4 @@
-"""What can be set on the development broker; defaults are those of Pulsar 4.2 where it has them."""
+"""Settings of the development broker. Defaults are those of Pulsar 4.2 where Pulsar has them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class TlsSettings:
     """A second port, for TLS.
 
     Args:
-        certificate_file: The broker's certificate, and what else of its chain is to be sent, PEM.
-        key_file: Its private key, PEM.
-        port: 0 takes a free one, kept over an outage.
-        client_ca_file: Whose certificates clients may show, PEM; None asks them for none.
-        require_client_certificate: Refuse clients that show none.
+        certificate_file: The broker's certificate and its chain, PEM.
+        key_file: The broker's private key, PEM.
+        port: 0 takes a free port, which an outage keeps.
+        client_ca_file: CA of client certificates, PEM; None requests no client certificate.
+        require_client_certificate: Refuse clients without a certificate.
 
     Raises:
-        ConfigurationError: A value out of range, or a requirement without a `client_ca_file`.
+        ConfigurationError: if a value is out of range, or `client_ca_file` is missing but required.
     """
 
     certificate_file: str
@@ -39,51 +39,58 @@ class TlsSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerSettings:
-    """Settings of one broker; times in ms unless the name says `_s`.
+    """Settings of one broker. Times are in ms unless the name ends in `_s`.
 
     Args:
-        host: Address to listen on; anything but loopback is the caller's decision.
-        port: 0 takes a free one, kept over an outage.
-        tls: Listen for TLS too, on a port of its own.
-        advertised_url: What LOOKUP answers; None answers the address the client connected to.
-        advertised_url_tls: The same for clients that came by TLS.
-        redirect_to: Address of another broker that LOOKUP sends clients to: this one then serves
-            no topic. Partitions of a topic are to be made on both.
-        max_message_size: Sent with CONNECTED; frames may be 10 KiB longer.
-        keep_alive_s: PING after so long, closed after twice as long without a byte; infinite for
-            never.
-        liveness_timeout_s: How long a silent holder of an exclusive name may take to answer a PING.
-        token: A token that never expires, besides `credentials`.
-        credentials: What clients may authenticate with; none at all turns authentication off.
-        auth_refresh_check_s: How often a connection is looked at whose credential may have expired.
-        topic_watchers: WATCH_TOPIC_LIST is served: `enableBrokerTopicListWatcher`.
-        namespaces: The ones that exist; None accepts any.
-        auto_create: Topics appear when asked for.
-        auto_create_partitions: So many partitions for those; 0 for none.
-        auto_create_subscriptions: Durable subscriptions appear when subscribed to.
-        require_lookup: SUBSCRIBE and PRODUCER before LOOKUP are refused, as Pulsar does.
-        first_ledger: Ids of ledgers begin here. A broker that starts anew, under clients that knew
-            the one before it, needs others than that had.
-        entries_per_ledger: A ledger is closed when it holds so many.
-        keep_acked: Keep what every subscription has acked; else closed ledgers of it are dropped.
-        record: Keep every command for tests to look at; turn it off to measure speed.
-        record_limit: Oldest commands are forgotten beyond so many.
-
-        max_unacked_per_consumer: Shared and Key_Shared stop here and go on at half; 0 for no limit.
+        host: Address to listen on. The broker is not meant for other than loopback addresses.
+        port: 0 takes a free port, which an outage keeps.
+        tls: Listen for TLS on a second port.
+        advertised_url: Answer to LOOKUP; None answers the address that the client connected to.
+        advertised_url_tls: The same for clients that connected by TLS.
+        redirect_to: Address of another broker to which LOOKUP redirects. This broker then serves no
+            topic. Create partitioned topics on both.
+        max_message_size: Sent with CONNECTED, in bytes. Frames may be 10 KiB larger.
+        keep_alive_s: Interval of PINGs. After two intervals without a byte the connection is
+            closed. Infinity disables both.
+        liveness_timeout_s: How long a silent owner of an exclusive name may take to answer a PING.
+        token: A token that never expires, in addition to `credentials`.
+        credentials: Accepted credentials. Without credentials and token, authentication is off.
+        auth_refresh_check_s: Interval at which connections are checked for expired credentials.
+        topic_watchers: Serve WATCH_TOPIC_LIST (`enableBrokerTopicListWatcher`).
+        namespaces: Existing namespaces; None accepts any.
+        auto_create: Create missing topics on request.
+        auto_create_partitions: Partitions of such topics; 0 for none.
+        auto_create_subscriptions: Create missing durable subscriptions on SUBSCRIBE.
+        require_lookup: Refuse SUBSCRIBE and PRODUCER before LOOKUP, as Pulsar does.
+        first_ledger: First ledger id. A broker that replaces another one under the same clients
+            needs ids that the first one did not use.
+        entries_per_ledger: Entries after which a ledger is closed.
+        keep_acked: Keep entries that every subscription has acked. By default their closed ledgers
+            are dropped.
+        record: Record every command for tests. Turn it off to measure speed.
+        record_limit: Maximum number of recorded commands; the oldest are dropped.
+        max_unacked_per_consumer: Unacked messages at which Shared and Key_Shared stop; they
+            continue at half of it. 0 for no limit.
         max_unacked_per_subscription: The same over all consumers.
         batch_index_ack: Pulsar's `acknowledgmentAtBatchIndexLevelEnabled`.
-        reset_count_on_partial_ack: A partial ack makes the redelivery count 0, as Pulsar does.
-        delayed_delivery: Hold back entries with a delivery time.
-        delayed_tick_ms: Granularity of that.
-        delayed_strict: Never early, rather than up to a tick early.
-        failover_delay_ms: How long a new active Failover consumer waits for the old one's acks.
-        look_ahead: Key_Shared reads so many entries ahead that wait for their consumer.
-        rewind_overtaken: Share, 0 to 1, of the rewinds of Exclusive and Failover that a read under
-            way overtakes, so that a block of entries is skipped, as Pulsar does.
-        rewind_seed: Decides which ones.
+        reset_count_on_partial_ack: A partial ack resets the redelivery count to 0, as on Pulsar.
+        delayed_delivery: Hold back entries until their delivery time.
+        delayed_tick_ms: Granularity of delivery times.
+        delayed_strict: Never deliver early. By default delivery may be up to a tick early.
+        failover_delay_ms: How long a new active Failover consumer waits for the acks of the old
+            one.
+        look_ahead: Maximum entries that Key_Shared reads ahead for busy consumers.
+        rewind_overtaken: Share, 0 to 1, of rewinds on Exclusive and Failover that a read in flight
+            overtakes, so that a block of entries is skipped, as on Pulsar.
+        rewind_seed: Selects these rewinds.
 
     Raises:
-        ConfigurationError: A value out of range; names the field.
+        ConfigurationError: if a value is out of range. The text names the field.
+
+    Example:
+        A broker with 4 partitions for every new topic::
+
+            run_in_thread(BrokerSettings(auto_create_partitions=4))
     """
 
     host: str = "127.0.0.1"
@@ -123,7 +130,7 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         self.accepted()
-        least = {
+        minimums = {
             "port": 0,
             "max_message_size": 1024,
             "auto_create_partitions": 0,
@@ -136,7 +143,7 @@ class BrokerSettings:
             "failover_delay_ms": 0,
             "look_ahead": 1,
         }
-        for name, bound in least.items():
+        for name, bound in minimums.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < bound:
                 raise ConfigurationError(
@@ -153,17 +160,14 @@ class BrokerSettings:
             )
 
     def accepted(self) -> tuple[Credential, ...]:
-        """All that clients may authenticate with."""
         if self.token is None:
             return self.credentials
         return (Credential(data=self.token), *self.credentials)
 
     def rules(self) -> SubscriptionRules:
-        """The part that subscriptions obey."""
         names = (each.name for each in fields(SubscriptionRules))
         return SubscriptionRules(**{name: getattr(self, name) for name in names})
 
     def topic_rules(self) -> TopicRules:
-        """The part that the catalogue of topics obeys."""
         names = (each.name for each in fields(TopicRules))
         return TopicRules(**{name: getattr(self, name) for name in names})

@@ -1,8 +1,6 @@
-"""The clock that the broker is handed: what time it is, and what is to be done later.
+"""The broker's only source of time and timers.
 
-Owns `Clock`, and `LoopClock` that takes it from an event loop. Nothing else in this package knows
-the time or sets a timer, so that a broker runs in virtual time when its loop does, or without a
-loop when somebody else keeps the time.
+With another clock the broker runs in virtual time, or without an event loop.
 """
 
 from __future__ import annotations
@@ -15,26 +13,26 @@ from ..eventloop.alarm import wall_now_ms
 
 
 class Timer(Protocol):
-    """Something that is to be done later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Don't do it; nothing happens when it was done."""
+        """Cancel the call. Does nothing if it has run."""
 
 
 class Clock(Protocol):
-    """Two clocks that go alike, and their timers; nothing is called before it was asked for."""
+    """A monotonic clock and a wall clock that advance alike, with timers. No call runs early."""
 
     def now_ms(self) -> float:
-        """Monotonic ms, with a fraction."""
+        """Return monotonic ms, with a fraction."""
 
     def wall_ms(self) -> int:
-        """Ms since the epoch."""
+        """Return ms since the epoch."""
 
     def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
-        """Call something when so many seconds are over."""
+        """Call a function after a delay."""
 
     def call_soon(self, call: Callable[[], object]) -> object:
-        """Call something once what runs now is done, in the order it was asked for."""
+        """Call a function after the current one, in the order of the `call_soon` calls."""
 
 
 class LoopClock:

@@ -1,4 +1,4 @@
-"""A session's socket: what asyncio says of one connection is passed on, and nothing is decided."""
+"""Connect asyncio's sockets to sessions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ class Connection(asyncio.Protocol):
     """One connection from a client.
 
     Args:
-        service: What all sessions of the broker share.
-        sockets: The connections that have a socket, those that are closing too; it keeps itself
-            there.
-
-    Attributes:
-        session: The broker's side of it, from `connection_made` on.
+        sockets: Connections with an open socket, including closing ones. Each connection adds and
+            removes itself.
     """
 
     session: Session
@@ -59,11 +55,10 @@ class Connection(asyncio.Protocol):
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
-    """A service url."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Of the client's certificate, as `ssl` reads it; None when it showed none."""
+    """Return the common name of a client certificate; None without a certificate."""
     parts = (part for names in (certificate or {}).get("subject", ()) for part in names)
     return next((value for name, value in parts if name == "commonName"), None)

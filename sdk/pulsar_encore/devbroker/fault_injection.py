@@ -1,8 +1,7 @@
-"""Carries out what a fault plan says, on one session.
+"""Inject the faults of a fault plan into a session.
 
-The plan decides by counting; here commands are dropped, held, doubled or refused, and sessions
-closed. A delayed command is overtaken by later ones. Of faults that fire on the same command, the
-first that stops it wins.
+Later commands overtake a delayed command. If several faults fire on one command, the first that
+stops the command wins.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ def inject(
     carry_out: Callable[[], None],
     refuse: Callable[[Fault], None] | None = None,
 ) -> None:
-    """Do with a command what the faults that fire on it leave of it.
+    """Apply faults to a command.
 
     Args:
         carry_out: Handles or queues the command.
-        refuse: Answers the command with the fault's error; None for what the broker sends.
+        refuse: Answers the command with the fault's error; None for commands from the broker.
     """
     clock = service.clock
     for fault in faults:
@@ -40,7 +39,7 @@ def inject(
         if fault.kind == "refuse" and refuse is not None:
             refuse(fault)
             return
-        # Closing waits for its turn: the caller may be in the middle of serving a subscription.
+        # Closing is deferred: the caller may be in the middle of serving a subscription.
         if fault.kind == "close_before":
             clock.call_soon(session.close)
             return
@@ -58,9 +57,10 @@ def inject(
 
 
 def topic_of(session: Peer, name: str, command: pb.BaseCommand) -> str | None:
-    """The topic a command is about, for faults that name one."""
+    """Return the topic of a command, for faults that name a topic."""
     content: Any = getattr(command, BODY_FIELDS[command.type])
-    if isinstance(getattr(content, "topic", None), str):  # a watch's answer has many
+    # the answer to a topic watch has a list of topics
+    if isinstance(getattr(content, "topic", None), str):
         try:
             return parse(content.topic).full
         except Refusal:

@@ -1,8 +1,8 @@
-"""Who the client of a session is, for as long as the session lasts.
+"""Authenticate clients at CONNECT and while they are connected.
 
-Owns the check at CONNECT, and the one that comes again and again: a credential that has expired is
-asked for anew by AUTH_CHALLENGE, once; without a good answer before the next check, or from a
-client that knows no challenges, the session ends (wire-protocol.md 3.2).
+When a credential has expired, the broker requests a new one by AUTH_CHALLENGE once. The session
+ends if no valid answer arrives before the next check, or if the client does not support challenges
+(wire-protocol.md 3.2).
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ class Login:
     """The credential of one session.
 
     Args:
-        service: Whose credentials count.
-        certificate: Common name of the client's certificate, None without.
-        send: Sends a command to the client.
-        end: Ends the session, with the reason.
+        certificate: Common name of the client's certificate; None without one.
+        end: Ends the session, with a reason.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class Login:
         self._timer: Timer | None = None
 
     def connect(self, command: pb.CommandConnect) -> bool:
-        """Let the client in, or tell it why not and end the session."""
+        """Authenticate CONNECT. On failure answer with the reason and end the session."""
         self._refreshes = command.feature_flags.supports_auth_refresh
         if not self._accept(command.auth_method_name, command.auth_data):
             return False
@@ -56,20 +54,19 @@ class Login:
         return True
 
     def respond(self, command: pb.CommandAuthResponse) -> None:
-        """Take the new credential; success is silent."""
-        before = self._credential
-        if before is None:
+        """Accept the new credential. Success sends no answer."""
+        previous = self._credential
+        if previous is None:
             return
         response = command.response
         if not self._accept(response.auth_method_name, response.auth_data):
             return
         assert self._credential is not None
-        if self._credential.role != before.role:
-            self._end(f"role {self._credential.role!r} answers for {before.role!r}")
+        if self._credential.role != previous.role:
+            self._end(f"role {self._credential.role!r} answers for {previous.role!r}")
         self._challenged = False
 
     def close(self) -> None:
-        """The session has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,4 +1,4 @@
-"""The broker as a process: prints its address on one line, runs until it is told to end."""
+"""Run the broker as a process: print its address, then serve until a signal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 
 async def serve(settings: BrokerSettings) -> None:
-    """Run a broker until SIGINT or SIGTERM; the first line on stdout is its address.
+    """Run a broker until SIGINT or SIGTERM. The first line on stdout is its address.
 
     Raises:
-        TransportError: The address cannot be had.
+        TransportError: if the broker cannot listen on the address.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -30,14 +30,13 @@ async def serve(settings: BrokerSettings) -> None:
     async with Broker(settings) as broker:
         sys.stdout.write(f"{broker.url}\n")
         sys.stdout.flush()
-        # Entries live long and there are many: full collections over them would show as pauses.
+        # Many entries live long: full garbage collections over them would show as pauses.
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         await stopped.wait()
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     options = argparse.ArgumentParser(
         prog="pulsar-encore broker",
         description="A Pulsar broker for laptops and tests. In memory, not for production.",
@@ -45,9 +44,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--host", default="127.0.0.1", help="address to listen on (loopback)")
     options.add_argument("--port", type=int, default=6650, help="port; 0 takes a free one")
     options.add_argument(
-        "--partitions", type=int, default=0, help="partitions of topics that appear when asked for"
+        "--partitions", type=int, default=0, help="partitions of automatically created topics"
     )
-    options.add_argument("--token", help="ask clients for this token")
+    options.add_argument("--token", help="require this token from clients")
     options.add_argument(
         "--any-namespace", action="store_true", help="accept namespaces besides public/default"
     )
@@ -58,24 +57,23 @@ def parser() -> argparse.ArgumentParser:
         "--rewind-overtaken",
         type=float,
         default=BrokerSettings().rewind_overtaken,
-        help="share of the rewinds that a read under way overtakes, as by Pulsar; 0 for none",
+        help="share of rewinds that a read in flight overtakes, as on Pulsar; 0 for none",
     )
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    given = parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     try:
         settings = BrokerSettings(
-            host=given.host,
-            port=given.port,
-            auto_create_partitions=given.partitions,
-            token=given.token,
-            namespaces=None if given.any_namespace else ("public/default",),
-            delayed_tick_ms=round(given.tick * 1000),
-            rewind_overtaken=given.rewind_overtaken,
+            host=parsed.host,
+            port=parsed.port,
+            auto_create_partitions=parsed.partitions,
+            token=parsed.token,
+            namespaces=None if parsed.any_namespace else ("public/default",),
+            delayed_tick_ms=round(parsed.tick * 1000),
+            rewind_overtaken=parsed.rewind_overtaken,
             record=False,
         )
         asyncio.run(serve(settings))

@@ -1,7 +1,6 @@
-"""Every command that passed, so that a test can assert what was on the wire.
+"""Record the commands of all connections, for assertions in tests.
 
-Bounded: the oldest are forgotten. A command that was written as bytes is decoded when somebody
-looks.
+The number is bounded. Commands recorded as bytes are decoded on access.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from ..wire.checksum import Data
 
 @dataclass(slots=True)
 class Recorded:
-    """One command.
+    """One recorded command.
 
     Args:
         at_ms: Monotonic ms, with a fraction.
         connection: Number of the connection, from 1.
         direction: ``"in"`` from the client, ``"out"`` from the broker.
-        type: Name of the command, such as ``"ACK"``.
+        type: Type name of the command, such as ``"ACK"``.
     """
 
     at_ms: float
@@ -35,25 +34,25 @@ class Recorded:
 
     @property
     def command(self) -> pb.BaseCommand:
-        """The whole command."""
         if isinstance(self._content, bytes):
             self._content = pb.BaseCommand.FromString(self._content)
         return self._content
 
 
 def check_command(name: str) -> None:
-    """
+    """Check that the protocol has a command.
+
     Raises:
-        ConfigurationError: The protocol has no command of that name.
+        ConfigurationError: if there is no command of that name.
     """
     if name not in pb.BaseCommand.Type.keys():
         near = ", ".join(get_close_matches(str(name).upper(), pb.BaseCommand.Type.keys()))
         hint = f"; there is {near}" if near else ", such as ACK or FLOW"
-        raise ConfigurationError(f"{name!r} is no command of the protocol{hint}")
+        raise ConfigurationError(f"{name!r} is not a command of the protocol{hint}")
 
 
 class RecordedCommands(Protocol):
-    """Who hears of every command that passes."""
+    """Receives every command."""
 
     def add(
         self,
@@ -64,23 +63,14 @@ class RecordedCommands(Protocol):
         content: pb.BaseCommand | bytes,
         body: Data,
     ) -> None:
-        """A command.
-
-        Args:
-            at_ms: Monotonic ms, with a fraction.
-            connection: Number of the connection, from 1.
-            direction: ``"in"`` from the client, ``"out"`` from the broker.
-            name: Of the command, such as ``"ACK"``.
-            content: It, or its bytes.
-            body: What follows it.
-        """
+        """Receive one command and its body. The other arguments are those of `Recorded`."""
 
 
 class Recorder:
     """The last `limit` commands (`RecordedCommands`)."""
 
     def __init__(self, limit: int) -> None:
-        self._kept: deque[Recorded] = deque(maxlen=limit)
+        self._commands: deque[Recorded] = deque(maxlen=limit)
 
     def add(
         self,
@@ -91,18 +81,16 @@ class Recorder:
         content: pb.BaseCommand | bytes,
         body: Data,
     ) -> None:
-        """Keep a command; not the body behind it, which is the log's."""
-        self._kept.append(Recorded(at_ms, connection, direction, name, content))
+        """Record a command without its body, which the log keeps."""
+        self._commands.append(Recorded(at_ms, connection, direction, name, content))
 
     def find(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
-        """Commands in order, of one type and direction if given."""
         return [
             one
-            for one in self._kept
+            for one in self._commands
             if (name is None or one.type == name)
             and (direction is None or one.direction == direction)
         ]
 
     def clear(self) -> None:
-        """Forget what was recorded so far."""
-        self._kept.clear()
+        self._commands.clear()

@@ -1,9 +1,8 @@
-"""When a subscription is asked for what it can deliver: once per turn of the clock, if woken.
+"""Schedule deliveries: ask each woken subscription once per pass of the clock.
 
-Whatever may make something deliverable calls `wake`; each such subscription is then asked once, so
-that answers and messages of one turn leave in one write. Bounded: a pass takes about 2 MB of one
-subscription and comes back for the rest, and consumers of a session that does not drain are
-skipped.
+Answers and messages of one pass therefore leave in one write. A pass takes about 2 MB from one
+subscription and then reschedules it. Consumers are skipped while their client leaves too many bytes
+unread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PASS_BYTES = 2_000_000
 
 
 class DispatchScheduler:
-    """Calls `dispatch` when it may give something, and `deliver` with what it gave."""
+    """Calls `dispatch` of woken subscriptions, and `deliver` for each delivery."""
 
     def __init__(self, clock: Clock, deliver: Callable[[Delivery], None]) -> None:
         self._clock = clock
@@ -31,14 +30,13 @@ class DispatchScheduler:
         self._closed = False
 
     def wake(self, state: BrokerTopic, subscription: Subscription) -> None:
-        """Something may be deliverable."""
+        """Schedule a subscription that may have something to deliver."""
         self._awake[subscription] = state
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._clock.call_soon(self._run)
 
     def wake_all(self, state: BrokerTopic) -> None:
-        """Something was published."""
         for subscription in state.subscriptions.values():
             self.wake(state, subscription)
 
@@ -59,7 +57,7 @@ class DispatchScheduler:
                 self._arm(state, subscription, now_ms)
 
     def _arm(self, state: BrokerTopic, subscription: Subscription, now_ms: int) -> None:
-        """Come back when time makes something deliverable."""
+        """Wake the subscription when a delayed delivery is due."""
         wake_ms = subscription.wake_ms(now_ms)
         armed = self._timers.get(subscription)
         if armed is not None:
@@ -68,7 +66,7 @@ class DispatchScheduler:
             armed[1].cancel()
             del self._timers[subscription]
         if wake_ms is not None:
-            # At least a ms ahead: a timer that fires a rounding error early must not spin.
+            # At least 1 ms: a timer that fires early by a rounding error must not spin.
             delay_s = max(wake_ms - now_ms, 1) / 1000
             timer = self._clock.call_later(delay_s, lambda: self._due(state, subscription))
             self._timers[subscription] = (wake_ms, timer)
@@ -78,7 +76,6 @@ class DispatchScheduler:
         self.wake(state, subscription)
 
     def close(self) -> None:
-        """Stop; nothing is delivered any more."""
         self._closed = True
         self._awake.clear()
         for _, timer in self._timers.values():

@@ -1,7 +1,4 @@
-"""The development broker: listens, and does to its clients what tests ask for.
-
-In memory; loopback unless told otherwise. Not for production, and its start-up line says so.
-"""
+"""The development broker: listening sockets, administration and faults. Not for production."""
 
 from __future__ import annotations
 
@@ -30,8 +27,14 @@ class Broker:
     """A broker on the running event loop; use it as an async context manager.
 
     Args:
-        settings: See `BrokerSettings`; the default behaves like Pulsar.
-        faults: What goes wrong, by step; can be set later too.
+        settings: See `BrokerSettings`. The default behaves like Pulsar.
+        faults: Faults to inject. They can also be set later.
+
+    Example:
+        ::
+
+            async with Broker(BrokerSettings(port=6650)) as broker:
+                print(broker.url)
     """
 
     def __init__(
@@ -51,8 +54,8 @@ class Broker:
         """Listen.
 
         Raises:
-            ConnectError: The address cannot be had.
-            ConfigurationError: A file of `TlsSettings` is not there, or is not what it must be.
+            ConnectError: if the broker cannot listen on the address.
+            ConfigurationError: if a file of `TlsSettings` is missing or invalid.
         """
         clock = LoopClock(asyncio.get_running_loop())
         self._service = BrokerService(self.settings, clock, self.outage)
@@ -73,7 +76,6 @@ class Broker:
             raise
 
     async def _listen_on(self, port: int, context: ssl.SSLContext | None = None) -> int:
-        """Listen on one port; gives its number."""
         loop = asyncio.get_running_loop()
         service, sockets = self.service, self._sockets
         try:
@@ -92,10 +94,10 @@ class Broker:
 
     @property
     def service(self) -> BrokerService:
-        """What the sessions share.
+        """The state that the sessions share.
 
         Raises:
-            ClosedError: The broker does not run.
+            ClosedError: if the broker is not running.
         """
         if self._service is None:
             raise ClosedError("the broker was not started, or was closed")
@@ -103,15 +105,15 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The service URL."""
         return url_of("pulsar", self._reachable_host, self.port)
 
     @property
     def url_tls(self) -> str:
-        """What clients connect to by TLS.
+        """The service URL for TLS.
 
         Raises:
-            ConfigurationError: It was started without `BrokerSettings.tls`.
+            ConfigurationError: if `BrokerSettings.tls` is not set.
         """
         if self._tls_port is None:
             raise ConfigurationError("no TLS: set BrokerSettings.tls")
@@ -123,7 +125,7 @@ class Broker:
         return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
 
     async def aclose(self) -> None:
-        """Close every connection and stop; topics are gone."""
+        """Close every connection and stop. The topics are lost."""
         service, self._service = self._service, None
         if service is None:
             return
@@ -136,7 +138,7 @@ class Broker:
             connection.session.abort()
         for _ in range(CLOSING_TURNS):
             if self._sockets:
-                await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
+                await asyncio.sleep(0)  # an aborted transport closes its socket in the next pass
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -150,11 +152,9 @@ class Broker:
     ) -> None:
         await self.aclose()
 
-    # Faults
-
     @property
     def faults(self) -> FaultPlan | None:
-        """The fault plan in force; assigning one starts its count."""
+        """The active fault plan. Setting it starts its count."""
         return self._faults
 
     @faults.setter
@@ -164,14 +164,14 @@ class Broker:
             self._service.faults = plan
 
     def drop_connections(self) -> int:
-        """Abort every connection, as a network failure does; returns how many."""
+        """Abort every connection, like a network failure; return their number."""
         sessions = list(self.service.sessions)
         for session in sessions:
             session.abort()
         return len(sessions)
 
     def outage(self, seconds: float | None = None) -> None:
-        """Refuse connections, for so many seconds or until `resume`; topics are kept."""
+        """Refuse connections for `seconds`, or until `resume`. Topics are kept."""
         self._cancel_resume()
         self._stop_listening()
         self.drop_connections()
@@ -183,7 +183,7 @@ class Broker:
         self._resuming = asyncio.get_running_loop().create_task(self.resume())
 
     async def resume(self) -> None:
-        """End an outage: listen again on the same port."""
+        """End an outage: listen on the same port again."""
         self._cancel_resume()
         if not self._servers and self._service is not None:
             await self._listen()
@@ -198,26 +198,24 @@ class Broker:
         for server in servers:
             server.close()
 
-    # Administration
-
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions."""
         self.service.catalogue.create(topic)
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """Create a partitioned topic, or let one grow."""
+        """Create a partitioned topic, or add partitions."""
         self.service.catalogue.create_partitioned(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, or a partitioned one with all its partitions; who uses it is closed."""
+        """Delete a topic with all its partitions, and close its users."""
         self.service.delete(topic)
 
     def topics(self) -> list[str]:
-        """Full names of all topics and partitions."""
+        """Return the full names of all topics and partitions."""
         return sorted(self.service.catalogue.topics)
 
     def unload(self, topic: str) -> None:
-        """Unload a topic: all its users are closed; counts and partial acks are lost."""
+        """Unload a topic: close its users and lose redelivery counts and partial acks."""
         for state in self.service.catalogue.states(topic):
             self.service.unload(state)
 
@@ -227,14 +225,14 @@ class Broker:
             self.service.terminate(state)
 
     def subscription(self, topic: str, name: str) -> Subscription | None:
-        """A subscription of one topic or partition, to look at; None when there is none."""
+        """Return a subscription of one topic or partition; None if it does not exist."""
         return self.service.catalogue.topic(topic, create=False).subscriptions.get(name)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Entries not acked, over all partitions.
+        """Return the number of entries not fully acked, over all partitions.
 
         Raises:
-            ConfigurationError: There is no such topic or subscription.
+            ConfigurationError: if the topic or subscription does not exist.
         """
         try:
             states = self.service.catalogue.states(topic)
@@ -246,18 +244,16 @@ class Broker:
             raise missing_subscription(topic, subscription, known)
         return sum(one.backlog for one in found)
 
-    # The record
-
     @property
     def commands(self) -> list[Recorded]:
-        """Every command on the wire, oldest first."""
+        """All recorded commands, oldest first."""
         return self.recorded()
 
     def recorded(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
-        """Commands on the wire, of one type (``"ACK"``) and direction (``"in"``, ``"out"``).
+        """Return recorded commands of one type (``"ACK"``) and direction (``"in"``, ``"out"``).
 
         Raises:
-            ConfigurationError: The protocol has no such command, or there is no such direction.
+            ConfigurationError: if there is no such command or direction.
         """
         if name is not None:
             check_command(name)
@@ -267,16 +263,16 @@ class Broker:
         return recorder.find(name, direction) if recorder is not None else []
 
     def forget_commands(self) -> None:
-        """Empty the record."""
+        """Delete the recorded commands."""
         if self.service.recorder is not None:
             self.service.recorder.clear()
 
 
 def _context(tls: TlsSettings) -> ssl.SSLContext:
-    """What the settings say, for `ssl`.
+    """Return the SSL context for the settings.
 
     Raises:
-        ConfigurationError: A file is not there, or is not what it must be.
+        ConfigurationError: if a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -286,6 +282,6 @@ def _context(tls: TlsSettings) -> ssl.SSLContext:
             context.load_verify_locations(tls.client_ca_file)
             required = tls.require_client_certificate
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-    except OSError as error:  # an SSLError is one
+    except OSError as error:  # includes SSLError
         raise ConfigurationError(f"{tls}: {error}") from error
     return context

@@ -1,10 +1,9 @@
-"""The broker's side of one connection without a socket: handshake, keep-alive, faults, the record.
+"""The broker's side of one connection: handshake, keep-alive, faults, recording.
 
-Bytes come in by `receive` and go out by the transport that is handed in; timers are the service's
-clock's. Commands are handled at once, in order, without awaiting: all state is in memory. What
-breaks the protocol closes the connection without an answer, as Pulsar does; what is merely refused
-is answered. Output is collected and written once per turn; while the client does not read, its
-consumers get nothing.
+Commands are handled at once and in order, without awaiting, because all state is in memory. A
+protocol error closes the connection without an answer, as on Pulsar; a refused command gets an
+answer. Output is collected and written once per pass. While the client does not read, its consumers
+get no messages.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .rules.topic_watchers import Watcher
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
-_UNSERVED = frozenset(
+_UNSUPPORTED = frozenset(
     name
     for name in pb.BaseCommand.Type.keys()
     if "TXN" in name or name.startswith("TC_CLIENT")
@@ -42,28 +41,26 @@ _UNSERVED = frozenset(
 
 
 class ByteTransport(Protocol):
-    """Where a session's bytes go; `asyncio.Transport` is one."""
+    """Sends the bytes of a session, like `asyncio.Transport`."""
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, in order."""
 
     def close(self) -> None:
-        """End the connection once what was written is sent."""
+        """Close the connection after the written bytes are sent."""
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
 
 
 class Session:
     """The broker's side of one connection; a `Peer` to the handlers.
 
     Args:
-        service: What all sessions of the broker share.
-        transport: Where bytes go. Who hands it in calls `receive` with what comes, and `lost` when
-            the connection has ended.
-        url: The address the client connected to, as a service url.
-        address: The client's own address.
-        certificate: Common name of the certificate the client showed in its TLS handshake.
+        transport: Sends bytes. Its owner calls `receive` with incoming bytes, and `lost` when the
+            connection has ended.
+        url: The service URL that the client connected to.
+        certificate: Common name of the client's TLS certificate.
     """
 
     def __init__(
@@ -89,19 +86,19 @@ class Session:
         self._transport = transport
         limit = service.settings.max_message_size + FRAME_OVERHEAD
         self._decoder = FrameDecoder(limit, skip_unknown=False)
-        self._login = Login(service, certificate, self.send, self._refuse)
+        self._login = Login(service, certificate, self.send, self._end_on_login_error)
         self._connected = False
         self._keeps_alive = False
-        self._heard = True
+        self._received_any = True
         self._probes: list[Callable[[], None]] = []
-        self._out: list[bytes] = []
+        self._output: list[bytes] = []
         self._flushing = False
         self._tick: Timer | None = None
         self._await_tick()
         service.sessions.add(self)
 
     def lost(self) -> None:
-        """The connection has ended, whoever ended it: let go of everything, once."""
+        """End the session once, after either side closed the connection."""
         if self.closed:
             return
         self.closed = True
@@ -112,27 +109,23 @@ class Session:
         for consumer in list(self.consumers.values()):
             self._service.detach(consumer)
         for producer in list(self.producers.values()):
-            self._service.withdraw(producer)
-        self._probed()
+            self._service.detach_producer(producer)
+        self._run_probes()
 
     def close(self) -> None:
-        """Write what is queued, then close."""
         self._flush()
         self.lost()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; the client sees a lost connection."""
         self.lost()
         self._transport.abort()
 
-    # Receiving
-
     def receive(self, data: bytes) -> None:
-        """Handle what the client sent, cut anywhere."""
-        self._heard = True
+        """Handle received bytes, split anywhere."""
+        self._received_any = True
         if self._probes:
-            self._probed()
+            self._run_probes()
         broken: FrameError | None = None
         try:
             frames = self._decoder.feed(data)
@@ -143,14 +136,14 @@ class Session:
                 return
             self._receive(frame)
         if broken is not None and not self.closed:
-            self._broken(broken)
+            self._close_on_error(broken)
 
-    def _broken(self, error: EncoreError) -> None:
+    def _close_on_error(self, error: EncoreError) -> None:
         log.warning("connection %d from %s closed: %s", self.id, self.address, error)
         self.close()
 
-    def _refuse(self, reason: str) -> None:
-        self._broken(ProtocolError(reason))
+    def _end_on_login_error(self, reason: str) -> None:
+        self._close_on_error(ProtocolError(reason))
 
     def _receive(self, frame: Frame) -> None:
         name = _NAMES[frame.command.type]
@@ -173,7 +166,7 @@ class Session:
         inject(self._service, self, faults, lambda: self._handle(name, frame), answer_refused)
 
     def _handle(self, name: str, frame: Frame) -> None:
-        """Handle a command, past the faults."""
+        """Handle a command, after the faults."""
         if self.closed:
             return
         try:
@@ -183,23 +176,23 @@ class Session:
             else:
                 self._handle_own(name, frame.command)
         except Exception as error:
-            self._not_handled(name, frame, error)
+            self._answer_error(name, frame, error)
 
     def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
-        """Handle a request again after the holder of what it wants was probed."""
+        """Handle a request again, after a probe of the client that owns the requested name."""
         if self.closed:
             return
         try:
             handle()
         except Exception as error:
-            self._not_handled(_NAMES[frame.command.type], frame, error)
+            self._answer_error(_NAMES[frame.command.type], frame, error)
 
-    def _not_handled(self, name: str, frame: Frame, error: Exception) -> None:
-        """Answer what was refused, close on what is broken."""
+    def _answer_error(self, name: str, frame: Frame, error: Exception) -> None:
+        """Answer a refused command; close the connection after any other error."""
         if isinstance(error, Refusal):
             self.send(refuse(frame.command, error))
         elif isinstance(error, EncoreError):
-            self._broken(error)
+            self._close_on_error(error)
         else:
             log.error("connection %d: %s failed in the broker", self.id, name, exc_info=error)
             self.close()
@@ -213,7 +206,7 @@ class Session:
             self._connect(command.connect)
         elif not self._connected:
             raise ProtocolError(f"{name} before CONNECT")
-        elif name in _UNSERVED:
+        elif name in _UNSUPPORTED:
             raise Refusal("NotAllowedError", f"the development broker does not serve {name}")
         elif name == "AUTH_RESPONSE":
             self._login.respond(command.authResponse)
@@ -240,8 +233,6 @@ class Session:
             )
         )
 
-    # Keep-alive
-
     def _await_tick(self) -> None:
         keep_alive_s = self._service.settings.keep_alive_s
         if math.isfinite(keep_alive_s):
@@ -249,19 +240,18 @@ class Session:
 
     def _keep_alive(self) -> None:
         if not self._connected:
-            self._broken(ProtocolError("no CONNECT within a keep-alive interval"))
+            self._close_on_error(ProtocolError("no CONNECT within a keep-alive interval"))
             return
         self.closed_producers.clear()
         if self._keeps_alive:
-            if not self._heard:
-                self._broken(ProtocolError("silent for two keep-alive intervals"))
+            if not self._received_any:
+                self._close_on_error(ProtocolError("silent for two keep-alive intervals"))
                 return
-            self._heard = False
+            self._received_any = False
             self.send(pb.CommandPing())
         self._await_tick()
 
     def probe(self, then: Callable[[], None]) -> None:
-        """Call `then` once this client has shown that it lives, or was dropped for silence."""
         self._probes.append(then)
         if len(self._probes) == 1:
             self.send(pb.CommandPing())
@@ -272,20 +262,16 @@ class Session:
         if self._probes and not self.closed:
             self.abort()
 
-    def _probed(self) -> None:
+    def _run_probes(self) -> None:
         probes, self._probes = self._probes, []
         for then in probes:
             then()
 
-    # Sending
-
     def send(self, command: Message) -> None:
-        """Queue a command, given by its message."""
         wrapped = base_command(command)
         self.send_raw(_NAMES[wrapped.type], wrapped.SerializeToString())
 
     def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
-        """Queue an encoded command, with what follows it."""
         if self.closed:
             return
         faults = self._service.faults
@@ -302,7 +288,6 @@ class Session:
         inject(self._service, self, faults, lambda: self._queue(name, command, body))
 
     def _queue(self, name: str, command: bytes, body: bytes) -> None:
-        """Record and queue, past the faults."""
         if self.closed:
             return
         records = self._service.records
@@ -310,27 +295,26 @@ class Session:
             records.add(self._clock.now_ms(), self.id, "out", name, command, body)
         size = len(command)
         head = (4 + size + len(body)).to_bytes(4, "big") + size.to_bytes(4, "big")
-        self._out.append(head + command)
+        self._output.append(head + command)
         if body:
-            self._out.append(body)
+            self._output.append(body)
         if not self._flushing:
             self._flushing = True
             self._clock.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._out:
-            out, self._out = self._out, []
+        if self._output:
+            out, self._output = self._output, []
             self._transport.write(b"".join(out))
 
     def pause_writing(self) -> None:
-        """Too much is unread: this client's consumers get nothing."""
+        """Stop deliveries: the client leaves too many bytes unread."""
         self.writable = False
         for attached in self.consumers.values():
             attached.consumer.writable = False
 
     def resume_writing(self) -> None:
-        """The client has read; its consumers are served again."""
         self.writable = True
         for attached in self.consumers.values():
             attached.consumer.writable = True

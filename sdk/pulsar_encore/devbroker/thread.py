@@ -1,7 +1,6 @@
-"""A broker on a thread of its own, for callers that block or have an event loop they want for
-themselves.
+"""A broker on its own thread, for callers that block or run their own event loop.
 
-Every method runs on the broker's loop and returns when it is done there; none waits for a client.
+Every method runs on the broker's loop and returns when it is done. No method waits for a client.
 """
 
 from __future__ import annotations
@@ -24,17 +23,23 @@ JOIN_S = 10.0
 
 
 class BrokerThread:
-    """A development broker that any thread may use; a context manager, also for ``async with``.
+    """A development broker for any thread; a context manager, also for ``async with``.
 
-    What it refuses to do (a topic that is not there, say) raises `EncoreError` with the protocol's
-    name for it.
+    A refused call, for instance for a missing topic, raises `EncoreError` with the protocol's name
+    of the error.
 
     Args:
         settings: See `BrokerSettings`.
-        faults: What goes wrong, by step.
+        faults: Faults to inject.
 
     Raises:
-        TransportError: From `start`, when the address cannot be had.
+        TransportError: from `start`, if the broker cannot listen on the address.
+
+    Example:
+        ::
+
+            with BrokerThread(BrokerSettings(auto_create_partitions=4)) as broker:
+                print(broker.url)
     """
 
     def __init__(
@@ -45,7 +50,7 @@ class BrokerThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
-        """Start the thread and listen; returns once clients can connect. Once is enough."""
+        """Start the thread, and return when clients can connect. A second call does nothing."""
         if self._loop is not None:
             return self
         loop = asyncio.new_event_loop()
@@ -60,7 +65,7 @@ class BrokerThread:
         return self
 
     def close(self) -> None:
-        """Close every connection and end the thread; calling it again does nothing."""
+        """Close every connection and end the thread. A second call does nothing."""
         if self._loop is not None:
             self._await(self.broker.aclose())
             self._stop()
@@ -81,10 +86,10 @@ class BrokerThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(JOIN_S)
 
     def call(self, work: Callable[[Broker], T]) -> T:
-        """Run a function of the broker on its loop, for what has no method here.
+        """Run a function with the broker on its loop, for operations without a method here.
 
         Raises:
-            ClosedError: The broker does not run.
+            ClosedError: if the broker is not running.
         """
 
         async def run() -> T:
@@ -116,31 +121,30 @@ class BrokerThread:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The service URL."""
         return self.broker.url
 
     @property
     def url_tls(self) -> str:
-        """What clients connect to by TLS.
+        """The service URL for TLS.
 
         Raises:
-            ConfigurationError: It was started without `BrokerSettings.tls`.
+            ConfigurationError: if `BrokerSettings.tls` is not set.
         """
         return self.broker.url_tls
 
     @property
     def port(self) -> int:
-        """The port it listens on, kept over an outage."""
+        """The port, which an outage keeps."""
         return self.broker.port
 
     @property
     def settings(self) -> BrokerSettings:
-        """The settings it was made with."""
         return self.broker.settings
 
     @property
     def faults(self) -> FaultPlan | None:
-        """The fault plan in force; assigning one starts its count."""
+        """The active fault plan. Setting it starts its count."""
         return self.broker.faults
 
     @faults.setter
@@ -148,15 +152,15 @@ class BrokerThread:
         self.call(lambda broker: setattr(broker, "faults", plan))
 
     def drop_connections(self) -> int:
-        """Abort every connection, as a network failure does; returns how many."""
+        """Abort every connection, like a network failure; return their number."""
         return self.call(lambda broker: broker.drop_connections())
 
     def outage(self, seconds: float | None = None) -> None:
-        """Refuse connections, for so many seconds or until `resume`; topics are kept."""
+        """Refuse connections for `seconds`, or until `resume`. Topics are kept."""
         self.call(lambda broker: broker.outage(seconds))
 
     def resume(self) -> None:
-        """End an outage: listen again on the same port."""
+        """End an outage: listen on the same port again."""
         self._await(self.broker.resume())
 
     def create_topic(self, topic: str) -> None:
@@ -164,19 +168,19 @@ class BrokerThread:
         self.call(lambda broker: broker.create_topic(topic))
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """Create a partitioned topic, or let one grow."""
+        """Create a partitioned topic, or add partitions."""
         self.call(lambda broker: broker.create_partitioned_topic(topic, partitions))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, or a partitioned one with all its partitions; who uses it is closed."""
+        """Delete a topic with all its partitions, and close its users."""
         self.call(lambda broker: broker.delete_topic(topic))
 
     def topics(self) -> list[str]:
-        """Full names of all topics and partitions."""
+        """Return the full names of all topics and partitions."""
         return self.call(lambda broker: broker.topics())
 
     def unload(self, topic: str) -> None:
-        """Unload a topic: all its users are closed; counts and partial acks are lost."""
+        """Unload a topic: close its users and lose redelivery counts and partial acks."""
         self.call(lambda broker: broker.unload(topic))
 
     def terminate(self, topic: str) -> None:
@@ -184,33 +188,33 @@ class BrokerThread:
         self.call(lambda broker: broker.terminate(topic))
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Entries of a subscription not acked, over all partitions.
+        """Return the number of entries not fully acked, over all partitions.
 
         Raises:
-            ConfigurationError: There is no such topic or subscription.
+            ConfigurationError: if the topic or subscription does not exist.
         """
         return self.call(lambda broker: broker.backlog(topic, subscription))
 
     @property
     def commands(self) -> list[Recorded]:
-        """Every command on the wire, oldest first."""
+        """All recorded commands, oldest first."""
         return self.recorded()
 
     def recorded(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
-        """Commands on the wire, of one type (``"ACK"``) and direction (``"in"``, ``"out"``).
+        """Return recorded commands of one type (``"ACK"``) and direction (``"in"``, ``"out"``).
 
         Raises:
-            ConfigurationError: The protocol has no such command, or there is no such direction.
+            ConfigurationError: if there is no such command or direction.
         """
         return self.call(lambda broker: broker.recorded(name, direction))
 
     def forget_commands(self) -> None:
-        """Empty the record."""
+        """Delete the recorded commands."""
         self.call(lambda broker: broker.forget_commands())
 
 
 def run_in_thread(
     settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
 ) -> BrokerThread:
-    """Start a broker on its own thread; close it with `close` or use it in a ``with``."""
+    """Start a broker on its own thread. End it with `close` or a ``with`` block."""
     return BrokerThread(settings, faults=faults).start()

@@ -1,4 +1,4 @@
-"""Errors: this package's own, those with the names of `pulsar.exceptions`, and result codes."""
+"""Exceptions, with the names of `pulsar.exceptions` among them, and result codes."""
 
 from .encore_errors import (
     ClosedError,
@@ -141,3 +141,9 @@ __all__ = [
     "WrongLoopError",
     "named",
 ]
+
+# Users import the errors from here, so tracebacks, pickles and the evidence of letters name this
+# module and not the file that defines the class.
+for _name in __all__:
+    if isinstance(_class := globals()[_name], type):
+        _class.__module__ = __name__

@@ -1,8 +1,7 @@
-"""The exceptions of stock's `pulsar.exceptions`, under the same names.
+"""The exceptions of `pulsar.exceptions`, with the same names.
 
-Each is raised where stock raises its own. Its place in the tree of `errors` says who must act:
-mostly it is a TransportError, and a ConfigurationError if the name tells of the caller's mistake,
-whoever found that. Owns the names, and `named`, which picks the class of a result.
+Each is raised in the same cases as in `pulsar-client`. Most are TransportErrors; those for mistakes
+of the caller are ConfigurationErrors.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ AlreadyClosed = ClosedError
 
 
 class InvalidConfiguration(ConfigurationError, PulsarException):
-    """An option is not valid, or does not fit another one."""
+    """An option is not valid, or conflicts with another one."""
 
     result = "InvalidConfiguration"
 
 
 class InvalidTopicName(ConfigurationError, PulsarException):
-    """What was given for a topic is no topic's name."""
+    """The value is not a topic name."""
 
     result = "InvalidTopicName"
 
@@ -41,7 +40,7 @@ class InvalidUrl(ConfigurationError, PulsarException):
 
 
 class OperationNotSupported(NotSupportedError, PulsarException):
-    """It cannot be done with this kind of topic or consumer."""
+    """This kind of topic or consumer does not support the operation."""
 
     result = "OperationNotSupported"
 
@@ -53,41 +52,41 @@ class CumulativeAcknowledgementNotAllowedError(ConfigurationError, PulsarExcepti
 
 
 class UnknownError(TransportError):
-    """There is no name for what went wrong."""
+    """An error without a name of its own."""
 
     result = "UnknownError"
 
 
 class LookupError(TransportError):
-    """The broker could not say who serves the topic."""
+    """The broker could not find the owner of the topic."""
 
     result = "LookupError"
     retryable = True
 
 
 class ConnectError(TransportError):
-    """No connection to the broker."""
+    """The client could not connect to the broker."""
 
     result = "ConnectError"
     retryable = True
 
 
 class ReadError(TransportError):
-    """The connection broke while reading."""
+    """The connection broke during a read."""
 
     result = "ReadError"
     retryable = True
 
 
 class NotConnected(TransportError):
-    """Not connected at the moment."""
+    """There is no connection to the broker now."""
 
     result = "NotConnected"
     retryable = True
 
 
 class AuthenticationError(TransportError):
-    """The client could not authenticate, or the broker does not accept it."""
+    """The client could not authenticate, or the broker rejected its credentials."""
 
     result = "AuthenticationError"
 
@@ -99,7 +98,7 @@ class AuthorizationError(TransportError):
 
 
 class ErrorGettingAuthenticationData(TransportError):
-    """The authentication could not give its data."""
+    """The Authentication object could not provide its data."""
 
     result = "ErrorGettingAuthenticationData"
 
@@ -119,7 +118,7 @@ class BrokerPersistenceError(TransportError):
 
 
 class ChecksumError(TransportError):
-    """A message was damaged on its way."""
+    """A message was corrupted in transit."""
 
     result = "ChecksumError"
     retryable = True
@@ -133,46 +132,46 @@ class ConsumerBusy(TransportError):
 
 
 class ConsumerNotInitialized(TransportError):
-    """The native consumer was never made."""
+    """The consumer of the C++ client was never created."""
 
     result = "ConsumerNotInitialized"
 
 
 class ConsumerNotFound(TransportError):
-    """The broker does not know the consumer any more."""
+    """The broker no longer knows the consumer."""
 
     result = "ConsumerNotFound"
     retryable = True
 
 
 class ConsumerAssignError(TransportError):
-    """The broker could not assign the consumer its share of the keys."""
+    """The broker could not assign key ranges to the consumer."""
 
     result = "ConsumerAssignError"
     retryable = True
 
 
 class ProducerNotInitialized(TransportError):
-    """The native producer was never made."""
+    """The producer of the C++ client was never created."""
 
     result = "ProducerNotInitialized"
 
 
 class ProducerBusy(TransportError):
-    """Another producer of this name is connected."""
+    """Another producer with this name is connected."""
 
     result = "ProducerBusy"
     retryable = True
 
 
 class ProducerFenced(TransportError):
-    """Another producer has the topic for itself."""
+    """Another producer has exclusive access to the topic."""
 
     result = "ProducerFenced"
 
 
 class ProducerQueueIsFull(TransportError):
-    """As many messages as may be are under way."""
+    """The limit of pending messages is reached."""
 
     result = "ProducerQueueIsFull"
     retryable = True
@@ -200,19 +199,19 @@ class MemoryBufferIsFull(TransportError):
 
 
 class InvalidMessage(TransportError):
-    """The message cannot be sent as it is."""
+    """The message cannot be sent in this form."""
 
     result = "InvalidMessage"
 
 
 class MessageTooBig(TransportError):
-    """The message is over the broker's limit."""
+    """The message exceeds the broker's size limit."""
 
     result = "MessageTooBig"
 
 
 class TooManyLookupRequestException(TransportError):
-    """Too many lookups at a time."""
+    """Too many lookups are in flight."""
 
     result = "TooManyLookupRequestException"
     retryable = True
@@ -232,7 +231,7 @@ class TopicNotFound(TransportError):
 
 
 class TopicTerminated(TransportError):
-    """The topic was terminated and takes no messages."""
+    """The topic was terminated and accepts no messages."""
 
     result = "TopicTerminated"
 
@@ -244,7 +243,7 @@ class SubscriptionNotFound(TransportError):
 
 
 class UnsupportedVersionError(TransportError):
-    """The broker is too old for this."""
+    """The broker is too old for this request."""
 
     result = "UnsupportedVersionError"
 
@@ -256,7 +255,7 @@ class CryptoError(TransportError):
 
 
 class IncompatibleSchema(TransportError):
-    """The schema does not fit that of the topic."""
+    """The schema is incompatible with that of the topic."""
 
     result = "IncompatibleSchema"
 
@@ -275,25 +274,25 @@ class Interrupted(TransportError):
 
 
 class TransactionCoordinatorNotFoundError(TransportError):
-    """As stock's; this package has no transactions."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "TransactionCoordinatorNotFoundError"
 
 
 class InvalidTxnStatusError(TransportError):
-    """As stock's; this package has no transactions."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "InvalidTxnStatusError"
 
 
 class TransactionConflict(TransportError):
-    """As stock's; this package has no transactions."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "TransactionConflict"
 
 
 class TransactionNotFound(TransportError):
-    """As stock's; this package has no transactions."""
+    """As in `pulsar-client`. This package has no transactions."""
 
     result = "TransactionNotFound"
 
@@ -347,14 +346,14 @@ __all__ = [
     "UnsupportedVersionError",
 ]
 
-# `Timeout` alone would leave open whether anything failed; a result always is the transport's.
-_NAMED: Final[dict[str, type[PulsarException]]] = {
+# A result comes from the transport, so `Timeout` is a TransportTimeout and not a ReceiveTimeout.
+_CLASSES: Final[dict[str, type[PulsarException]]] = {
     **{name: globals()[name] for name in __all__},
     "Timeout": TransportTimeout,
 }
 
-# What the protocol calls differently from the clients (its `ServerError`).
-_OF_PROTOCOL: Final = {
+# Names of the protocol's `ServerError` that differ from the names in the clients.
+_CLIENT_NAMES: Final = {
     "MetadataError": "BrokerMetadataError",
     "PersistenceError": "BrokerPersistenceError",
     "ServiceNotReady": "ServiceUnitNotReady",
@@ -366,12 +365,13 @@ _OF_PROTOCOL: Final = {
 
 
 def named(result: str, message: str, *, retryable: bool | None = None) -> PulsarException:
-    """The error of a result's name, a client's or the protocol's.
+    """Return the exception for the name of a result, in the clients or in the protocol.
 
     Args:
-        result: Such as ``"TopicNotFound"``; of a name that stock has not, a TransportError.
+        result: Such as ``"TopicNotFound"``. A name that `pulsar-client` does not have gives a
+            TransportError.
         message: What happened and what to change.
         retryable: As for `PulsarException`.
     """
-    name = _OF_PROTOCOL.get(result, result)
-    return _NAMED.get(name, TransportError)(message, result=name, retryable=retryable)
+    name = _CLIENT_NAMES.get(result, result)
+    return _CLASSES.get(name, TransportError)(message, result=name, retryable=retryable)

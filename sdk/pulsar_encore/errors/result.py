@@ -1,4 +1,4 @@
-"""What a call came to, in Pulsar's names and numbers; an error's `error()` is one of these."""
+"""Result codes with Pulsar's names and numbers; `PulsarException.error()` returns one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..values.pulsar_enum import PulsarEnum
 
 
 class Result(PulsarEnum):
-    """As `pulsar.Result`, and equal to it; only `Ok` is no error."""
+    """A result code, equal to that of `pulsar.Result`. All but `Ok` are errors."""
 
     Ok = 0
     UnknownError = 1

@@ -1,8 +1,8 @@
-"""Retiring a host: what waits in its state directory goes on waiting at the broker.
+"""Move the waiting messages of a state directory to the broker, to shut down a host.
 
-`evacuate` copies each message that waits to the retry-letter topic of its subscription, to be
-delivered when it is due there; `evacuation_plan` says beforehand what would go where.
-`pulsar-encore state evacuate` is a thin layer over it.
+`evacuate` copies each waiting message to the retry letter topic of its subscription, which delivers
+the copy when it is due. `evacuation_plan` returns the targets beforehand. `pulsar-encore state
+evacuate` is a thin layer over both.
 """
 
 from .evacuation_plan import TopicPlan, evacuation_plan

@@ -1,7 +1,7 @@
-"""Whether the entries that a topic has are those that a state directory knows.
+"""Compare the entries of a topic with the records of a state directory.
 
-Owns `Comparison`. Ids begin again in another cluster and in a topic that was made again, so a
-directory that meets one names other messages. Pure: reads nothing and lets go of nothing.
+Ledger and entry ids start again in another cluster and in a recreated topic. A state directory from
+elsewhere therefore names different messages by the same ids.
 """
 
 from __future__ import annotations
@@ -17,65 +17,69 @@ P = TypeVar("P")
 class Comparison(Generic[P]):
     """The comparison of one topic's entries with their records.
 
-    Until one entry is the one that its record was written for, nothing of the topic may be acked,
-    moved or let go of. With the wrong cluster all entries are others, or are not there.
+    Nothing of the topic may be acked, moved or removed from the state until one entry matches its
+    record. In the wrong cluster every entry is missing or different.
 
     Args:
         topic: Full name.
-        count: Entries whose records have a fingerprint; they are read first.
+        count: Number of entries with a fingerprint in their record. They are read first.
 
     Attributes:
-        sure: One entry was the one of its record, or has a record without a fingerprint.
+        sure: True if one entry matched its record, or has a record without a fingerprint.
     """
 
     def __init__(self, topic: str, count: int) -> None:
         self._topic = topic
-        self._left = count
+        self._remaining = count
         self.sure: bool = False
         self._others = 0
-        self._doubted: list[tuple[P, str]] = []
+        self._undecided: list[tuple[P, str]] = []
 
     def same(self) -> list[tuple[P, str]]:
-        """Take note of an entry that is the one of its record.
+        """Note an entry that matches its record.
 
         Returns:
-            What can be let go of now, with the reason.
+            Missing entries that may be removed from the state now, with reasons.
         """
-        self._left -= 1
+        self._remaining -= 1
         self.sure = True
-        return self._released()
+        return self._take_undecided()
 
-    def missing(self, part: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
-        """Take note of an entry that is not there; returns as `same` does.
+    def missing(self, entry: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
+        """Note an entry that is missing; return as `same` does.
 
         Args:
-            part: What waits of it.
-            reason: Why it is not there.
-            other: Its id is that of another one.
+            entry: The waiting messages of the entry.
+            reason: Why it is missing.
+            other: True if another entry has its id.
 
         Raises:
-            StateMismatchError: All entries that were compared are others.
+            StateMismatchError: if all compared entries are different ones.
         """
-        self._left -= 1
+        self._remaining -= 1
         self._others += other
-        self._doubted.append((part, reason))
-        if not self.sure and self._others and (self._others == MOST_DIFFERENT or self._left <= 0):
+        self._undecided.append((entry, reason))
+        if (
+            not self.sure
+            and self._others
+            and (self._others == MOST_DIFFERENT or self._remaining <= 0)
+        ):
             raise StateMismatchError(
-                f"the state is of another cluster, or {self._topic} was deleted and made again: "
-                f"all messages that were compared ({self._others}) differ from those that wait. "
+                f"the state belongs to another cluster, or {self._topic} was deleted and "
+                f"recreated: all compared messages ({self._others}) differ from the waiting ones. "
                 "Nothing of this topic was acked or moved, and the state is unchanged. Pass the "
                 "service URL of the cluster that the state belongs to; to go on with other topics, "
                 "name them one by one"
             )
-        return self._released()
+        return self._take_undecided()
 
-    def doubted(self) -> list[P]:
-        """Return the entries that were not there, while no entry showed the right cluster."""
-        return [part for part, _ in self._doubted]
+    def undecided(self) -> list[P]:
+        """Return the missing entries; none once an entry has matched its record."""
+        return [entry for entry, _ in self._undecided]
 
-    def _released(self) -> list[tuple[P, str]]:
+    def _take_undecided(self) -> list[tuple[P, str]]:
         if not self.sure:
             return []
-        released = self._doubted
-        self._doubted = []
+        released = self._undecided
+        self._undecided = []
         return released

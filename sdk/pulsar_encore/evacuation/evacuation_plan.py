@@ -1,8 +1,4 @@
-"""What of a state directory is to go where: sources, filters, retry-letter topics.
-
-Owns `evacuation_plan` and the choice of sources. Looks at a directory as `StateReader` does: it
-changes nothing, also beside a live owner, and holds nothing in memory but a line for each source.
-"""
+"""Plan an evacuation: count the waiting messages and name their retry letter topics."""
 
 from __future__ import annotations
 
@@ -18,16 +14,15 @@ from ..values.topic_names import base_name, full_name, retry_topic_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicPlan:
-    """One source, and where what waits of it goes.
+    """The waiting messages of one topic and subscription, and their target.
 
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Its name.
-        consumer: Which of its consumers, where they are kept apart; else "".
-        retry_topic: Full name of the retry-letter topic.
-        waiting: Messages that wait.
-        earliest_ms: When the first of them is due, ms since the epoch; None where none waits.
-        latest_ms: When the last of them is due.
+        consumer: Name of the consumer, if consumers are kept apart; else "".
+        retry_topic: Full name of the retry letter topic.
+        waiting: Number of waiting messages.
+        earliest_ms: First due time, in ms since the epoch; None if no message waits.
+        latest_ms: Last due time.
     """
 
     topic: str
@@ -40,7 +35,7 @@ class TopicPlan:
 
     @property
     def from_retry_topic(self) -> bool:
-        """Its topic is a retry-letter topic of its subscription: what waits is a letter."""
+        """True if `topic` is a retry letter topic: the waiting messages are letters."""
         return base_name(self.topic) == self.retry_topic or _is_retry(self.topic, self.subscription)
 
 
@@ -51,18 +46,22 @@ def evacuation_plan(
     subscription: str | None = None,
     retry_topic: str | None = None,
 ) -> list[TopicPlan]:
-    """What an evacuation would move, and where to; nothing is asked of a broker. Blocks.
+    """Return the messages that an evacuation would move, by topic. Blocks; needs no broker.
+
+    The directory may have a live owner. It is not changed.
 
     Args:
-        path: The state directory; it may have a live owner.
-        topic: Only this topic, with its partitions, or this partition.
+        path: The state directory.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
-        retry_topic: Where everything goes; None takes `<topic>-<subscription>-RETRY` of each.
+        retry_topic: The target for all messages; None takes `<topic>-<subscription>-RETRY` of each
+            topic.
 
     Raises:
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
+            not installed.
     """
     target = None if retry_topic is None else full_name(text(retry_topic, "retry_topic"))
     with StateReader(path) as state:
@@ -92,10 +91,10 @@ def evacuation_plan(
 def choose(
     sources: Sequence[FoundTopic], topic: str | None, subscription: str | None
 ) -> list[FoundTopic]:
-    """The sources of a topic and a subscription; None for any.
+    """Return the topics in the state that match the topic and the subscription; None matches all.
 
     Raises:
-        ConfigurationError: There are none.
+        ConfigurationError: if none matches.
     """
     chosen = list(sources)
     if topic is not None:
@@ -111,11 +110,11 @@ def choose(
     return chosen
 
 
-def _unknown(what: str, wanted: str, there: Iterable[str]) -> ConfigurationError:
-    names = sorted(set(there))
+def _unknown(kind: str, wanted: str, available: Iterable[str]) -> ConfigurationError:
+    names = sorted(set(available))
     known = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     return ConfigurationError(
-        f"the state has nothing of the {what} {wanted!r}; it has {known or 'no source at all'}"
+        f"the state has nothing of the {kind} {wanted!r}; it has {known or 'no topic at all'}"
     )
 
 

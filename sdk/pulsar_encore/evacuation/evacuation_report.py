@@ -1,4 +1,4 @@
-"""The report of an evacuation: counts, and the first messages that were not moved, by id."""
+"""Reports of evacuations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from ..errors import EncoreError
 
-MOST_NAMED: Final = 100
+MAX_NAMED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,8 +17,8 @@ class NotMoved:
 
     Attributes:
         topic: Full name of its topic, of the partition if any.
-        message_id: `ledger:entry:partition`, in a batch `:index` behind it.
-        reason: Why.
+        message_id: `ledger:entry:partition`, and `:index` in a batch.
+        reason: Why it was not moved.
     """
 
     topic: str
@@ -28,16 +28,17 @@ class NotMoved:
 
 @dataclass(kw_only=True, slots=True)
 class EvacuationReport:
-    """
+    """Counts of one evacuation, and the first 100 messages that were not moved.
+
     Attributes:
-        waiting: Messages that waited when it began, of what was asked for.
-        moved: Copied to a retry-letter topic, acked where they were, and let go of by the state.
-        gone: In their topic no more; let go of by the state.
-        refused: Not copied; they stay where they are, and in the state.
-        targets: Messages moved, by retry-letter topic.
-        missing: The first of those that are gone.
-        refusals: The first of those that were refused.
-        reasons: Why messages were refused, and how many for each reason.
+        waiting: Selected messages that waited at the start.
+        moved: Messages that were copied to a retry letter topic, acked, and removed from the state.
+        gone: Messages that their topic no longer has. They were removed from the state.
+        refused: Messages that were not copied. They stay in their topic and in the state.
+        targets: Moved messages by retry letter topic.
+        missing: The first of the `gone` messages.
+        refusals: The first of the `refused` messages.
+        reasons: Number of refused messages by reason.
     """
 
     waiting: int = 0
@@ -51,30 +52,27 @@ class EvacuationReport:
 
     @property
     def left(self) -> int:
-        """Messages that the state still has."""
+        """Messages that are still in the state."""
         return max(0, self.waiting - self.moved - self.gone)
 
     def move(self, target: str, count: int) -> None:
-        """So many are moved."""
         self.moved += count
         self.targets[target] = self.targets.get(target, 0) + count
 
     def lose(self, topic: str, ids: Iterable[str], reason: str) -> None:
-        """These are in their topic no more."""
         for each in ids:
             self.gone += 1
-            if len(self.missing) < MOST_NAMED:
+            if len(self.missing) < MAX_NAMED:
                 self.missing.append(NotMoved(topic=topic, message_id=each, reason=reason))
 
     def refuse(self, topic: str, ids: Iterable[str], reason: str) -> None:
-        """These stay."""
         count = 0
         for each in ids:
             count += 1
-            if len(self.refusals) < MOST_NAMED:
+            if len(self.refusals) < MAX_NAMED:
                 self.refusals.append(NotMoved(topic=topic, message_id=each, reason=reason))
         self.refused += count
-        if reason in self.reasons or len(self.reasons) < MOST_NAMED:
+        if reason in self.reasons or len(self.reasons) < MAX_NAMED:
             self.reasons[reason] = self.reasons.get(reason, 0) + count
 
 
@@ -82,7 +80,7 @@ class EvacuationStoppedError(EncoreError):
     """The cluster was lost or the client was closed. Another run moves the remaining messages.
 
     Attributes:
-        report: What was moved before.
+        report: The messages that were moved before.
     """
 
     def __init__(self, message: str, report: EvacuationReport) -> None:

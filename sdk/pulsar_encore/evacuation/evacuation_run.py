@@ -1,14 +1,12 @@
-"""Evacuation: move waiting messages of a state directory to retry letter topics.
+"""Move the waiting messages of a state directory to retry letter topics.
 
-Owns `evacuate`. For each message the steps are: read it, publish a copy, ack the original, remove
-its record from the state. Invariants: an ack follows the receipt of the copy, and a record is
-removed after the ack is confirmed. A crash between two steps leaves a duplicate at worst, and the
-next run continues. The subscription is made on the retry letter topic before the first copy is sent
-there, because a topic without a subscription keeps nothing. A cancelled or failed run waits for the
-copies in flight.
+The steps for each message are: read it, publish a copy, ack the original, remove its record from
+the state. Invariants: an ack follows the receipt of the copy, and a record is removed after the ack
+is confirmed. A crash between two steps leaves at worst a duplicate, and the next run continues. A
+cancelled or failed run waits for the copies in flight.
 
 The acks are sent by a Shared consumer that requests no messages. It acks by id messages that the
-broker did not send to it, and this changes no delivery count.
+broker did not send to it. This changes no delivery count.
 """
 
 from __future__ import annotations
@@ -55,30 +53,30 @@ from .evacuation_report import EvacuationReport, EvacuationStoppedError
 from .state_inspection import waiting_id
 from .topic_entries import NEAR, TopicEntries
 
-#: Messages in flight: copies without a receipt, or originals whose acks are not confirmed.
+#: Messages in flight: copies without a receipt, or originals with unconfirmed acks.
 MAX_IN_FLIGHT: Final = 500
-_BURST: Final = 100  # entries in a turn of the loop
+_YIELD_EVERY: Final = 100  # entries
 _ACK_GROUP_MS: Final = 10
-_ACK_S: Final = 60.0
-_LOOK_AHEAD: Final = 1000  # entries
-_MAX_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
+_ACK_TIMEOUT_S: Final = 60.0
+_MAX_FETCH_AHEAD: Final = 1000  # entries
+_MAX_FAILURES: Final = 20  # in a row: then the retry letter topic is given up
 _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
 _CHUNKED: Final = (
-    "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
-    "them; the next one of the subscription gets it at once"
+    "it is a chunked message, or not a message: only a consumer that received all chunks can ack "
+    "it, and the next consumer of the subscription gets it at once"
 )
-_GONE: Final = "its topic has it no more"
-_NOTHING_THERE: Final = (
-    "the cluster has no message of its topic that waits: check the URL; if they were deleted, run "
-    "it again with --forget-missing (forget_missing=True)"
+_GONE: Final = "its topic no longer has it"
+_NOT_FOUND: Final = (
+    "the cluster has none of the waiting messages of its topic: check the URL; if they were "
+    "deleted, run it again with --forget-missing (forget_missing=True)"
 )
-_OTHER: Final = (
-    "its id is that of another message now, which stays: the topic was deleted and made again, or "
-    "is one of another cluster"
+_DIFFERENT_MESSAGE: Final = (
+    "its id belongs to another message now, which stays: the topic was deleted and recreated, or "
+    "the cluster is another one"
 )
 _PART_OF_A_BATCH: Final = (
-    "it is part of a batch, and the stock transport acks no part of one that it was not sent: use "
-    "the native transport"
+    "it is part of a batch, and the stock transport cannot ack part of a batch that it did not "
+    "receive: use the native transport"
 )
 
 OnProgress: TypeAlias = Callable[[EvacuationReport], None]
@@ -100,45 +98,44 @@ async def evacuate(
 ) -> EvacuationReport:
     """Move the waiting messages of a state directory to retry letter topics.
 
-    Each message is read from its topic, published to the retry letter topic of its subscription
-    with its due time and its attempt count, acked on its subscription, and removed from the state.
-    Consumers with ``retry_enable=True`` receive it when it is due. A message that was deleted from
-    its topic is counted and removed from the state. A message that cannot be copied stays and
-    delays no other message. After a kill or a failure, run the evacuation again: at worst a message
-    is there twice.
+    Each message is read, published to the retry letter topic of its subscription with its due time
+    and attempt count, acked, and removed from the state. Consumers with ``retry_enable=True``
+    receive it when it is due. A message that was deleted from its topic is counted and removed. A
+    message that cannot be copied stays and delays no other message. After a kill or a failure run
+    the evacuation again: at worst a message is there twice.
 
-    The directory must have no live owner. When this host stopped, the broker redelivered the
-    waiting messages to other consumers of the subscription. Stop those consumers first, or they
-    process the same messages a second time.
+    The directory must have no live owner. When its host stopped, the broker redelivered the waiting
+    messages to other consumers of the subscription. Stop those consumers first, or they process the
+    same messages again.
 
     Args:
         client: Open. The stock transport cannot move single messages of a batch.
         path: The state directory.
-        topic: Only this topic, with its partitions, or this partition.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
-        retry_topic: The retry letter topic for all messages; None takes
-            `<topic>-<subscription>-RETRY` of each topic. A consumer of several topics reads only
-            the retry letter topic of the first topic by name, so give that one.
+        retry_topic: The target for all messages; None takes `<topic>-<subscription>-RETRY` of each
+            topic. A consumer of several topics reads only that of the first topic by name, so give
+            that one.
         crypto_key_reader: For encrypted messages.
         text_keys: Keys are text, even if they look like base64 (stock transport).
         forget_missing: Remove the records of a topic if the cluster has none of its waiting
-            messages. By default the records stay and are reported as refused, because a wrong
-            cluster looks the same as a deleted topic.
-        report: Kept up to date and returned; None makes one.
+            messages. By default they stay and are reported as refused, because a wrong cluster
+            looks the same as a deleted topic.
+        report: Updated and returned; None creates one.
         on_progress: See `OnProgress`.
 
     Raises:
-        StateInUseError: A live process uses the directory; the text says which one.
-        StateFormatError: The directory has no state, or the state of a newer version.
-        StateDamagedError: Files are missing or corrupted.
-        StoreError: The directory cannot be opened or written.
-        StateMismatchError: The state belongs to another cluster: the messages with the ids of the
-            waiting messages are different ones. Nothing of that topic was acked or removed.
-        ConfigurationError: The state has nothing of the topic or subscription, or `rocksdict` is
+        StateInUseError: if a live process uses the directory. The text names it.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        StoreError: if the directory cannot be opened or written.
+        StateMismatchError: if the state belongs to another cluster, where the same ids name
+            different messages. Nothing of that topic was acked or removed.
+        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
             not installed.
-        EvacuationStoppedError: The cluster was lost after some messages were moved, or the client
-            was closed.
-        TransportError: The cluster cannot be reached.
+        EvacuationStoppedError: if the cluster was lost after some messages were moved, or the
+            client was closed.
+        TransportError: if the cluster cannot be reached.
     """
     report = EvacuationReport() if report is None else report
     options = _Options(crypto_key_reader, text_keys, forget_missing, on_progress)
@@ -150,17 +147,17 @@ async def evacuate(
     try:
         store.claim()
         if not store.alone:
-            raise _used_here(path)
+            raise _open_in_this_process(path)
         report.waiting = sum(plan.waiting for plan in plans)
         for plan in plans:
             if plan.waiting:
-                source = store.source(
+                topic_store = store.source(
                     plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
                 )
                 try:
-                    await _Evacuation(client, store, source, plan, report, options).run()
+                    await _Evacuation(client, store, topic_store, plan, report, options).run()
                 finally:
-                    source.close()
+                    topic_store.close()
     except TransportError as error:
         if not report.moved and not report.gone:
             raise
@@ -173,16 +170,14 @@ async def evacuate(
 
 
 class _Options(NamedTuple):
-    """Arguments of `evacuate` that apply to every topic."""
-
     crypto_key_reader: Any
     text_keys: bool
     forget_missing: bool
     on_progress: OnProgress | None
 
 
-class _LostTopicError(EncoreError):
-    """A retry letter topic takes no copies."""
+class _RetryTopicError(EncoreError):
+    """A retry letter topic accepts no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +208,6 @@ class _WaitingEntry:
         return 0 if index < 0 and 0 in self.dues else None
 
     def ids(self, topic: str) -> list[str]:
-        """Return the ids of its messages for reports."""
         return [waiting_id(topic, (*self.key, index)) for index in sorted(self.dues)]
 
 
@@ -228,25 +222,23 @@ async def check_unused(path: str | os.PathLike[str]) -> None:
     store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
     try:
         if not store.alone:
-            raise _used_here(path)
+            raise _open_in_this_process(path)
     finally:
         await store.aclose()
 
 
-def _used_here(path: str | os.PathLike[str]) -> StateInUseError:
+def _open_in_this_process(path: str | os.PathLike[str]) -> StateInUseError:
     return StateInUseError(
-        f"consumers of this process have the state in {os.fspath(path)}: close them first"
+        f"consumers of this process use the state in {os.fspath(path)}: close them first"
     )
 
 
 class _Evacuation:
-    """Moves the waiting messages of one topic or partition."""
-
     def __init__(
         self,
         client: Client,
         store: RocksStore,
-        source: TopicStore,
+        topic_store: TopicStore,
         plan: TopicPlan,
         report: EvacuationReport,
         options: _Options,
@@ -254,7 +246,7 @@ class _Evacuation:
         self._client = client
         self._transport = transport_of(client)
         self._store = store
-        self._source = source
+        self._topic_store = topic_store
         self._plan = plan
         self._report = report
         self._options = options
@@ -283,37 +275,38 @@ class _Evacuation:
             ClosedError: The client was closed.
             StoreError: The state cannot be written.
         """
-        waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._source))
-        if await self._topic_is_there():
+        waiting_entries = await to_its_end(asyncio.to_thread(_waiting_entries, self._topic_store))
+        if await self._topic_exists():
             await self._move(waiting_entries)
         else:
-            await self._nothing_there(waiting_entries)
+            await self._end_unverified(waiting_entries)
 
     async def _move(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
-        # Records without a fingerprint say nothing of the cluster, so their entries come last.
+        # Records without a fingerprint cannot show that the cluster is the right one: they come
+        # last.
         waiting_entries = sorted(waiting_entries, key=lambda waiting: not waiting.fingerprint)
-        named = sum(waiting.fingerprint != NO_FINGERPRINT for waiting in waiting_entries)
-        comparison = Comparison[_WaitingEntry](self._plan.topic, named)
+        fingerprinted = sum(waiting.fingerprint != NO_FINGERPRINT for waiting in waiting_entries)
+        comparison = Comparison[_WaitingEntry](self._plan.topic, fingerprinted)
         done = 0
-        lost: EncoreError | None = None
+        topic_error: EncoreError | None = None
         try:
-            async with AsyncExitStack() as open_:
-                open_.push_async_callback(self._copies.close)
-                open_.push_async_callback(self._end)
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._copies.close)
+                stack.push_async_callback(self._end)
                 entries = TopicEntries(
                     self._client, self._plan.topic, self._options.crypto_key_reader
                 )
-                open_.push_async_callback(entries.close)
-                open_.push_async_callback(self._copies.drain)
+                stack.push_async_callback(entries.close)
+                stack.push_async_callback(self._copies.drain)
                 for at, waiting in enumerate(waiting_entries):
-                    if at % _BURST == 0:
-                        await asyncio.sleep(0)  # entries that are gone suspend nowhere else
-                    if named and at == named:
+                    if at % _YIELD_EVERY == 0:
+                        await asyncio.sleep(0)  # missing entries suspend nowhere else
+                    if fingerprinted and at == fingerprinted:
                         if not comparison.sure:
-                            missing = [*comparison.doubted(), *waiting_entries[at:]]
-                            await self._nothing_there(missing)
+                            missing = [*comparison.undecided(), *waiting_entries[at:]]
+                            await self._end_unverified(missing)
                             return
-                        # Here begin the records without a fingerprint. Their ids start from the
+                        # The records without a fingerprint begin here. Their ids start from the
                         # lowest again, and a reader cannot go back.
                         await entries.close()
                     messages = await entries.of(
@@ -321,7 +314,7 @@ class _Evacuation:
                     )
                     other = bool(messages) and waiting.is_other(messages or ())
                     if other or messages == []:
-                        reason = _OTHER if other else _GONE
+                        reason = _DIFFERENT_MESSAGE if other else _GONE
                         for gone, why in comparison.missing(waiting, reason, other=other):
                             self._drop(gone, why)
                         if comparison.sure:
@@ -336,8 +329,10 @@ class _Evacuation:
                         continue
                     if not await self._copies.room(len(messages)):
                         break
-                    if self._consumer is None:  # not before the cluster is known to be right
+                    if self._consumer is None:  # only now is the cluster known to be right
                         self._consumer = await self._subscribe()
+                        # A topic without a subscription keeps nothing, so it exists before the
+                        # first copy is sent.
                         await ensure_subscription(
                             self._transport, self._plan.retry_topic, self._plan.subscription
                         )
@@ -345,40 +340,38 @@ class _Evacuation:
                     moving = self._move_entry(self._consumer, waiting, messages)
                     self._copies.begin(moving, messages=len(messages))
                 else:
-                    await self._nothing_there(comparison.doubted())
+                    await self._end_unverified(comparison.undecided())
         except TransportError as error:
             if error.result in _NO_CLUSTER:
                 raise
-            lost = error
+            topic_error = error
         failure = self._copies.failure
-        if isinstance(failure, _LostTopicError):
-            lost = lost or failure
-        if lost is not None:
-            self._refuse(waiting_entries[done:], str(lost))
-        if failure is not None and not isinstance(failure, _LostTopicError):
+        if isinstance(failure, _RetryTopicError):
+            topic_error = topic_error or failure
+        if topic_error is not None:
+            self._refuse(waiting_entries[done:], str(topic_error))
+        if failure is not None and not isinstance(failure, _RetryTopicError):
             raise failure
 
-    async def _nothing_there(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
-        """Refuse or drop entries when no message has shown that the cluster is the right one."""
+    async def _end_unverified(self, waiting_entries: Sequence[_WaitingEntry]) -> None:
+        """Refuse or drop entries while no message has shown that the cluster is the right one."""
         for at, waiting in enumerate(waiting_entries):
-            if at % _BURST == 0:
+            if at % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             if self._options.forget_missing:
-                self._drop(waiting, "the cluster has no message of its topic that waits")
+                self._drop(waiting, "the cluster has none of the waiting messages of its topic")
             else:
-                self._refuse([waiting], _NOTHING_THERE)
-
-    # Of one entry
+                self._refuse([waiting], _NOT_FOUND)
 
     async def _move_entry(
         self, consumer: Consumer, waiting: _WaitingEntry, messages: Sequence[Message]
     ) -> None:
         try:
             form_of(messages[0])
-        except NotSupportedError as error:  # a batch that was not decrypted cannot be divided
+        except NotSupportedError as error:  # an undecrypted batch cannot be split
             return self._refuse([waiting], str(error))
         except UnreadableError:
-            pass  # concerns one message only, whose copy fails with this error
+            pass  # concerns one message, and its copy fails with the same error
         chosen = [each for each in messages if waiting.index_of(each) is not None]
         absent = waiting.dues.keys() - {waiting.index_of(each) for each in chosen}
         if absent:
@@ -387,8 +380,8 @@ class _Evacuation:
         whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
         if not whole and not self._transport.capabilities.ack_unseen_index:
             left = {at: due for at, due in waiting.dues.items() if at not in absent}
-            stays = replace(waiting, dues=left)
-            return self._refuse([stays], _PART_OF_A_BATCH)
+            remaining = replace(waiting, dues=left)
+            return self._refuse([remaining], _PART_OF_A_BATCH)
         outcomes = await asyncio.gather(
             *(self._send(waiting, each) for each in chosen), return_exceptions=True
         )
@@ -410,7 +403,7 @@ class _Evacuation:
         self._progress()
         if self._copies.exhausted:  # the destinations differ in form and share the topic
             last = next(iter(self._copies.exhausted.values()))
-            raise _LostTopicError(
+            raise _RetryTopicError(
                 f"{self._plan.retry_topic} took none of {_MAX_FAILURES} in a row: {last}"
             )
 
@@ -423,7 +416,7 @@ class _Evacuation:
         assert index is not None
         due_ms = waiting.dues[index]
         now = wall_now_ms(self._loop)
-        known = self._source.records.recall(*waiting.key, message.message_id().batch_index())
+        known = self._topic_store.records.recall(*waiting.key, message.message_id().batch_index())
         return parked_nack(
             message,
             self._author,
@@ -442,29 +435,28 @@ class _Evacuation:
                 MessageId(first.partition(), first.ledger_id(), first.entry_id(), topic=first.topic)
             ]
         try:
-            async with asyncio.timeout(_ACK_S):
+            async with asyncio.timeout(_ACK_TIMEOUT_S):
                 await consumer.acknowledge(ids)
         except TimeoutError as error:
             raise TransportError(
-                f"acks on {self._plan.topic} are not confirmed in {_ACK_S:g} s: check the broker",
+                f"acks on {self._plan.topic} are not confirmed in {_ACK_TIMEOUT_S:g} s: "
+                "check the broker",
                 result="Timeout",
                 retryable=True,
             ) from error
 
-    # The state
-
     def _forget(self, waiting: _WaitingEntry, indexes: Sequence[int]) -> None:
         ledger, entry = waiting.key
         if -1 in indexes:
-            self._source.records.settled(ledger, entry)
+            self._topic_store.records.settled(ledger, entry)
             self._store.flush()
         else:
-            self._source.records.ends_waiting((ledger, entry, each) for each in indexes)
-            self._source.records.settled(ledger, entry, sum(1 << each for each in indexes))
+            self._topic_store.records.ends_waiting((ledger, entry, each) for each in indexes)
+            self._topic_store.records.settled(ledger, entry, sum(1 << each for each in indexes))
         if self._store.trouble is not None:
             raise StoreError(
-                f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
-                "once more by the next run"
+                f"the state cannot be written: {self._store.trouble}. The next run may move "
+                "some messages again"
             )
 
     def _drop(self, waiting: _WaitingEntry, reason: str) -> None:
@@ -481,9 +473,7 @@ class _Evacuation:
         if self._options.on_progress is not None:
             self._options.on_progress(self._report)
 
-    # The broker
-
-    async def _topic_is_there(self) -> bool:
+    async def _topic_exists(self) -> bool:
         topic = self._plan.topic
         try:
             names = await self._transport.topic_partitions(base_name(topic), create=False)
@@ -501,7 +491,7 @@ class _Evacuation:
                 plan.topic,
                 plan.subscription,
                 ConsumerType.Shared,
-                # Request no messages; the C++ client requests at least one.
+                # The C++ client requests at least one message.
                 receiver_queue_size=0 if capabilities.ack_unseen_index else 1,
                 initial_position=InitialPosition.Latest,
                 batch_index_ack_enabled=True,
@@ -519,18 +509,17 @@ class _Evacuation:
             await self._consumer.close()
 
 
-def _waiting_entries(source: TopicStore) -> list[_WaitingEntry]:
-    """Return the entries with waiting messages in order."""
+def _waiting_entries(topic_store: TopicStore) -> list[_WaitingEntry]:
     return [
         _WaitingEntry(key, record.dues_by_index(), record.fingerprint)
-        for key, record in source.records.entries_waiting()
+        for key, record in topic_store.records.entries_waiting()
     ]
 
 
 def _run_length(waiting_entries: Sequence[_WaitingEntry], at: int) -> int:
-    """Return how many entries to fetch ahead: as long as the next waiting entry is near."""
+    """Return how many entries to fetch ahead: up to the next long gap between waiting entries."""
     first = last = waiting_entries[at].key
-    for waiting in waiting_entries[at + 1 : at + 1 + _LOOK_AHEAD]:
+    for waiting in waiting_entries[at + 1 : at + 1 + _MAX_FETCH_AHEAD]:
         ledger, entry = waiting.key
         if ledger != last[0] or entry - last[1] > NEAR:
             break

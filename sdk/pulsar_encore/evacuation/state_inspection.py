@@ -1,7 +1,7 @@
-"""Looking at what waits in a state directory: sums, and one message after the other.
+"""Inspect the waiting messages of a state directory.
 
-Owns `inspect_state` and `waiting_messages`. Both read as `StateReader` does, also beside a live
-owner, change nothing, and keep in memory a line for each source, however much waits.
+Both functions change nothing, work beside a live owner, and keep only one summary per topic in
+memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from ..core.due_time import MessageKey
+from ..core.message_key import MessageKey
 from ..state.rocks import FoundTopic, StateReader
 from ..values.topic_names import partition_of
 from .evacuation_plan import choose
@@ -21,16 +21,16 @@ from .evacuation_plan import choose
 
 @dataclass(kw_only=True, slots=True)
 class TopicFound:
-    """
+    """The state of one topic and subscription.
+
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Its name.
-        consumer: Which of its consumers, where they are kept apart; else "".
-        waiting: Messages that wait.
-        earliest_ms: When the first of them is due, ms since the epoch; None where none waits.
-        latest_ms: When the last of them is due.
-        records: Entries of which attempts are known.
-        attempts: Messages by how often they were handed over.
+        consumer: Name of the consumer, if consumers are kept apart; else "".
+        waiting: Number of waiting messages.
+        earliest_ms: First due time, in ms since the epoch; None if no message waits.
+        latest_ms: Last due time.
+        records: Number of entries with known attempts.
+        attempts: Number of messages by delivery attempts.
     """
 
     topic: str
@@ -45,13 +45,12 @@ class TopicFound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnerFound:
-    """
+    """The current or last owner of a state directory.
+
     Attributes:
-        pid: Of the process that has the directory, or had it last.
-        host: Its name.
-        since_ms: Since when, ms since the epoch.
-        epoch: Its number.
-        closed: It closed the directory in order.
+        since_ms: When the process opened the directory, in ms since the epoch.
+        epoch: Number of this opening.
+        closed: True if the owner closed the directory cleanly.
     """
 
     pid: int
@@ -63,12 +62,12 @@ class OwnerFound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFound:
-    """
+    """The content of a state directory.
+
     Attributes:
-        path: The directory.
-        owner: None when that cannot be told.
-        sources: By number.
-        unreadable: Keys and records that made no sense, or are of no source.
+        owner: The owner; None if unknown.
+        sources: The topics, ordered by their number in the state.
+        unreadable: Number of keys and records that are corrupted or belong to no topic.
     """
 
     path: str
@@ -78,26 +77,23 @@ class StateFound:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait, of all sources."""
         return sum(each.waiting for each in self.sources)
 
     @property
     def records(self) -> int:
-        """Entries of which attempts are known, of all sources."""
         return sum(each.records for each in self.sources)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingMessage:
-    """A message that waits.
+    """A waiting message.
 
     Attributes:
         topic: Full name, of the partition if any.
-        subscription: Its name.
-        consumer: Which of its consumers, where they are kept apart; else "".
-        message_id: `ledger:entry:partition`, in a batch `:index` behind it.
-        due_ms: Until when, ms since the epoch.
-        attempts: How often it was handed over.
+        consumer: Name of the consumer, if consumers are kept apart; else "".
+        message_id: `ledger:entry:partition`, and `:index` in a batch.
+        due_ms: Due time, in ms since the epoch.
+        attempts: Delivery attempts.
     """
 
     topic: str
@@ -109,12 +105,12 @@ class WaitingMessage:
 
 
 def inspect_state(path: str | os.PathLike[str]) -> StateFound:
-    """What there is in a state directory. Blocks.
+    """Return a summary of a state directory. Blocks.
 
     Raises:
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        ConfigurationError: `rocksdict` is not installed.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        ConfigurationError: if `rocksdict` is not installed.
     """
     with StateReader(path) as state:
         found = {
@@ -123,22 +119,22 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
             )
             for each in state.sources()
         }
-        strange = 0
+        unknown = 0
         for due_ms, number, _ in state.waiting():
-            if (source := found.get(number)) is None:
-                strange += 1
+            if (found_topic := found.get(number)) is None:
+                unknown += 1
                 continue
-            source.waiting += 1
-            if source.earliest_ms is None:
-                source.earliest_ms = due_ms
-            source.latest_ms = due_ms
+            found_topic.waiting += 1
+            if found_topic.earliest_ms is None:
+                found_topic.earliest_ms = due_ms
+            found_topic.latest_ms = due_ms
         for record in state.records():
-            if (source := found.get(record.source)) is None:
-                strange += 1
+            if (found_topic := found.get(record.source)) is None:
+                unknown += 1
                 continue
-            source.records += 1
+            found_topic.records += 1
             for attempts, mask in record.record.groups:
-                source.attempts[attempts] += mask.bit_count()
+                found_topic.attempts[attempts] += mask.bit_count()
         owner = state.owner
         return StateFound(
             path=os.fspath(path),
@@ -152,22 +148,25 @@ def inspect_state(path: str | os.PathLike[str]) -> StateFound:
                 closed=owner.closed,
             ),
             sources=list(found.values()),
-            unreadable=state.unreadable + strange,
+            unreadable=state.unreadable + unknown,
         )
 
 
 class WaitingMessages:
-    """What waits, the earliest due first. A context manager, to be iterated once.
+    """The waiting messages of a state directory, the earliest due first.
+
+    Use it as a context manager and iterate once.
 
     Args:
         path: The state directory.
-        topic: Only this topic, with its partitions, or this partition.
+        topic: Only this topic with its partitions, or this partition.
         subscription: Only this subscription.
 
     Raises:
-        StateFormatError: There is no state in it, or a newer version's.
-        StateDamagedError: Files are lost or damaged.
-        ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
+        StateFormatError: if the directory has no state, or the state of a newer version.
+        StateDamagedError: if files are missing or corrupted.
+        ConfigurationError: if the state has nothing of the topic or subscription, or `rocksdict` is
+            not installed.
     """
 
     def __init__(
@@ -183,23 +182,23 @@ class WaitingMessages:
 
     @property
     def unreadable(self) -> int:
-        """Keys and records so far that made no sense."""
+        """Keys and records so far that are corrupted."""
         return self._state.unreadable
 
     def __iter__(self) -> Iterator[WaitingMessage]:
         for due_ms, number, key in self._state.waiting():
-            source = self._sources.get(number)
-            if source is not None:
-                yield self._waiting(source, due_ms, key)
+            found_topic = self._sources.get(number)
+            if found_topic is not None:
+                yield self._waiting(found_topic, due_ms, key)
 
-    def _waiting(self, source: FoundTopic, due_ms: int, key: MessageKey) -> WaitingMessage:
+    def _waiting(self, found_topic: FoundTopic, due_ms: int, key: MessageKey) -> WaitingMessage:
         ledger, entry, index = key
-        record = self._state.record(source.number, ledger, entry)
+        record = self._state.record(found_topic.number, ledger, entry)
         return WaitingMessage(
-            topic=source.topic,
-            subscription=source.subscription,
-            consumer=source.consumer,
-            message_id=waiting_id(source.topic, key),
+            topic=found_topic.topic,
+            subscription=found_topic.subscription,
+            consumer=found_topic.consumer,
+            message_id=waiting_id(found_topic.topic, key),
             due_ms=due_ms,
             attempts=0 if record is None else record.attempts_of(index),
         )
@@ -219,11 +218,11 @@ class WaitingMessages:
 def waiting_messages(
     path: str | os.PathLike[str], *, topic: str | None = None, subscription: str | None = None
 ) -> WaitingMessages:
-    """See `WaitingMessages`."""
+    """Return the waiting messages of a state directory; see `WaitingMessages`."""
     return WaitingMessages(path, topic, subscription)
 
 
 def waiting_id(topic: str, key: MessageKey) -> str:
-    """A key as it is named to people: `ledger:entry:partition`, in a batch `:index` behind it."""
+    """Return a message id for reports: `ledger:entry:partition`, and `:index` in a batch."""
     plain = f"{key[0]}:{key[1]}:{partition_of(topic)}"
     return plain if key[2] < 0 else f"{plain}:{key[2]}"

@@ -1,10 +1,10 @@
-"""Chosen entries of a topic, read in order, each from its own position.
+"""Read chosen entries of a topic in order.
 
-Owns `TopicEntries`. What lies near is read on to; what lies far is read from a reader of its own,
-so that a few messages of a long backlog do not cost the backlog. That an entry is not there is
-known from what comes in its place, or from the topic's end, and never from silence. One whose
-ledger is there is there too, for topics are trimmed by ledgers: then it is nothing that can be read
-by itself, as the last chunk of a message.
+A reader reads on to a near entry. A far entry gets a new reader, so that a few messages of a long
+backlog do not cost reading the whole backlog. An entry is reported as missing only if a later entry
+or the end of the topic was read instead, never because of a timeout. Topics are trimmed by whole
+ledgers. If a later entry of the same ledger was read, the entry exists but cannot be read alone,
+like the last chunk of a message.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..options import ConsumerCryptoFailureAction
 from ..reader.reader import Reader
 from ..values.message_id import MessageId
 
-#: Entries that are read and dropped on the way to the next one.
+#: Maximum distance to the next entry, in entries, at which the same reader reads on.
 NEAR: Final = 100
-_MOST_QUEUED: Final = 1000
-_PATIENCE_S: Final = 5.0
-_TRIES: Final = 6
+_MAX_QUEUED: Final = 1000
+_READ_TIMEOUT_S: Final = 5.0
+_MAX_READS: Final = 6
 
 
 class TopicEntries:
-    """Entries of one topic or partition; asked for in ascending order.
+    """Reads entries of one topic or partition, in ascending order.
 
     Args:
         client: Open.
@@ -41,44 +41,47 @@ class TopicEntries:
         self._topic = topic
         self._crypto_key_reader = crypto_key_reader
         self._reader: Reader | None = None
-        self._at: EntryKey = (-1, -1)  # read up to here
-        self._ahead: list[Message] = []  # read, and not asked for so far
+        self._position: EntryKey = (-1, -1)  # the last entry read
+        self._read_ahead: list[Message] = []  # read and not requested yet
         self._ended = False
 
     async def of(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
-        """The messages of an entry, all of them; [] when it is in the topic no more, None when it
-        is and cannot be read by itself.
+        """Return all messages of an entry.
 
         Args:
-            key: Which.
-            run: Tells how many entries from here on are of interest, about: no more are fetched
-                ahead. Asked where a reading begins.
+            key: The entry.
+            run: Returns about how many entries from this one on will be requested. No more are
+                fetched ahead. Called when a reader is opened.
+
+        Returns:
+            The messages; [] if the topic no longer has the entry; None if the entry exists and
+            cannot be read alone.
 
         Raises:
-            TransportError: It cannot be read.
+            TransportError: if the topic cannot be read.
         """
-        if self._ahead and _key(self._ahead[0]) < key:
-            self._ahead = []
-        if not self._ahead:
+        if self._read_ahead and _key(self._read_ahead[0]) < key:
+            self._read_ahead = []
+        if not self._read_ahead:
             if self._ended:
                 return []
-            if self._reader is None or not _near(self._at, key):
+            if self._reader is None or not _near(self._position, key):
                 await self._open(key, run())
         found: list[Message] = []
         while True:
-            part, self._ahead = self._ahead or await self._next(), []
-            if part is None:
+            entry, self._read_ahead = self._read_ahead or await self._next(), []
+            if entry is None:
                 return found or None
-            if not part:
+            if not entry:
                 self._ended = True
                 return found
-            self._at = here = _key(part[0])
-            if here > key:
-                self._ahead = part
-                return None if not found and here[0] == key[0] else found
-            if here == key:
-                found += part
-                if len(found) >= part[0].message_id().batch_size:
+            self._position = position = _key(entry[0])
+            if position > key:
+                self._read_ahead = entry
+                return None if not found and position[0] == key[0] else found
+            if position == key:
+                found += entry
+                if len(found) >= entry[0].message_id().batch_size:
                     return found
 
     async def _open(self, key: EntryKey, run: int) -> None:
@@ -86,24 +89,28 @@ class TopicEntries:
         self._reader = await self._client.create_reader(
             self._topic,
             MessageId(-1, *key),
-            receiver_queue_size=max(1, min(run, _MOST_QUEUED)),
+            receiver_queue_size=max(1, min(run, _MAX_QUEUED)),
             start_message_id_inclusive=True,
             crypto_key_reader=self._crypto_key_reader,
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
 
     async def _next(self) -> list[Message] | None:
-        """What comes next; [] at the end of the topic, None where it has only what is no message.
+        """Return the messages of the next entry.
+
+        Returns:
+            The messages; [] at the end of the topic; None if the topic has only entries that are no
+            messages.
 
         Raises:
-            TransportError: Nobody answers.
+            TransportError: if the connection is lost and does not come back.
         """
         assert self._reader is not None
-        for _ in range(_TRIES):
+        for _ in range(_MAX_READS):
             if not await self._reader.has_message_available():
                 return []
             try:
-                return await self._reader.read_entry(timeout=_PATIENCE_S)
+                return await self._reader.read_entry(timeout=_READ_TIMEOUT_S)
             except ReceiveTimeout:
                 if self._reader.is_connected():
                     return None
@@ -114,9 +121,9 @@ class TopicEntries:
         )
 
     async def close(self) -> None:
-        """End the reading. A later `of` begins a new one, and may ask for lower ids."""
+        """Close the reader. A later `of` opens a new one, and may request lower ids."""
         reader, self._reader = self._reader, None
-        self._at, self._ahead, self._ended = (-1, -1), [], False
+        self._position, self._read_ahead, self._ended = (-1, -1), [], False
         if reader is not None:
             await reader.close()
 

@@ -1,10 +1,9 @@
-"""Which event loop and process an object belongs to, and the end of a loop.
+"""The event loop and process that an object belongs to, and the end of an event loop.
 
-Owns `LoopAffinity`, `LoopEnd`, `cancel` and `end_all`. A consumer, a reader or a producer keeps
-timers, waiters and an order of events on the loop it was made on. Called from another one it would
-wait for answers that go elsewhere, or send and then fail; in a forked child its connection and its
-threads are not there at all. So every call looks where it is before it does anything; on its own
-loop that costs one comparison of thread identifiers.
+Consumers, readers and producers keep timers, waiters and an order of events on their loop. A call
+from another loop would wait for answers that arrive on the first one. A forked child has neither
+the connections nor the threads. Every call therefore checks its loop first, which costs one
+comparison of thread identifiers on the right loop.
 """
 
 from __future__ import annotations
@@ -26,157 +25,149 @@ __all__ = ["LoopAffinity", "LoopEnd", "cancel", "end_all", "get_ident", "running
 
 
 class LoopAffinity:
-    """The event loop that runs now, and this process.
+    """The running event loop and the current process, as the owners of an object.
 
-    The calls that are made for each message check it inline::
+    Calls that are made for each message check it inline::
 
-        if place.thread != get_ident():
-            place.check()
+        if affinity.thread != get_ident():
+            affinity.check()
 
     Args:
-        what: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
+        kind: The kind of the object that belongs to the loop, such as "consumer". Used in errors.
 
     Attributes:
         loop: The event loop.
-        thread: The identifier of the thread in which the loop runs; None if that is not known.
-            `check` and `is_here` find it out again.
+        thread: The identifier of the thread in which the loop runs; None if it is not known.
+            `check` and `is_here` determine it again.
     """
 
-    # `running_loop() is place.loop` alone would do, but Python 3.11 makes a system call for it: 180
-    # ns for each call, where comparing two thread identifiers takes 40 ns.
+    # `running_loop() is affinity.loop` alone would do, but Python 3.11 makes a system call for it:
+    # 180 ns for each call, where comparing two thread identifiers takes 40 ns.
     #
     # A thread identifier alone is not enough, because two loops can run in a thread one after the
-    # other. So `thread` becomes None when the loop stops running. A loop does not announce that,
-    # but while it runs it installs its hook for asynchronous generators
-    # (`sys.set_asyncgen_hooks`), a bound method that ceases to exist when the loop stops. A weak
-    # reference to the hook reports the stop. The loops of asyncio and uvloop both work this way. If
-    # a loop installs no hook of its own, `thread` stays None, and every call asks for the running
-    # loop. If a debugger keeps the hook alive, calls from the next loop in the same thread pass
-    # this check; waiting for something then fails with asyncio's own error ("attached to a
-    # different loop").
+    # other. So `thread` becomes None when the loop stops. A loop does not announce that, but while
+    # it runs it installs a hook for asynchronous generators (`sys.set_asyncgen_hooks`), a bound
+    # method that ceases to exist when the loop stops. A weak reference to it reports the stop.
+    # asyncio and uvloop both work this way. With a loop without such a hook, `thread` stays None,
+    # and every call asks for the running loop. If a debugger keeps the hook alive, calls from the
+    # next loop in the same thread pass this check, and then fail with asyncio's own error
+    # ("attached to a different loop").
 
-    __slots__ = ("__weakref__", "_hook", "_pid", "_what", "loop", "thread")
+    __slots__ = ("__weakref__", "_hook", "_kind", "_pid", "loop", "thread")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, kind: str) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.thread: int | None = None
         self._hook: ref[Any] | None = None
         self._pid = os.getpid()
-        self._what = what
-        self._note_thread()
-        _places.add(self)
+        self._kind = kind
+        self._remember_thread()
+        _affinities.add(self)
 
-    def _note_thread(self) -> None:
+    def _remember_thread(self) -> None:
         hook = sys.get_asyncgen_hooks().firstiter
         if getattr(hook, "__self__", None) is self.loop:
-            self._hook = ref(hook, partial(_stopped, ref(self)))
+            self._hook = ref(hook, partial(_forget_thread, ref(self)))
             self.thread = get_ident()
 
     def is_here(self) -> bool:
-        """Return True if the caller is on the loop, in the process that made this object."""
+        """Return True if the caller is on the loop, in the process that created this object."""
         if self.thread == get_ident():
             return True
         if running_loop() is not self.loop or os.getpid() != self._pid:
             return False
-        self._note_thread()
+        self._remember_thread()
         return True
 
     def check(self) -> None:
-        """
-        Raises:
-            ForkedError: In a child of the process it was made in.
-            WrongLoopError: On another loop, or on none.
-        """
+        """Raise WrongLoopError if the caller is not on the loop, ForkedError in a forked child."""
         if not self.is_here():
-            raise self._refusal()
+            raise self._wrong_loop_error()
 
     def check_process(self) -> None:
-        """
-        Raises:
-            ForkedError: In a child of the process it was made in.
-        """
-        check_process(self._pid, self._what)
+        """Raise ForkedError in a forked child."""
+        check_process(self._pid, self._kind)
 
     @property
     def over(self) -> bool:
-        """Its loop is closed: nothing it waits for can happen any more."""
+        """True if the loop is closed, so that nothing on it can complete any more."""
         return self.loop.is_closed()
 
     def moved(self) -> LoopAffinity:
-        """The same on the loop that runs now, for what keeps nothing on its own.
+        """Return the affinity to the running loop, for an object without state on its own loop.
 
-        Raises:
-            ForkedError: In a child of the process it was made in.
-            RuntimeError: No loop runs.
+        Raises ForkedError in a forked child.
         """
-        check_process(self._pid, self._what)
-        return LoopAffinity(self._what)
+        check_process(self._pid, self._kind)
+        return LoopAffinity(self._kind)
 
-    def _refusal(self) -> ConfigurationError:
+    def _wrong_loop_error(self) -> ConfigurationError:
         self.check_process()
         if self.over:
-            how = (
-                "made on an event loop that is closed by now: make it anew on the one in use, as "
-                "each asyncio.run() has its own loop; the client may be kept"
+            reason = (
+                "made on an event loop that is closed by now: create it again on the running "
+                "loop, because each asyncio.run() has its own loop. The client can be kept"
             )
         elif running_loop() is None:
-            how = (
+            reason = (
                 "called without its event loop running: await it there; from another thread use "
                 "asyncio.run_coroutine_threadsafe(...) or loop.call_soon_threadsafe(...)"
             )
         else:
-            how = (
+            reason = (
                 "made on another event loop: call it there "
-                "(asyncio.run_coroutine_threadsafe), or make another from the same client here"
+                "(asyncio.run_coroutine_threadsafe), or create another from the same client here"
             )
-        return WrongLoopError(f"this {self._what} was {how}")
+        return WrongLoopError(f"this {self._kind} was {reason}")
 
 
 class LoopEnd:
-    """Awaits a call at the end of the running event loop, while the loop can still do I/O.
+    """Awaits a function at the end of the running event loop, while the loop can still do I/O.
 
     `asyncio.run`, `asyncio.Runner` and `uvloop.run` shut down the asynchronous generators of a loop
     (`loop.shutdown_asyncgens`) before they close it. That is the only public notice of a loop's
-    end, so a generator waits for it. A loop that is closed without it gives no notice.
+    end, so a generator waits for it. A loop that is closed in another way gives no notice.
 
     Args:
-        ended: Called once, on that loop, and awaited.
+        on_end: Called once, on that loop, and awaited.
     """
 
-    def __init__(self, ended: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._ended: Callable[[], Coroutine[Any, Any, None]] | None = ended
-        self._waiting = self._wait()
-        _step(self._waiting.__anext__())
+    def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._on_end: Callable[[], Coroutine[Any, Any, None]] | None = on_end
+        self._generator = self._wait()
+        _run_one_step(self._generator.__anext__())
         _loop_ends.add(self)
 
     async def _wait(self) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
-            ended, self._ended = self._ended, None
-            if ended is not None:
-                await ended()
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
+                await on_end()
 
     def cancel(self) -> None:
-        """Call nothing; on any thread, also if the loop is closed."""
-        self._ended = None
+        """Do not call `on_end`. Works on any thread, and after the loop was closed."""
+        self._on_end = None
         try:
-            _step(self._waiting.aclose())
+            _run_one_step(self._generator.aclose())
         except RuntimeError:
-            pass  # the call is under way
+            pass  # `on_end` is running
 
 
-def _step(once: Awaitable[None]) -> None:
+def _run_one_step(awaitable: Awaitable[None]) -> None:
     """Run one step of an awaitable that never suspends."""
     try:
-        once.__await__().__next__()
+        awaitable.__await__().__next__()
     except (StopIteration, StopAsyncIteration):
         pass
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task or future, if its event loop is not closed: on a closed loop it never goes on,
-    and `cancel` would raise RuntimeError."""
+    """Cancel a task or future, unless its event loop is closed.
+
+    A task of a closed loop never continues, and its `cancel` would raise RuntimeError.
+    """
     if task.get_loop().is_closed():
         forget(task)
     else:
@@ -187,11 +178,11 @@ def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]
     """Run every cleanup call, even if one of them fails.
 
     Args:
-        loop: The loop that the calls belong to, if it is one. If it is closed, a RuntimeError of a
-            call is no failure: whoever waits on that loop cannot be told, and never goes on.
+        loop: The loop that the calls belong to, or None. If it is closed, a RuntimeError of a call
+            is ignored: tasks that wait on that loop never continue, so they cannot be notified.
 
     Raises:
-        Exception: The first failure, after all calls.
+        Exception: the first failure, after all calls.
     """
     failure: Exception | None = None
     for call in calls:
@@ -205,24 +196,24 @@ def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]
         raise failure
 
 
-def _stopped(where: ref[LoopAffinity], _: object) -> None:
-    affinity = where()
+def _forget_thread(affinity_ref: ref[LoopAffinity], _: object) -> None:
+    affinity = affinity_ref()
     if affinity is not None:
         affinity.thread = None
 
 
-_places: WeakSet[LoopAffinity] = WeakSet()
+_affinities: WeakSet[LoopAffinity] = WeakSet()
 _loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 
-def _in_child() -> None:
-    # A fork in a running loop leaves the child with a loop that looks as if it ran, in a thread of
-    # the same identifier.
-    for affinity in list(_places):
+def _reset_in_child() -> None:
+    # After a fork in a running loop, the loop seems to run in the child too, in a thread with the
+    # same identifier.
+    for affinity in list(_affinities):
         affinity.thread = None
     for each in list(_loop_ends):
         each.cancel()  # the child's exit would try to run it on the parent's loop
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -1,4 +1,4 @@
-"""What the caller may choose, validated before anything connects."""
+"""Option classes. All values are checked before anything connects."""
 
 from .client_options import ClientOptions
 from .consumer_options import (

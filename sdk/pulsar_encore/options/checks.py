@@ -1,4 +1,4 @@
-"""Checks shared by the option groups: each returns the value or raises with the option's name."""
+"""Checks of option values: each returns the value, or raises ConfigurationError."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError, InvalidTopicName
 
-_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a namespace
-# As the C++ library reads them, but for names from before Pulsar 2, with a cluster in them:
-# Pulsar has them no more and says so, but the library asks again until all it says is "Timeout".
-_TOPIC: Final = re.compile(rf"[^/]+|(?:(?:non-)?persistent://)?{_PART}/{_PART}/[^/]+", re.DOTALL)
+_NAME_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant or a namespace
+# The names that the C++ client accepts, except the names with a cluster from before Pulsar 2.
+# Brokers reject these, but the C++ client retries until the call fails with a mere "Timeout".
+_TOPIC: Final = re.compile(
+    rf"[^/]+|(?:(?:non-)?persistent://)?{_NAME_PART}/{_NAME_PART}/[^/]+", re.DOTALL
+)
 
 
 def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: str = "") -> int:
-    """An int from `low` to `high` (no upper bound when None)."""
+    """Return an int from `low` to `high`; None means no upper bound."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be an int, got {type(value).__name__}")
     if value < low or (high is not None and value > high):
-        span = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise ConfigurationError(f"{name} must be {span}{unit and ' ' + unit}, got {value}")
+        allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ConfigurationError(f"{name} must be {allowed}{unit and ' ' + unit}, got {value}")
     return value
 
 
 def seconds(
     value: Any, name: str, *, low: float = 0.001, high: float = 1e9, hint: str = ""
 ) -> float:
-    """Return a number of seconds from `low` to `high`, or a timedelta, as seconds.
+    """Return a number of seconds or a timedelta as seconds.
 
     Args:
-        value: As it was given.
-        name: Of the option.
-        low: Least, in s.
-        high: Most, in s.
-        hint: Follows the range in the text of the error.
-
-    Raises:
-        ConfigurationError: if the value is no number or timedelta, or is out of range.
+        value: The value of the option.
+        name: The option.
+        low: Least value, in s.
+        high: Largest value, in s.
+        hint: Text after the range in the error.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -50,8 +49,8 @@ def seconds(
             f"{type(value).__name__}"
         )
     if not low <= value <= high:  # NaN fails this comparison too
-        span = f"from {low:g} to {high:g} s"
-        raise ConfigurationError(f"{name} must be {span}{hint}, got {value}")
+        allowed = f"from {low:g} to {high:g} s"
+        raise ConfigurationError(f"{name} must be {allowed}{hint}, got {value}")
     return float(value)
 
 
@@ -62,27 +61,27 @@ def boolean(value: Any, name: str) -> bool:
 
 
 def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) -> str:
-    """A string with something in it, of whole characters; `blank` is the error for any other."""
+    """Return a non-blank string without lone surrogates; `blank` is the error for blank ones."""
     _not_blank(value, name, blank)
     encodable(value, name, blank)
     return str(value)
 
 
 def encodable(value: str, name: str, error: type[Exception] = ConfigurationError) -> None:
-    """Raise an error for a string with a lone surrogate.
+    """Raise an error if a string contains a lone surrogate.
 
-    Neither the protocol nor anything on disk can hold it, as both are UTF-8. Such strings come from
+    The protocol and the state directory use UTF-8, which cannot encode it. Such strings come from
     file names and JSON escapes.
     """
     if not value.isascii():
         try:
             value.encode()
-        except UnicodeEncodeError as failed:
+        except UnicodeEncodeError as cause:
             raise error(
-                f"{name} contains a lone surrogate, U+{ord(value[failed.start]):04X} at index "
-                f"{failed.start}, which is no character and cannot be encoded as UTF-8, got "
+                f"{name} contains a lone surrogate, U+{ord(value[cause.start]):04X} at index "
+                f"{cause.start}, which is no character and cannot be encoded as UTF-8, got "
                 f"{value!r}. Use a name of whole characters"
-            ) from failed
+            ) from cause
 
 
 def _not_blank(value: Any, name: str, blank: type[Exception] = ConfigurationError) -> None:
@@ -96,7 +95,7 @@ def optional_text(value: Any, name: str) -> str | None:
 
 
 def string_map(value: Any, name: str) -> dict[str, str]:
-    """A dict of strings to strings; None is an empty one."""
+    """Return a dict of strings to strings; an empty one for None."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -112,7 +111,7 @@ def string_map(value: Any, name: str) -> dict[str, str]:
 
 
 def topic_name(value: Any, name: str) -> str:
-    """The name of a topic: short, `tenant/namespace/name` or full."""
+    """Return a topic name: short, `tenant/namespace/name` or full."""
     if not _TOPIC.fullmatch(text(value, name, blank=InvalidTopicName)):
         raise InvalidTopicName(
             f"{name} must be a name, tenant/namespace/name, or persistent:// or non-persistent:// "
@@ -122,31 +121,25 @@ def topic_name(value: Any, name: str) -> str:
 
 
 def readable_file(value: Any, name: str) -> str | None:
-    """Path of a file that can be opened, or None."""
+    """Return the path of a file that can be opened, or None."""
     if value is not None:
-        _not_blank(value, name)  # one of raw bytes has lone surrogates, and can be opened
+        _not_blank(
+            value, name
+        )  # not `text`: a path of raw bytes has lone surrogates, and can be opened
     path: str | None = value
     if path is not None:
         try:
             os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ConfigurationError(f"{name}: cannot read {path!r}: {why}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{name}: cannot read {path!r}: {reason}") from error
         if not os.path.isfile(path):
-            raise ConfigurationError(f"{name}: {path!r} is no file")
+            raise ConfigurationError(f"{name}: {path!r} is not a file")
     return path
 
 
 def directory(value: Any, owner: str) -> Path:
-    """Return the path of a directory, which need not exist.
-
-    Args:
-        value: As it was given.
-        owner: The class that takes it, for the text of the error.
-
-    Raises:
-        ConfigurationError: if it is no path, is empty or contains NUL.
-    """
+    """Return the path of a directory, which need not exist, for the option class `owner`."""
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str) or not path:
         raise ConfigurationError(f"{owner} needs the path of a directory, got {value!r}")
@@ -156,11 +149,7 @@ def directory(value: Any, owner: str) -> Path:
 
 
 def check_schema(schema: Any) -> None:
-    """A schema object of the stock package (or one like it), or None for bytes.
-
-    Raises:
-        ConfigurationError: It lacks a method that is needed; a class was given, not an instance.
-    """
+    """Raise ConfigurationError unless a value is a schema object (by its methods) or None."""
     if schema is None:
         return
     methods = ("encode", "decode_message", "schema_info")
@@ -182,34 +171,26 @@ def check_schema(schema: Any) -> None:
 
 
 def check_crypto_key_reader(reader: Any) -> None:
-    """A CryptoKeyReader, stock's or ours, or None.
-
-    Raises:
-        ConfigurationError: Something else.
-    """
-    # Stock's last: what ours has for it is made when it is asked for.
-    known = ("private_key", "cryptoKeyReader")
-    if reader is not None and not any(hasattr(reader, each) for each in known):
+    """Raise ConfigurationError unless a value is a CryptoKeyReader or None."""
+    # `cryptoKeyReader` last: on our own class, reading that attribute loads the C++ client.
+    attributes = ("private_key", "cryptoKeyReader")
+    if reader is not None and not any(hasattr(reader, each) for each in attributes):
         raise ConfigurationError(
             f"crypto_key_reader must be a CryptoKeyReader, got {type(reader).__name__}"
         )
 
 
 def check_event_listener(listener: Any) -> None:
-    """A plain function, or None.
-
-    Raises:
-        ConfigurationError: It cannot be called, or is a coroutine function.
-    """
+    """Raise ConfigurationError unless a value is a plain function or None."""
     if listener is not None and not _is_plain(listener):
         raise ConfigurationError(
-            "event_listener must be a plain function: nobody awaits what it returns; it can "
-            "start a task"
+            "event_listener must be a plain function, because its result is not awaited. "
+            "It can start a task"
         )
 
 
 def _is_plain(function: Any) -> bool:
-    """Whether it can be called, and has done its work then."""
+    """Return True for a callable that is not a coroutine function."""
     if not callable(function):
         return False
     return not (iscoroutinefunction(function) or iscoroutinefunction(function.__call__))

@@ -1,7 +1,6 @@
-"""Options of a client: stock's keywords and defaults, checked before anything connects.
+"""The checked options of a client, with the names and defaults of `pulsar-client`.
 
-Owns `ClientOptions`. What only a transport can know (whether a token is valid, what is in a
-certificate) is left to it.
+Facts that only a transport can find out, such as whether a token is valid, are not checked here.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from .checks import boolean, integer, optional_text, readable_file, seconds
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
 
-#: How long a topic is missing before what was attached to it creates it again, in s.
+#: Default of `recreate_after`, in s.
 DEFAULT_RECREATE_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientOptions:
-    """A checked connection. Fields have the names and units of stock's `Client`."""
+    """Checked options of a client. `Client` documents the fields and their units."""
 
     service_url: Any
     authentication: Any = None
@@ -31,9 +30,9 @@ class ClientOptions:
     io_threads: int = 1
     message_listener_threads: int = 1
     concurrent_lookup_requests: int = 50_000
-    log_conf_file_path: str | None = None  # accepted and without effect, as in stock
+    log_conf_file_path: str | None = None  # accepted and ignored, as in pulsar-client
     stats_interval_in_seconds: int = 600
-    use_tls: bool = False  # accepted and without effect, as in stock: the URL's scheme decides
+    use_tls: bool = False  # accepted and ignored, as in pulsar-client: the URL's scheme decides
     tls_trust_certs_file_path: str | None = None
     tls_allow_insecure_connection: bool = False
     tls_validate_hostname: bool = False
@@ -42,8 +41,7 @@ class ClientOptions:
     listener_name: str | None = None
     tls_private_key_file_path: str | None = None
     tls_certificate_file_path: str | None = None
-    # Options of the native transport only (`transport.choosing`):
-    # In s; a timedelta becomes one.
+    # Options of the native transport only. A timedelta is converted to s.
     partitions_update_interval: float | timedelta = 60.0
     reattach_timeout: float | timedelta | None = None
     recreate_after: float | timedelta = DEFAULT_RECREATE_AFTER_S
@@ -71,17 +69,18 @@ class ClientOptions:
             boolean(getattr(self, name), name)
         for name in ("log_conf_file_path", "listener_name"):
             optional_text(getattr(self, name), name)
-        # The C++ library finds a missing one when it connects, and blames the authentication.
+        # Without this check, the C++ client would report a missing file as an authentication error
+        # when it connects.
         for name in (
             "tls_trust_certs_file_path",
             "tls_private_key_file_path",
             "tls_certificate_file_path",
         ):
             readable_file(getattr(self, name), name)
-        # Stock's last: what ours has for it is made when it is asked for.
-        known = ("method_name", "auth")
+        # `auth` last: on our own classes, reading that attribute loads the C++ client.
+        attributes = ("method_name", "auth")
         if self.authentication is not None and not any(
-            hasattr(self.authentication, each) for each in known
+            hasattr(self.authentication, each) for each in attributes
         ):
             raise ConfigurationError(
                 "authentication must be one of the Authentication classes, such as "
@@ -120,7 +119,7 @@ class ClientOptions:
             for host in url.partition("://")[2].rstrip("/").split(","):
                 self._check_port(host)
             return
-        # An AutoClusterFailover, stock's or ours, or a provider with these methods.
+        # An AutoClusterFailover (of this package or pulsar-client), or a ServiceInfoProvider.
         if not (hasattr(url, "primary") or hasattr(url, "initial_service_info")):
             raise ConfigurationError(
                 "service_url must be a str, an AutoClusterFailover or a ServiceInfoProvider, "
@@ -129,5 +128,5 @@ class ClientOptions:
         for name in ("authentication", "tls_trust_certs_file_path"):
             if getattr(self, name) is not None:
                 raise ConfigurationError(
-                    f"{name} belongs into each ServiceInfo when service_url is not a str"
+                    f"{name} must be set in each ServiceInfo when service_url is not a str"
                 )

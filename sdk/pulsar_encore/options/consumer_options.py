@@ -1,7 +1,6 @@
-"""Options of a subscription: stock's keywords and defaults, and the new ones, checked as one.
+"""The checked options of a consumer, with the names and defaults of `pulsar-client` and new ones.
 
-Owns `ConsumerOptions`. Everything is validated here, before anything connects; the rest of the
-package takes a `ConsumerOptions` as given and right.
+All checks are made here, before anything connects. Other modules rely on a `ConsumerOptions`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .enums import (
 from .key_shared import ConsumerKeySharedPolicy, key_shared_of
 from .nack_index import SpillingNackIndex
 
-#: The broker's `maxUnackedMessagesPerConsumer` when nobody changed it.
+#: The default of the broker's `maxUnackedMessagesPerConsumer`.
 DEFAULT_UNACKED_WINDOW: Final = 50_000
 
 _MAX_PRECISION_BITS: Final = 32  # 2**32 ms is 49 days
@@ -47,15 +46,22 @@ _MAX_PRECISION_BITS: Final = 32  # 2**32 ms is 49 days
 
 @dataclass(frozen=True, slots=True)
 class BatchReceivePolicy:
-    """When `batch_receive` returns: enough messages, enough bytes, or enough time.
+    """Limits at which `batch_receive` returns: number of messages, bytes, or time.
 
     Args:
-        max_num_message: Most messages in a result; 0 or less for no such limit.
-        max_num_bytes: Most payload bytes, but always at least one message; 0 or less for none.
-        timeout_ms: Longest wait in ms; 0 or less to wait until a limit is reached.
+        max_num_message: Most messages in a result; 0 or less for no limit.
+        max_num_bytes: Most payload bytes in a result, which always has at least one message; 0 or
+            less for no limit.
+        timeout_ms: Longest wait, in ms; 0 or less to wait until another limit is reached.
 
     Raises:
-        ConfigurationError: One of them is no int, or none is above 0.
+        ConfigurationError: if a value is not an int, or if no value is above 0.
+
+    Example:
+        ```python
+        policy = pulsar_encore.BatchReceivePolicy(max_num_message=100, timeout_ms=500)
+        consumer = await client.subscribe("orders", "billing", batch_receive_policy=policy)
+        ```
     """
 
     max_num_message: int = -1
@@ -73,7 +79,7 @@ class BatchReceivePolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerOptions:
-    """A checked subscription. Fields have the names and units of `Client.subscribe`."""
+    """Checked options of a consumer. `Client.subscribe` documents the fields and their units."""
 
     topics: tuple[str, ...]
     pattern: str | None
@@ -104,7 +110,7 @@ class ConsumerOptions:
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     # New in this package.
     negative_ack_redelivery_backoff: BackoffLike | None = None
-    negative_ack_precision_bit_cnt: int | None = None  # None: the bucket follows the delay
+    negative_ack_precision_bit_cnt: int | None = None  # None: chosen by the delay
     ack_timeout_redelivery_backoff: BackoffLike | None = None
     ack_group_time_ms: int = 100  # Java's default
     ack_group_max_size: int = 1000  # Java's default
@@ -113,10 +119,10 @@ class ConsumerOptions:
     max_unacked_messages: int = DEFAULT_UNACKED_WINDOW
     retry_enable: bool = False
     nack_overflow: str | None = None  # or "retry_letter"
-    nack_overflow_share: float = 0.5  # half the window stays for messages that are worked on
-    nack_overflow_delay: float | timedelta = 600.0  # s; few processes are sure to live for longer
+    nack_overflow_share: float = 0.5  # half of the window is left for other messages
+    nack_overflow_delay: float | timedelta = 600.0  # s; processes often do not live longer
     state: RocksState | None = None
-    max_leases: int = 10_000  # a fifth of what a broker lets one consumer leave unacked
+    max_leases: int = 10_000  # a fifth of DEFAULT_UNACKED_WINDOW
     ordered_leases: bool = False
     nack_index: SpillingNackIndex | None = None
 
@@ -181,11 +187,11 @@ class ConsumerOptions:
                 f"{type(self.nack_index).__name__}"
             )
         if self.state is not None and self.nack_index is not None:
-            home, nacks = Path(self.state.path), Path(self.nack_index.path)
-            if nacks.resolve().is_relative_to(home.resolve()):
+            state_path, index_path = Path(self.state.path), Path(self.nack_index.path)
+            if index_path.resolve().is_relative_to(state_path.resolve()):
                 raise ConfigurationError(
-                    f"the directory of nack_index, {nacks}, must not be that of "
-                    f"state, {home}, or below it: name another one for nack_index"
+                    f"the directory of nack_index, {index_path}, must not be that of "
+                    f"state, {state_path}, or below it: name another one for nack_index"
                 )
         self._check_combinations()
         self._check_letters()
@@ -224,7 +230,9 @@ class ConsumerOptions:
         if self.batch_receive_policy is not None and not isinstance(
             self.batch_receive_policy, BatchReceivePolicy
         ):
-            object.__setattr__(self, "batch_receive_policy", _policy_of(self.batch_receive_policy))
+            object.__setattr__(
+                self, "batch_receive_policy", _batch_policy_of(self.batch_receive_policy)
+            )
 
     def _check_letters(self) -> None:
         policy: DeadLetterPolicy | None = self.dead_letter_policy
@@ -243,19 +251,21 @@ class ConsumerOptions:
             raise ConfigurationError(
                 "retry_enable on a pattern needs a DeadLetterPolicy with retry_letter_topic"
             )
-        own = {full_name(topic) for topic in self.topics}
+        consumed_topics = {full_name(topic) for topic in self.topics}
         for name in ("retry_letter_topic", "dead_letter_topic"):
             topic = None if policy is None else getattr(policy, name)
-            if topic is not None and full_name(topic) in own:
-                raise ConfigurationError(f"{name} {topic!r} is a topic the consumer reads: a loop")
+            if topic is not None and full_name(topic) in consumed_topics:
+                raise ConfigurationError(
+                    f"{name} {topic!r} is a topic that the consumer reads, which is a loop"
+                )
 
     def _check_order(self) -> None:
         if not self.ordered_leases:
             return
         if self.consumer_type is not ConsumerType.KeyShared:
             raise ConfigurationError(
-                "ordered_leases needs consumer_type=ConsumerType.KeyShared, as only there the "
-                f"messages of a key come to one consumer; this is {self.consumer_type.name}"
+                "ordered_leases needs consumer_type=ConsumerType.KeyShared, because "
+                f"messages of a key go to one consumer only there; got {self.consumer_type.name}"
             )
         policy = self.key_shared_policy
         if policy is not None and policy.allow_out_of_order_delivery:
@@ -266,13 +276,13 @@ class ConsumerOptions:
         for name in ("message_listener", "retry_enable"):
             if getattr(self, name):
                 raise ConfigurationError(
-                    f"ordered_leases and {name} contradict each other: messages would go past "
-                    "what failed before them; leave one out"
+                    f"ordered_leases and {name} contradict each other: messages would "
+                    "overtake a failed message of their key. Leave one out"
                 )
 
     @property
     def retry_letter_topic(self) -> str | None:
-        """Full name of the retry-letter topic that is read along, or None without retry_enable."""
+        """The full name of the retry letter topic to read, or None without `retry_enable`."""
         if not self.retry_enable:
             return None
         policy: DeadLetterPolicy | None = self.dead_letter_policy
@@ -281,14 +291,14 @@ class ConsumerOptions:
         return retry_topic_of(self.topics, self.subscription_name)
 
     def is_shared(self, topic: str) -> bool:
-        """Whether a topic read by this consumer is subscribed Shared or Key_Shared."""
+        """Return True if a topic of this consumer is subscribed as Shared or Key_Shared."""
         return self.shared or self.reads_letters(topic)
 
     def remembers_failures(self, topic: str) -> bool:
-        """Return True if failed attempts at messages of a topic have to be counted here.
+        """Return True if failed delivery attempts of a topic's messages must be counted here.
 
-        A dead-letter policy decides by them. On Exclusive and Failover a backoff needs them too:
-        the broker counts no redeliveries there, so each delay would be the first one.
+        The dead letter policy needs them. A backoff needs them on Exclusive and Failover, where the
+        broker counts no redeliveries: without own counts, each delay would be the first one.
         """
         has_backoff = (
             self.negative_ack_redelivery_backoff is not None
@@ -297,7 +307,7 @@ class ConsumerOptions:
         return self.dead_letter_policy is not None or (has_backoff and not self.is_shared(topic))
 
     def reads_letters(self, topic: str) -> bool:
-        """Whether a topic read by this consumer is its retry-letter topic, or a partition of it."""
+        """Return True if a topic is this consumer's retry letter topic or a partition of it."""
         retry = self.retry_letter_topic
         return retry is not None and retry in (topic, base_name(topic))
 
@@ -307,8 +317,8 @@ class ConsumerOptions:
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
-def _policy_of(stock: Any) -> BatchReceivePolicy:
-    """Stock's ConsumerBatchReceivePolicy, read back: it keeps its numbers in a native object."""
+def _batch_policy_of(stock: Any) -> BatchReceivePolicy:
+    """Convert a ConsumerBatchReceivePolicy of `pulsar-client`, whose values are in a C++ object."""
     try:
         native = stock.policy()
         return BatchReceivePolicy(
@@ -323,11 +333,7 @@ def _policy_of(stock: Any) -> BatchReceivePolicy:
 
 
 def parse_topics(topic: Any, is_pattern_topic: bool) -> tuple[tuple[str, ...], str | None]:
-    """`topic` as stock takes it (str, list of str, compiled pattern) -> (topics, pattern).
-
-    Raises:
-        ConfigurationError: Of another kind, or a list with `is_pattern_topic`.
-    """
+    """Split `topic` (a str, a list of str or a compiled pattern) into topic names and a pattern."""
     if isinstance(topic, re.Pattern):
         return (), text(topic.pattern, "topic")
     if isinstance(topic, str):

@@ -1,8 +1,4 @@
-"""Options of retry and dead letters.
-
-Owns `DeadLetterPolicy`, and stock's classes for the same: `ConsumerDeadLetterPolicy`, whoever's it
-is, is read as one.
-"""
+"""Options for retry letters and dead letters: ours and the classes of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -20,21 +16,29 @@ _MAX_INT: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """When a message is given up, and where it goes.
+    """When a message is dead-lettered, and the names of the letter topics.
 
     Args:
-        max_redeliver_count: M, at least 1. The application sees a message M + 1 times. On several
-            consumers, a message of a batch is dead-lettered when it fails after M failed attempts
-            at this consumer and redeliveries of the batch by others, taken together.
+        max_redeliver_count: The number M of redeliveries, at least 1. The application gets a
+            failing message M + 1 times. With several consumers, M counts the failed attempts of a
+            batch message at this consumer plus the redeliveries of its batch to others.
         dead_letter_topic: None for Java's name, `<topic>-<subscription>-DLQ`.
         retry_letter_topic: None for Java's name, `<topic>-<subscription>-RETRY`.
-        initial_subscription_name: A subscription to create on the dead-letter topic before the
-            first dead letter, so that nothing there is trimmed unread.
-        text_keys: The topics' keys are text, also where they read as base64 of bytes. Without it a
-            message with such a key is not copied where the transport cannot tell the two apart.
+        initial_subscription_name: Subscription that is created on the dead letter topic before the
+            first dead letter, so that dead letters are kept until they are read.
+        text_keys: All keys are text, even if they look like the base64 of bytes. Without it, a
+            message with such a key is not copied if the transport cannot tell text from bytes.
 
     Raises:
-        ConfigurationError: A value is wrong; the text names it.
+        ConfigurationError: if a value is wrong.
+
+    Example:
+        ```python
+        policy = pulsar_encore.DeadLetterPolicy(3, initial_subscription_name="inspect")
+        consumer = await client.subscribe(
+            "orders", "billing", pulsar_encore.ConsumerType.Shared, dead_letter_policy=policy
+        )
+        ```
     """
 
     max_redeliver_count: int
@@ -56,15 +60,15 @@ class DeadLetterPolicy:
 
 
 class ConsumerDeadLetterPolicy:
-    """Stock's form of a `DeadLetterPolicy`.
+    """A `DeadLetterPolicy` in the form of `pulsar-client`.
 
     Args:
         max_redeliver_count: At least 1.
         dead_letter_topic: None for Java's name, `<topic>-<subscription>-DLQ`.
-        initial_subscription_name: A subscription to create on it, or None.
+        initial_subscription_name: Subscription to create on the dead letter topic, or None.
 
     Raises:
-        ConfigurationError: A value is wrong; the text names it.
+        ConfigurationError: if a value is wrong.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class ConsumerDeadLetterPolicy:
         dead_letter_topic: str | None = None,
         initial_subscription_name: str | None = None,
     ) -> None:
-        self._read = DeadLetterPolicy(
+        self._policy = DeadLetterPolicy(
             max_redeliver_count,
             dead_letter_topic or None,
             initial_subscription_name=initial_subscription_name or None,
@@ -81,20 +85,20 @@ class ConsumerDeadLetterPolicy:
 
     @property
     def dead_letter_topic(self) -> str:
-        """ "" when none was named."""
-        return self._read.dead_letter_topic or ""
+        """The name, or "" if none was given."""
+        return self._policy.dead_letter_topic or ""
 
     @property
     def max_redeliver_count(self) -> int:
-        return self._read.max_redeliver_count
+        return self._policy.max_redeliver_count
 
     @property
     def initial_subscription_name(self) -> str:
-        """ "" when none was named."""
-        return self._read.initial_subscription_name or ""
+        """The name, or "" if none was given."""
+        return self._policy.initial_subscription_name or ""
 
     def policy(self) -> Any:
-        """The C++ library's object, as stock's own code takes it."""
+        """Return the policy as an object of the C++ client."""
         builder = stock.library().DeadLetterPolicyBuilder()
         builder.maxRedeliverCount(self.max_redeliver_count)
         builder.deadLetterTopic(self.dead_letter_topic)
@@ -109,7 +113,7 @@ class ConsumerDeadLetterPolicy:
 
 
 class BuiltDeadLetterPolicy:
-    """What a `DeadLetterPolicyBuilder` was told; made by it."""
+    """The result of `DeadLetterPolicyBuilder.build`."""
 
     def __init__(self, topic: str, count: int, subscription: str) -> None:
         self._topic = topic
@@ -127,7 +131,7 @@ class BuiltDeadLetterPolicy:
 
 
 class DeadLetterPolicyBuilder:
-    """As stock's, which its `ConsumerDeadLetterPolicy` is made by; each setter returns it."""
+    """The builder class of `pulsar-client`. Each setter returns the builder."""
 
     def __init__(self) -> None:
         self._topic = ""
@@ -151,11 +155,7 @@ class DeadLetterPolicyBuilder:
 
 
 def policy_of(value: Any) -> DeadLetterPolicy | None:
-    """A `DeadLetterPolicy`, stock's `ConsumerDeadLetterPolicy` translated, or None.
-
-    Raises:
-        ConfigurationError: It is none of these.
-    """
+    """Return a DeadLetterPolicy, converted from another form if necessary, or None."""
     if value is None or isinstance(value, DeadLetterPolicy):
         return value
     try:
@@ -166,5 +166,5 @@ def policy_of(value: Any) -> DeadLetterPolicy | None:
         )
     except AttributeError as error:
         raise ConfigurationError(
-            "dead_letter_policy must be a DeadLetterPolicy or stock's ConsumerDeadLetterPolicy"
+            "dead_letter_policy must be a DeadLetterPolicy or a ConsumerDeadLetterPolicy"
         ) from error

@@ -1,4 +1,4 @@
-"""Where a subscription keeps what must survive its process: `RocksState`."""
+"""The option `state` of a consumer: `RocksState`."""
 
 from __future__ import annotations
 
@@ -14,37 +14,43 @@ from .checks import boolean, directory
 
 @dataclass(frozen=True, slots=True)
 class RocksState:
-    """Due times and attempts in a directory, in RocksDB (after RocketMQ's RIP-73).
+    """Keep due times and delivery attempts in a RocksDB directory (after RocketMQ's RIP-73).
 
-    Needs the extra `state`: ``pip install pulsar-encore[state]``. Consumers and topics of one
-    process share a directory; each process needs its own.
+    Needs ``pip install pulsar-encore[state]``. All consumers and topics of a process can share a
+    directory; each process needs its own.
 
     Args:
-        path: The directory, on a local disk; made when it is not there.
-        count_attempts: "before": a hand-over is on disk before the application has the message, so
-            one that kills its process is counted; each `receive` is a write, each `batch_receive`
-            too. "lazy": written is what is held for longer than `stay_buffer`, at the latest after
-            twice that, and what fails; a kill forgets the attempts of that time. None: "before"
-            where there is a `dead_letter_policy` (attempts decide then), else "lazy".
-        stay_buffer: What is settled within so many seconds (or a timedelta) is never written, with
-            "lazy"; RocketMQ's popCkStayBufferTime.
-        durability: "kill": what was written survives the death of the process, and that of the
-            machine but for the last seconds. "power": it is on the disk once an fsync, made after
-            each burst of writes on a thread, has ended.
-        salvage: What is damaged in the directory is put aside, and what can still be read is used;
-            by default that is a `StateDamagedError`.
-        on_mismatch: What happens if the directory is of another cluster, or a topic was deleted and
-            made again, so that ids in the directory belong to other messages. A message whose
-            record was written for another one is handed over as new. (Records that an
-            upgraded directory had in format 1 do not name their message, and match any.) "error":
-            if the first 100 entries of a topic that have a record all differ from it, the consumer
-            fails with `StateMismatchError`. The records stay on disk, so the directory can be used
-            at its own cluster again. Until a message matches its record, attempts at messages that
-            differ are counted in memory only. "fresh": records that differ are deleted, and the
-            consumer goes on.
+        path: Directory on a local disk. It is created if it is missing.
+        count_attempts: "before" writes each delivery to disk before the application gets the
+            message, so that an attempt that kills the process is counted (one write for each
+            `receive` or `batch_receive`). "lazy" writes failed attempts, and deliveries that are
+            held longer than `stay_buffer`, at the latest after twice that time; a kill forgets
+            newer attempts. None: "before" with a `dead_letter_policy`, else "lazy".
+        stay_buffer: With "lazy", a message that is settled within this time is never written. s or
+            a timedelta; RocketMQ's popCkStayBufferTime.
+        durability: "kill": writes survive a killed process, and a crash of the machine except for
+            its last seconds. "power": writes survive a power cut after the fsync that follows each
+            burst of writes.
+        salvage: Move corrupted files aside and use the readable part. By default they are a
+            `StateDamagedError`.
+        on_mismatch: Reaction to ids that belong to other messages, because the directory is of
+            another cluster or a topic was deleted and created again. A message that differs from
+            its record is delivered as new. "error": the consumer fails with `StateMismatchError` if
+            the first 100 entries of a topic that have a record all differ. The records stay on disk
+            for their own cluster, and until one message matches, attempts of differing messages are
+            counted in memory only. "fresh": differing records are deleted, and the consumer
+            continues. Records of format 1 do not identify their message and match any.
 
     Raises:
-        ConfigurationError: An option is wrong.
+        ConfigurationError: if an option is wrong.
+
+    Example:
+        ```python
+        consumer = await client.subscribe(
+            "orders", "billing", pulsar_encore.ConsumerType.Shared,
+            state=pulsar_encore.RocksState("/var/lib/billing/state"),
+        )
+        ```
     """
 
     path: str | os.PathLike[str]

@@ -1,10 +1,9 @@
-"""The choices Pulsar offers, under stock's names.
+"""The enums of `pulsar-client`, as enums of this package.
 
-Stock's own enum members are accepted wherever these are (`coerce`), so that code written for the
-stock client keeps working with nothing but its import changed; and they are equal to these, either
-way round, with the same hash: both are their number. So they are enums, which a type checker can
-see through, and need no C++ library. One exception: stock's `ConsumerCryptoFailureAction` says
-"not equal" to whatever is not of it, so those are equal only with ours on the left.
+A member and its counterpart in `pulsar-client` are equal in both directions and have the same hash,
+because both are their number. Options accept either (`coerce`), so existing programs only change
+their import. One exception: `ConsumerCryptoFailureAction` of `pulsar-client` compares unequal to
+members of other classes, so these are equal only with ours on the left.
 """
 
 from __future__ import annotations
@@ -81,10 +80,10 @@ E = TypeVar("E", bound=Enum)
 
 
 def coerce(kind: type[E], value: Any, name: str) -> E:
-    """`value` as a member of `kind`: a member, or stock's member of the same name.
+    """Return the member of an enum class for a member of this package or of `pulsar-client`.
 
     Raises:
-        ConfigurationError: Neither; the text lists the choices.
+        ConfigurationError: if the value is neither. The text lists the choices.
     """
     if isinstance(value, kind):
         return value

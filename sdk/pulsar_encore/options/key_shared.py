@@ -1,7 +1,4 @@
-"""How a Key_Shared subscription shares out the keys, under stock's names.
-
-Owns `ConsumerKeySharedPolicy`, and `key_shared_of`, which reads stock's own as one.
-"""
+"""How keys are distributed in a Key_Shared subscription, with the names of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ _LAST_HASH: Final = 65_535
 
 
 class KeySharedMode(PulsarEnum):
-    """AutoSplit: the broker shares the hashes out. Sticky: each consumer names its own."""
+    """AutoSplit: the broker assigns hash ranges. Sticky: each consumer declares its own ranges."""
 
     AutoSplit = 0
     Sticky = 1
 
 
 class KeySharedPolicy:
-    """As stock's, which its `ConsumerKeySharedPolicy` is made by; each setter returns it."""
+    """The builder class of `pulsar-client`. Each setter returns the object."""
 
     def __init__(self) -> None:
         self._mode = KeySharedMode.AutoSplit
@@ -56,17 +53,17 @@ class KeySharedPolicy:
 
 
 class ConsumerKeySharedPolicy:
-    """How a Key_Shared consumer takes part.
+    """How a consumer takes part in a Key_Shared subscription.
 
     Args:
         key_shared_mode: Sticky needs `sticky_ranges`.
-        allow_out_of_order_delivery: The broker need not keep the order of a key when consumers
-            come and go.
-        sticky_ranges: The hashes that are this consumer's, as (first, last) from 0 to 65,535, none
-            twice.
+        allow_out_of_order_delivery: The broker may break the order of a key when consumers are
+            added or removed.
+        sticky_ranges: The consumer's hash ranges, as (first, last) from 0 to 65,535, without
+            overlap.
 
     Raises:
-        ConfigurationError: A value is wrong; the text names it.
+        ConfigurationError: if a value is wrong.
     """
 
     def __init__(
@@ -93,11 +90,11 @@ class ConsumerKeySharedPolicy:
 
     @property
     def sticky_ranges(self) -> list[tuple[int, int]]:
-        """(first, last) of each; empty for AutoSplit."""
+        """The ranges as (first, last); empty for AutoSplit."""
         return self._policy.get_sticky_ranges()
 
     def policy(self) -> Any:
-        """The C++ library's object, as stock's own code takes it."""
+        """Return the policy as an object of the C++ client."""
         library = stock.library()
         native = library.KeySharedPolicy()
         native.set_key_shared_mode(getattr(library.KeySharedMode, self.key_shared_mode.name))
@@ -114,11 +111,7 @@ class ConsumerKeySharedPolicy:
 
 
 def key_shared_of(value: Any) -> ConsumerKeySharedPolicy | None:
-    """A `ConsumerKeySharedPolicy`, stock's own translated, or None.
-
-    Raises:
-        ConfigurationError: It is none of these.
-    """
+    """Return a ConsumerKeySharedPolicy, converted from `pulsar-client`'s if necessary, or None."""
     if value is None or isinstance(value, ConsumerKeySharedPolicy):
         return value
     if not stock.is_one(value, "pulsar.ConsumerKeySharedPolicy"):

@@ -1,7 +1,4 @@
-"""Where stock's library shall log, under stock's names; no other transport reads these.
-
-Owns `LoggerLevel`, `ConsoleLogger`, `FileLogger`.
-"""
+"""Where the C++ client logs, with the names of `pulsar-client`; other transports ignore it."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ class LoggerLevel(PulsarEnum):
 
 
 class ConsoleLogger:
-    """Has the library log to standard output.
+    """The C++ client logs to standard output.
 
     Args:
-        log_level: The least that is logged.
+        log_level: The lowest level that is logged.
 
     Raises:
-        ConfigurationError: It is no `LoggerLevel`.
+        ConfigurationError: if it is not a `LoggerLevel`.
     """
 
     def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
@@ -39,14 +36,14 @@ class ConsoleLogger:
 
 
 class FileLogger:
-    """Has the library log into a file.
+    """The C++ client logs to a file.
 
     Args:
-        log_level: The least that is logged.
-        log_file: Its path; it is made, or appended to.
+        log_level: The lowest level that is logged.
+        log_file: Path of the file, which is created or appended to.
 
     Raises:
-        ConfigurationError: Either is of another kind.
+        ConfigurationError: if a value has the wrong type.
     """
 
     def __init__(self, log_level: LoggerLevel, log_file: str) -> None:

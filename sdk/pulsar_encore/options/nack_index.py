@@ -1,4 +1,4 @@
-"""The option `nack_index` of a subscription: `SpillingNackIndex`."""
+"""The option `nack_index` of a consumer: `SpillingNackIndex`."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from .checks import directory, integer
 
 @dataclass(frozen=True, slots=True)
 class SpillingNackIndex:
-    """Keep the ids of waiting nacks in memory and overflow to a directory (after PIP-195).
+    """Keep the ids of nacked messages in memory and overflow to a directory (after PIP-195).
 
-    For subscriptions that let very many nacked messages wait, on brokers whose limits of unacked
-    messages are off. Without this option all ids are in memory, about one to ten bytes each.
+    For very many nacked messages, on brokers whose limits of unacked messages are off. Without this
+    option all ids are in memory, at about one to ten bytes each.
 
-    The directory is no durable state. A nacked message stays unacked at the broker, which delivers
-    it at once to the next process, whatever its due time was. `state=RocksState(...)` keeps due
-    times over a restart; both options can be used together.
+    The directory is not durable state. A nacked message stays unacked at the broker, which delivers
+    it to the next process at once, whatever its due time. `state=RocksState(...)` keeps due times
+    over a restart; both options can be combined.
 
-    Each consumer makes a sub-directory, and removes it when it is closed. It also removes those of
-    processes that have died. So consumers and processes may share one directory. If a write fails,
-    such as on a full disk, the ids stay in memory and the write is tried again after a minute;
+    Each consumer creates a sub-directory and removes it when it is closed. It also removes those of
+    dead processes, so consumers and processes may share one directory. If a write fails, for
+    example on a full disk, the ids stay in memory and the write is retried after a minute;
     `statistics().nack_index` has the error. Nothing is synced to the disk.
 
-    Ids are counted for each topic or partition. Ack timeouts, and the records of messages that the
-    application holds, stay in memory. So do the records of batches of which some messages wait: a
-    dozen bytes for each batch. Needs `fcntl.flock`, which Windows does not have.
+    Ids are counted for each topic or partition. Ack timeouts and the records of held messages stay
+    in memory, and so do about a dozen bytes for each batch with waiting messages. Needs
+    `fcntl.flock`, which Windows does not have.
 
     Args:
-        path: A directory on a local disk; made if it is not there. Not that of `state`, and not
-            below it.
-        min_index_count_per_bucket: Ids of a topic in memory that are written together as a
+        path: Directory on a local disk, created if it is missing. It must not be the directory of
+            `state` or below it.
+        min_index_count_per_bucket: Number of ids of a topic in memory that are written as one
             snapshot (delayedDeliveryMinIndexCountPerBucket).
-        max_indexes_per_bucket_snapshot_segment: Ids of a snapshot that are read together; -1 for
-            no limit (delayedDeliveryMaxIndexesPerBucketSnapshotSegment).
-        max_time_step_per_bucket_snapshot_segment_seconds: Due times of ids that are read together
-            differ by less (delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds).
-        max_num_buckets: More snapshots of a topic are merged; -1 for never
+        max_indexes_per_bucket_snapshot_segment: Most ids of a snapshot that are read together; -1
+            for no limit (delayedDeliveryMaxIndexesPerBucketSnapshotSegment).
+        max_time_step_per_bucket_snapshot_segment_seconds: Ids that are read together have due times
+            that differ by less than this
+            (delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds).
+        max_num_buckets: If a topic has more snapshots, they are merged; -1 for never
             (delayedDeliveryMaxNumBuckets).
 
     Raises:
-        ConfigurationError: An argument is out of range.
+        ConfigurationError: if an argument is out of range.
 
     Example:
         ```python

@@ -1,7 +1,4 @@
-"""Options of a producer: stock's keywords and defaults, checked before anything connects.
-
-Owns `ProducerOptions`. The rest of the package takes one as given and right.
-"""
+"""The checked options of a producer, with the names and defaults of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from .enums import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProducerOptions:
-    """A checked producer. Fields have the names and units of `Client.create_producer`."""
+    """Checked options of a producer. `Client.create_producer` documents the fields."""
 
     topic: str
     producer_name: str | None = None
@@ -51,11 +48,11 @@ class ProducerOptions:
     lazy_start_partitioned_producers: bool = False
     properties: dict[str, str] | None = None
     batching_type: BatchingType = BatchingType.Default
-    encryption_key: str | tuple[str, ...] | None = None  # several where a copy's original has
+    encryption_key: str | tuple[str, ...] | None = None  # several if a copied message had several
     crypto_key_reader: Any = None
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     message_router: Callable[[Any, int], int] | None = None
-    initial_subscription_name: str | None = None  # made before the first message, if it is not yet
+    initial_subscription_name: str | None = None  # created before the first message
     event_listener: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +74,7 @@ class ProducerOptions:
             ("send_timeout_millis", 0, "ms"),
             ("max_pending_messages", 0, ""),
             ("max_pending_messages_across_partitions", 0, ""),
-            ("batching_max_messages", 2, ""),  # the C++ library's own floor
+            ("batching_max_messages", 2, ""),  # the lower bound of the C++ client
             ("batching_max_allowed_size_in_bytes", 1, "bytes"),
             ("batching_max_publish_delay_ms", 1, "ms"),
         ):

@@ -1,7 +1,4 @@
-"""Options of a reader: stock's keywords and defaults, checked before anything connects.
-
-Owns `ReaderOptions`. A start position of any kind becomes this package's `MessageId` here.
-"""
+"""The checked options of a reader, with the names and defaults of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from .enums import ConsumerCryptoFailureAction, coerce
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReaderOptions:
-    """A checked reader. Fields have the names and units of `Client.create_reader`."""
+    """Checked options of a reader. `Client.create_reader` documents the fields."""
 
     topic: str
     start_message_id: MessageId

@@ -1,8 +1,7 @@
-"""A subscription as an engine needs it: where to read, as whom, from where and how much at once.
+"""A subscription as a transport needs it.
 
-Owns `Subscription`, what goes over the seam: what only the consumer above it needs, such as delays,
-group times and policies for letters, is not here. It is made of options that were checked, and
-refuses only what does not go together.
+Options that only the consumer needs, such as delays, group times and letter policies, are not part
+of it.
 """
 
 from __future__ import annotations
@@ -22,40 +21,34 @@ from .enums import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subscription:
-    """One subscription, durable as a consumer's or not, as a reader's.
+    """One subscription: durable for a consumer, non-durable for a reader.
+
+    Fields that are not listed are those of `Client.subscribe`.
 
     Attributes:
-        topics: Short or full names; none where there is a pattern.
-        pattern: A regular expression of topic names, found again while the subscription lasts.
-        regex_subscription_mode: Of which domain the pattern's topics may be.
-        pattern_auto_discovery_period: s between two looks for topics of the pattern.
-        subscription_name: At the broker.
-        consumer_type: How the subscription's consumers share it.
-        consumer_name: At the broker; None lets the engine or the broker choose.
-        schema: Registered with the topics; None for bytes.
-        receiver_queue_size: Messages of a source that may be here and not `consumed`.
-        max_total_receiver_queue_size_across_partitions: The same of all sources together.
-        initial_position: Where a durable subscription begins that the broker does not know yet.
-        durable: The broker keeps what was acked. A subscription that is not durable has no acks: it
-            has a place in each topic, which its engine keeps over reconnects.
-        start_message_id: Where one begins that is not durable; None of a durable one.
-        start_message_id_inclusive: Whether that id, or one that is sought, is delivered itself; of
-            `MessageId.latest` that is the last message there is.
-        read_compacted: The last message of each key alone, as far as the topic is compacted.
-        properties: Of the consumer, in the broker's statistics.
-        replicate_subscription_state_enabled: Acks are copied to the other clusters.
-        key_shared_policy: A `ConsumerKeySharedPolicy`, of Key_Shared; None for the broker's way.
-        crypto_key_reader: Has the private keys of encrypted messages.
-        crypto_failure_action: What becomes of a message that cannot be decrypted.
-        max_pending_chunked_message: Chunked messages under way at most, 0 for any.
-        auto_ack_oldest_chunked_message_on_queue_full: Whether what is over that is acked.
-        broker_consumer_stats_cache_time_ms: How old the broker's statistics may be.
-        priority_level: 0 is served first; for engines that can say it.
-        force_topic_creation: Whether a topic that is missing may be made; for engines that can ask.
+        topics: Short or full names; empty if there is a pattern.
+        pattern: Regular expression of topic names. New topics that match are added.
+        receiver_queue_size: Most messages of a topic or partition that were received and not
+            `consumed`.
+        max_total_receiver_queue_size_across_partitions: The same for all topics together.
+        initial_position: Where a durable subscription begins if the broker creates it.
+        durable: The broker stores the acks. A non-durable subscription has no acks; the transport
+            keeps its position in each topic over reconnects.
+        start_message_id: Start of a non-durable subscription; None for a durable one.
+        start_message_id_inclusive: Deliver the message of that id too, or of an id that is sought.
+            For `MessageId.latest` this is the last message.
+        read_compacted: Read only the last message of each key, in the compacted part of the topic.
+        max_pending_chunked_message: Most incomplete chunked messages; 0 for no limit.
+        auto_ack_oldest_chunked_message_on_queue_full: Ack the oldest message beyond that limit.
+        broker_consumer_stats_cache_time_ms: Longest age of cached broker statistics, in ms.
+        priority_level: 0 is served first, if the transport supports it.
+        force_topic_creation: False if a missing topic must not be created, if the transport
+            supports it.
 
     Raises:
-        ConfigurationError: Neither topics nor a pattern, or both; a start position of a durable
-            subscription, or none of one that is not; one that is not and is shared.
+        ConfigurationError: if there are neither or both of topics and a pattern; if a durable
+            subscription has a start position or a non-durable one has none; or if a non-durable one
+            is shared.
     """
 
     topics: tuple[str, ...]
@@ -90,16 +83,16 @@ class Subscription:
         if self.durable:
             if self.start_message_id is not None:
                 raise ConfigurationError(
-                    "start_message_id needs durable=False: a durable subscription goes on where it "
-                    "was, and a new one begins at its initial_position"
+                    "start_message_id needs durable=False: a durable subscription continues after "
+                    "its acks, and a new one begins at its initial_position"
                 )
             return
         if self.start_message_id is None:
             raise ConfigurationError("durable=False needs a start_message_id to begin at")
         if self.shared:
             raise ConfigurationError(
-                "durable=False needs consumer_type Exclusive or Failover: without acks nothing "
-                "says which of several consumers had a message"
+                "durable=False needs consumer_type Exclusive or Failover: without acks the broker "
+                "cannot share messages among consumers"
             )
 
     @property

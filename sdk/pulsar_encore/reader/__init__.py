@@ -1,4 +1,4 @@
-"""Reading a topic from any position, without a subscription that lasts."""
+"""Readers: read a topic from any position, without a durable subscription."""
 
 from .reader import Reader
 

@@ -1,7 +1,4 @@
-"""Reading a topic from any position; a read can be cancelled and loses nothing.
-
-Owns `Reader`, over a subscription that is not durable: what has been read needs no acknowledging.
-"""
+"""The public `Reader`, over a non-durable subscription: messages that are read need no ack."""
 
 from __future__ import annotations
 
@@ -26,11 +23,11 @@ from ..values.message_id import MessageId
 from ..values.topic_names import full_name
 from .read_queue import Part, ReadQueue
 
-_NAME_DIGITS: Final = 10  # as many as every client's
+_NAME_DIGITS: Final = 10  # as in the other clients
 
 
 def subscription_of(options: ReaderOptions) -> Subscription:
-    """What an engine is told of a reader's options."""
+    """Return the subscription for a reader's options."""
     prefix = options.subscription_role_prefix
     name = f"reader-{uuid.uuid4().hex[:_NAME_DIGITS]}"
     return Subscription(
@@ -38,7 +35,7 @@ def subscription_of(options: ReaderOptions) -> Subscription:
         subscription_name=f"{prefix}-{name}" if prefix else name,
         consumer_name=options.reader_name,
         schema=options.schema,
-        receiver_queue_size=max(1, options.receiver_queue_size),  # 0 has always meant 1
+        receiver_queue_size=max(1, options.receiver_queue_size),  # 0 is accepted and means 1
         durable=False,
         start_message_id=options.start_message_id,
         start_message_id_inclusive=options.start_message_id_inclusive,
@@ -49,10 +46,17 @@ def subscription_of(options: ReaderOptions) -> Subscription:
 
 
 class Reader:
-    """Reads one topic from a chosen position; made by `Client.create_reader`.
+    """Reads one topic from a chosen position. `Client.create_reader` creates it.
 
-    It belongs to the event loop it was made on: a call from another one raises `WrongLoopError`, in
-    a forked child `ForkedError`.
+    A cancelled read loses no message. A reader belongs to the event loop that created it: a call
+    from another loop raises `WrongLoopError`, a call in a forked child `ForkedError`.
+
+    Example:
+        ```python
+        async with client.create_reader("orders", MessageId.earliest) as reader:
+            while await reader.has_message_available():
+                message = await reader.read_next()
+        ```
     """
 
     def __init__(
@@ -86,16 +90,16 @@ class Reader:
     async def read_next(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
     ) -> Message:
-        """The next message.
+        """Return the next message.
 
         Args:
-            timeout_millis: Longest wait in ms; None waits as long as it takes.
-            timeout: Longest wait in seconds or as a timedelta, as `Consumer.receive` has it.
+            timeout_millis: Longest wait, in ms; None waits without limit.
+            timeout: Longest wait, in s or as a timedelta, as in `Consumer.receive`.
 
         Raises:
-            ReceiveTimeout: Nothing came in time; no message was taken.
-            ClosedError: The reader is or was closed.
-            TransportError: The broker refused.
+            ReceiveTimeout: if no message arrived in time. No message was taken.
+            ClosedError: if the reader is closed.
+            TransportError: if the broker refused the reader.
         """
         [message] = await self._read(self._queue.take_message, timeout_millis, timeout)
         return message
@@ -103,20 +107,21 @@ class Reader:
     async def read_entry(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
     ) -> list[Message]:
-        """The messages of the next entry that were not read yet, one at least: for whoever reads
-        much.
+        """Return the unread messages of the next entry, at least one.
 
-        That is a producer's batch, or what is left of it behind a start position or `read_next`.
-        The stock engine hands out messages, and not entries: with it a batch may come in parts.
+        An entry is one message or a producer's batch. This is faster than `read_next` for each
+        message. A batch is incomplete if the start position or `read_next` is inside it. The C++
+        client delivers messages and not entries, so on the stock transport a batch may arrive in
+        several parts.
 
         Args:
-            timeout_millis: Longest wait in ms; None waits as long as it takes.
-            timeout: Longest wait in seconds or as a timedelta.
+            timeout_millis: Longest wait, in ms; None waits without limit.
+            timeout: Longest wait, in s or as a timedelta.
 
         Raises:
-            ReceiveTimeout: Nothing came in time; no message was taken.
-            ClosedError: The reader is or was closed.
-            TransportError: The broker refused.
+            ReceiveTimeout: if no message arrived in time. No message was taken.
+            ClosedError: if the reader is closed.
+            TransportError: if the broker refused the reader.
         """
         return await self._read(self._queue.take_delivery, timeout_millis, timeout)
 
@@ -145,61 +150,65 @@ class Reader:
         delivery, at, count = part
         topic, partition = self._link.topic_of(delivery.source)
         chunk = delivery.first_chunk
-        make: type[MessageId] = getattr(delivery.messages[at], "id_class", MessageId)
-        first = None if chunk is None else make(partition, *chunk, topic=topic)
+        id_class: type[MessageId] = getattr(delivery.messages[at], "id_class", MessageId)
+        first = None if chunk is None else id_class(partition, *chunk, topic=topic)
         size = delivery.batch_size
         return [
             Message.of_reader(
-                delivery.messages[affinity],
+                delivery.messages[index],
                 self._schema,
-                make(
+                id_class(
                     partition,
                     delivery.ledger,
                     delivery.entry,
-                    delivery.indexes[affinity] if size else -1,
+                    delivery.indexes[index] if size else -1,
                     batch_size=size,
                     topic=topic,
                     first_chunk=first,
                 ),
                 delivery.redelivery_count,
             )
-            for affinity in range(at, at + count)
+            for index in range(at, at + count)
         ]
 
     async def has_message_available(self) -> bool:
-        """Whether something can be read right now.
+        """Return True if a message can be read now.
 
         Raises:
-            ClosedError: The reader is or was closed.
-            TransportError: The broker did not answer.
+            ClosedError: if the reader is closed.
+            TransportError: if the broker did not answer.
         """
         self._check_open()
-        # What came while the broker was asked counts for it as delivered, and lies here.
+        # Messages that arrive during the request count as delivered at the broker, and are in the
+        # queue. So the queue is checked before and after it.
         return bool(self._queue) or await self._link.has_message_available() or bool(self._queue)
 
     async def last_message_id(self) -> MessageId:
-        """Id of the topic's last message, wherever the reader is; ledger -1 on an empty topic.
+        """Return the id of the topic's last message, independent of the reader's position.
+
+        Its ledger is -1 on an empty topic.
 
         Raises:
-            NotSupportedError: On the stock transport, whose readers cannot ask.
-            ClosedError: The reader is or was closed.
-            TransportError: The broker refused; a topic with partitions has no one last message.
+            NotSupportedError: on the stock transport, where readers cannot request it.
+            ClosedError: if the reader is closed.
+            TransportError: if the broker refused, or the topic is partitioned and has no single
+                last message.
         """
         self._check_open()
         return await self._link.last_message_id()
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Go on from another position.
+        """Continue from another position.
 
         Args:
-            messageid: A message id (this package's or the stock client's), or a publish time in
-                ms since the epoch. Whether the message of the id itself is read follows
-                `start_message_id_inclusive`.
+            messageid: A message id (of this package or of `pulsar-client`), or a publish time in ms
+                since the epoch. `start_message_id_inclusive` decides if the message of the id
+                itself is read.
 
         Raises:
-            ConfigurationError: It is neither.
-            ClosedError: The reader is or was closed.
-            TransportError: The broker refused.
+            ConfigurationError: if it is neither.
+            ClosedError: if the reader is closed.
+            TransportError: if the broker refused the seek.
         """
         self._check_open()
         if isinstance(messageid, int):
@@ -213,12 +222,12 @@ class Reader:
                     f"int, got {type(messageid).__name__}"
                 ) from error
         seeking = self.affinity.loop.create_task(self._link.seek(position))
-        seeking.add_done_callback(_retrieve)
-        await asyncio.shield(seeking)  # cancelled half-way it would meet the next one
+        seeking.add_done_callback(_retrieve_exception)
+        await asyncio.shield(seeking)  # a cancelled seek would collide with the next one
 
     async def close(self) -> None:
-        """Close the reader; reads under way fail with `ClosedError`. Again does nothing."""
-        if not self.affinity.over:  # else there is nobody who waits, and it is closed from here
+        """Close the reader; pending reads fail with `ClosedError`. A second call does nothing."""
+        if not self.affinity.over:  # on a closed loop nothing waits: any loop may close it
             self.affinity.check()
         await self._close_once()
 
@@ -227,36 +236,36 @@ class Reader:
             end_all(self.affinity.loop, lambda: self._end(ClosedError("the reader was closed")))
             await self._link.close()
         finally:
-            self._forget()
+            self._notify_closed()
 
     def abandon(self) -> None:
-        """Every call fails from now on; for the client, which was shut down."""
+        """Mark the reader as closed, without a command to the broker (for `Client.shutdown`)."""
         shut_down = ClosedError("the client was shut down")
-        end_all(self.affinity.loop, lambda: self._end(shut_down), self._forget)
+        end_all(self.affinity.loop, lambda: self._end(shut_down), self._notify_closed)
 
     def _end(self, error: Exception) -> None:
         self._closed = True
         self._event_publisher.close()
         self._queue.end(error)
 
-    def _forget(self) -> None:
+    def _notify_closed(self) -> None:
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
             on_closed(self)
 
     def topic(self) -> str:
-        """Full name of the topic."""
+        """Return the full name of the topic."""
         return self._link.topic
 
     def is_connected(self) -> bool:
-        """True while the broker holds the reader."""
+        """Return True if the reader is connected to the broker."""
         return not self._closed and self._link.is_connected()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; ends when the reader is closed."""
+        """Return the next message. The iteration ends when the reader is closed."""
         try:
             return await self.read_next()
         except ClosedError:
@@ -281,6 +290,6 @@ class Reader:
             raise ClosedError("the reader is closed: create another")
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
 """Pulsar for PySpark: a source, a sink and the triage of dead letters.
 
-Needs `pip install "pulsar-encore[spark]"` and Java 17 or later. PySpark finds the source
-by itself, if its workers run an interpreter that has this package (`register`)::
+Needs `pip install "pulsar-encore[spark]"` and Java 17 or later. PySpark finds the source without
+registration if its workers run an interpreter that has this package (see `register`)::
 
     spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650") \\
         .option("topic", "orders").load()
@@ -29,19 +29,20 @@ __all__ = [
 
 
 def register(spark: SparkSession, name: str = "pulsar") -> None:
-    """Make the source known to a session, with the interpreter that runs this.
+    """Register the source with a session, so that its workers run the present interpreter.
 
-    Spark finds the source by itself where its workers have this package. They run the interpreter
-    that PYSPARK_PYTHON names, or the `python3` of PATH. On a local master without PYSPARK_PYTHON
-    this makes the session's workers run this interpreter. An interpreter that is named and lacks
-    this package is an error here, and not the JVM's DATA_SOURCE_NOT_FOUND.
+    Spark finds the source without this call if its workers have this package. Workers run the
+    interpreter in PYSPARK_PYTHON, or the `python3` of PATH. On a local master without
+    PYSPARK_PYTHON, this call makes the workers run the present interpreter. If PYSPARK_PYTHON names
+    an interpreter without this package, the error comes here and not as the JVM's
+    DATA_SOURCE_NOT_FOUND.
 
     Args:
         spark: The session.
-        name: For ``format(name)``; another one than "pulsar" where a JVM connector owns that.
+        name: The name for ``format(name)``. Choose another name if a JVM connector owns "pulsar".
 
     Raises:
-        ConfigurationError: The workers' interpreter cannot import this package.
+        ConfigurationError: if the workers' interpreter cannot import this package.
 
     Example:
         >>> register(spark)

@@ -1,8 +1,7 @@
-"""What brokers' web service tells of topics: their ledgers.
+"""The ledgers and consumers of topics, from the web service (admin API) of the brokers.
 
-Owns `Admin`. It is asked with the client's own login and certificates; what a closed ledger holds
-is remembered, because it never changes, and so that one that was deleted since is known to have
-been read to its end.
+Requests use the client's own login and certificates. `Admin` remembers the size of closed ledgers:
+it never changes, and after a ledger is deleted it tells whether the ledger was read to its end.
 """
 
 from __future__ import annotations
@@ -22,18 +21,12 @@ from .offsets import Position
 from .option_parsers import web_address
 from .range_planner import LedgerSize
 
-_MOST_LEDGERS: Final = 1_000_000
-_MOST_NAME: Final = 100
+_MAX_LEDGERS: Final = 1_000_000
+_MAX_NAME: Final = 100
 
 
 class TopicLedgers(NamedTuple):
-    """What is stored of a topic.
-
-    Attributes:
-        ledgers: In order.
-        last: The last entry that was stored.
-        subscriptions: Names of the durable ones.
-    """
+    """The stored ledgers of a topic in order, its last entry, and its durable subscriptions."""
 
     ledgers: tuple[LedgerSize, ...]
     last: Position
@@ -41,13 +34,10 @@ class TopicLedgers(NamedTuple):
 
 
 class Admin:
-    """Asks one cluster's web service; belongs to the event loop it is made on.
-
-    Args:
-        connection: With an `admin_url`.
+    """The web service of one cluster. Belongs to the event loop that creates it.
 
     Raises:
-        ConfigurationError: It has none, or it cannot be used.
+        ConfigurationError: if `connection` has no usable `admin_url`.
     """
 
     def __init__(self, connection: ConnectionOptions) -> None:
@@ -60,47 +50,33 @@ class Admin:
             raise in_options(error, "admin.url") from error
         self._pool = ConnectionPool(clusters.now(), settings, Random())
         self._web = HttpLookup(self._pool)
-        self._closed: dict[int, int] = {}  # entries of closed ledgers
+        self._closed: dict[int, int] = {}  # entries of closed ledgers, by ledger id
 
     async def ledgers(self, topic: str) -> TopicLedgers:
-        """The ledgers of a topic or partition.
-
-        Args:
-            topic: Full name.
-
-        Raises:
-            TransportError: The web service refused, or did not answer.
-        """
         answer = await self._web.get(
             f"/admin/v2/{path_of(topic)}/internalStats", {}, f"admin.url: ledgers of {topic}"
         )
         try:
-            found = _read(answer)
+            found = _parse(answer)
         except (KeyError, TypeError, ValueError) as error:
             raise TransportError(
-                f"ledgers of {topic}: the answer of the web service makes no sense"
+                f"ledgers of {topic}: the answer of the web service cannot be parsed"
             ) from error
         for each in found.ledgers:
-            if each.closed and len(self._closed) < _MOST_LEDGERS:
+            if each.closed and len(self._closed) < _MAX_LEDGERS:
                 self._closed[each.id] = each.entries
         return found
 
     async def holders(self, topic: str, subscription: str) -> list[str]:
-        """Who consumes from a subscription: name, address and since when, as the brokers say it.
-
-        Args:
-            topic: Full name, of the partition if any.
-            subscription: Its name.
-
-        Raises:
-            TransportError: The web service refused, or did not answer.
-        """
+        """Describe the consumers of a subscription: name, address and time of the connection."""
         answer = await self._web.get(
             f"/admin/v2/{path_of(topic)}/stats", {}, f"admin.url: consumers of {topic}"
         )
         found = answer.get("subscriptions") if isinstance(answer, Mapping) else None
-        of_one = found.get(subscription) if isinstance(found, Mapping) else None
-        consumers = of_one.get("consumers") if isinstance(of_one, Mapping) else None
+        subscription_stats = found.get(subscription) if isinstance(found, Mapping) else None
+        consumers = (
+            subscription_stats.get("consumers") if isinstance(subscription_stats, Mapping) else None
+        )
         return [
             _holder(each)
             for each in (consumers if isinstance(consumers, list) else ())
@@ -108,23 +84,22 @@ class Admin:
         ]
 
     def close(self) -> None:
-        """Ask no more."""
         self._pool.shutdown()
 
     def entries_of(self, ledger: int) -> int | None:
-        """How many a closed ledger has, also if it is deleted by now; None where nobody knows."""
+        """Return the entries of a closed ledger, even if it was deleted; None if unknown."""
         return self._closed.get(ledger)
 
 
 def _holder(consumer: Mapping[str, Any]) -> str:
-    name = printable(str(consumer.get("consumerName", "")), _MOST_NAME)
-    address = printable(str(consumer.get("address", "")).lstrip("/"), _MOST_NAME)
-    since = printable(str(consumer.get("connectedSince", "")), _MOST_NAME)
+    name = printable(str(consumer.get("consumerName", "")), _MAX_NAME)
+    address = printable(str(consumer.get("address", "")).lstrip("/"), _MAX_NAME)
+    since = printable(str(consumer.get("connectedSince", "")), _MAX_NAME)
     text = f"the consumer {name!r}"
     return text + (f" at {address}" if address else "") + (f" since {since}" if since else "")
 
 
-def _read(answer: Mapping[str, Any]) -> TopicLedgers:
+def _parse(answer: Mapping[str, Any]) -> TopicLedgers:
     listed = [
         (int(each["ledgerId"]), int(each.get("entries", 0)), int(each.get("size", 0)))
         for each in answer["ledgers"]
@@ -132,7 +107,7 @@ def _read(answer: Mapping[str, Any]) -> TopicLedgers:
     ledgers = []
     for at, (number, entries, size) in enumerate(sorted(listed)):
         closed = at < len(listed) - 1
-        if not closed:  # of the open one the list says 0
+        if not closed:  # the list has 0 for the open ledger
             entries = max(entries, int(answer.get("currentLedgerEntries", 0)))
             size = max(size, int(answer.get("currentLedgerSize", 0)))
         ledgers.append(LedgerSize(number, entries, size, closed))

@@ -1,11 +1,11 @@
 """Fallbacks for PySpark 4.0 and 4.1.
 
-Owns the names that these releases lack, and the check of the release. Nothing calls the stand-in of
-a missing class, because a release that lacks the class lacks its callers too.
+Nothing calls the stand-in of a missing class, because a release that lacks the class lacks its
+callers too.
 
-- 4.0 pushes no filters, and tells writers of Arrow data by `DataSourceArrowWriter` alone.
-- 4.0 and 4.1 do not say where a stream's next batch begins, and know neither limits of a batch nor
-  sources that take part in `Trigger.AvailableNow`.
+- 4.0 pushes no filters, and passes Arrow data only to a `DataSourceArrowWriter`.
+- 4.0 and 4.1 do not say where a stream's next batch begins. They have no limits of a batch, and
+  sources cannot take part in `Trigger.AvailableNow`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-_LEAST: Final = "4.0"
+_MIN_VERSION: Final = "4.0"
 
 if int(pyspark.__version__.partition(".")[0]) < 4:
     raise ImportError(
-        f"pulsar_encore.spark needs PySpark {_LEAST} or later, this is {pyspark.__version__}: "
-        f'pip install "pyspark>={_LEAST}"'
+        f"pulsar_encore.spark needs PySpark {_MIN_VERSION} or later, this is "
+        f'{pyspark.__version__}: pip install "pyspark>={_MIN_VERSION}"'
     )
 
 import pyarrow as pa  # noqa: E402
@@ -75,10 +75,10 @@ else:
     except ImportError:  # 4.0
 
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-            """4.0 hands Arrow data to a writer that is a `DataSourceArrowWriter`."""
+            """4.0 passes Arrow data to a writer that is a `DataSourceArrowWriter`."""
 
         class Filter:
-            """4.0 pushes none."""
+            """4.0 pushes no filters."""
 
         def _kind(name: str) -> type:
             return type(name, (Filter,), {})
@@ -101,7 +101,7 @@ else:
     except ImportError:  # 4.0 and 4.1
 
         class ReadLimit:
-            """4.0 and 4.1 hand over none."""
+            """4.0 and 4.1 pass no limits."""
 
         ReadAllAvailable = type("ReadAllAvailable", (ReadLimit,), {})
         ReadMaxRows = type("ReadMaxRows", (ReadLimit,), {})
@@ -138,7 +138,7 @@ __all__ = [
 HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """True if PySpark says where a stream's next batch begins (4.2), without which no limit holds."""
 
-# From 4.2 on the time zone is an argument; before, UTC is what there is.
+# The time zone is an argument from 4.2 on. Before, it is always UTC.
 _UTC: Final[dict[str, str]] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 )

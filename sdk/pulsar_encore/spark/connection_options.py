@@ -1,8 +1,8 @@
 """The connection options of a job as the keywords of a `Client`.
 
-Owns `ConnectionOptions`, which can be pickled, because each process of a job makes its own client.
-The names of the options and of the authentication classes are those of the Java client, as in the
-JVM connector (pulsar-spark). `clientFactory` names a function that makes the client, for all else.
+`ConnectionOptions` can be pickled, because each process of a job creates its own client. The names
+of the options and of the authentication classes are those of the Java client, as in the JVM
+connector (pulsar-spark).
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from ..errors import ConfigurationError, EncoreError
 from .option_parsers import function_name, load_function, nearest
 from .option_table import CLIENT, OPTIONS, Scope, Values
 
-_OPERATION_S: Final = 30.0  # the client's default
+_OPERATION_TIMEOUT_S: Final = 30.0  # the client's default
 _OPTIONS: Final = {each.name.lower(): each for each in OPTIONS if each.scope is Scope.CLIENT}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectionOptions:
-    """How to make a client.
+    """How to create a client.
 
     Attributes:
         service_url: As `Client` takes it.
         admin_url: The URL of the brokers' web service, or None.
         settings: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix.
             Not shown, because some are secrets.
-        factory: "module:function" that makes the client instead, or None.
+        factory: "module:function" that creates the client instead, or None.
 
     Raises:
-        ConfigurationError: if an option is unknown or wrong. The driver finds the error here,
-            before it starts a task.
+        ConfigurationError: if an option is unknown or wrong.
     """
 
     service_url: str
@@ -77,15 +76,15 @@ class ConnectionOptions:
     @property
     def operation_timeout_s(self) -> float:
         """The longest wait for one answer of a broker: the option, or the default of `Client`."""
-        found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_S)
+        found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_TIMEOUT_S)
         return found
 
     def open(self) -> Client:
-        """Make a client for this process.
+        """Create a client for this process.
 
         Raises:
             ConfigurationError: if a value is wrong, or the factory does not exist or returns
-                something else.
+                another type.
         """
         if self.factory is None:
             try:
@@ -94,7 +93,7 @@ class ConnectionOptions:
                 raise in_options(error) from error
         make = load_function(self.factory, "clientFactory")
         try:
-            made = make(self.service_url, **self.keywords())
+            client = make(self.service_url, **self.keywords())
         except EncoreError:
             raise
         except Exception as error:
@@ -102,20 +101,16 @@ class ConnectionOptions:
                 f"clientFactory {self.factory} was called with the service URL and the keywords of "
                 f"Client, and raised {type(error).__name__}: {error}"
             ) from error
-        if not isinstance(made, Client):
+        if not isinstance(client, Client):
             raise ConfigurationError(
                 f"clientFactory {self.factory} must return a pulsar_encore.Client, it returned "
-                f"{type(made).__name__}"
+                f"{type(client).__name__}"
             )
-        return made
+        return client
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection that the options of a read or a write describe.
-
-    Raises:
-        ConfigurationError: if `service.url` is missing, or an option of the client is wrong.
-    """
+    """Return the connection of a read or a write; ConfigurationError if it is missing or wrong."""
     if "service.url" not in values:
         # Seen with Spark 4.3.0: the OPTIONS of CREATE TABLE reach the schema, and not the reader.
         table = (
@@ -131,12 +126,7 @@ def connection_of(values: Values) -> ConnectionOptions:
 
 
 def in_options(error: ConfigurationError, url: str = "service.url") -> ConfigurationError:
-    """Return an error of `Client` with option names in place of keywords.
-
-    Args:
-        error: The error of a client.
-        url: The option that has the client's URL.
-    """
+    """Return an error of `Client` with option names for keywords, and `url` for the URL."""
     text = re.sub(r"\bservice_url\b", url, str(error))
     for option in _OPTIONS.values():
         if option.field:
@@ -153,7 +143,6 @@ def _token(params: str) -> AuthenticationToken:
 
 
 def _authentication(plugin: str | None, params: str | None) -> Any:
-    """Return the authentication for the name of Java's class and its parameters."""
     if plugin is None:
         if params is not None:
             raise ConfigurationError(
@@ -171,7 +160,7 @@ def _authentication(plugin: str | None, params: str | None) -> Any:
 
 
 def _tls(params: str) -> AuthenticationTLS:
-    named = _named(params)
+    named = _parse_params(params)
     certificate, key = named.get("tlscertfile"), named.get("tlskeyfile")
     if not certificate or not key:
         raise ConfigurationError(
@@ -180,7 +169,7 @@ def _tls(params: str) -> AuthenticationTLS:
     return AuthenticationTLS(certificate, key)
 
 
-def _named(params: str) -> dict[str, str]:
+def _parse_params(params: str) -> dict[str, str]:
     """Parse ``name:value,name:value`` or a JSON object. Names become lower-case."""
     if params.lstrip().startswith("{"):
         try:
@@ -193,7 +182,7 @@ def _named(params: str) -> dict[str, str]:
 
 def _basic(params: str) -> AuthenticationBasic:
     if params.lstrip().startswith("{"):
-        named = _named(params)
+        named = _parse_params(params)
         user, password = named.get("userid", ""), named.get("password", "")
     else:
         user, _, password = params.partition(":")

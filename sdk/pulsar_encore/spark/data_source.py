@@ -1,8 +1,8 @@
-"""`PulsarDataSource`: what PySpark makes of ``format("pulsar")``.
+"""The data source behind ``format("pulsar")``.
 
-Options are checked here, and so in the driver when a query is planned, before anything connects.
-With ``valueFormat=schema`` the registry is asked here too, once: PySpark pickles this source
-between the schema and the readers, and the answer goes with it.
+All options are checked in the driver, when a query is planned and before anything connects. With
+``valueFormat=schema`` the schema registry is read once, here: PySpark pickles this object between
+`schema` and the readers, and the answer goes with it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,22 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 
-_PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_PUSHDOWN_MODULE: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PulsarDataSource(DataSource):
     """Pulsar as a source and a sink of Spark.
 
     Args:
-        options: As given to ``.option(...)``.
+        options: The options of ``.option(...)``.
 
     Raises:
-        ConfigurationError: One is unknown or wrong; the text says what to change.
+        ConfigurationError: if an option is unknown or wrong; the text says what to change.
+
+    Example:
+        PySpark creates it; use it by name::
+
+            spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650")
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -55,19 +60,20 @@ class PulsarDataSource(DataSource):
 
     @plain_errors()
     def schema(self) -> StructType:
-        """What a read yields: the value, and the columns that were asked for.
+        """Return the columns of a read: those of the value and the chosen metadata.
 
         Raises:
-            ConfigurationError: The topics have different schemas, or one that has no columns.
-            TransportError: The registry could not be asked.
+            ConfigurationError: if the topics have different schemas, or Spark has no type for the
+                schema.
+            TransportError: if the registry cannot be reached.
         """
-        return self._offered(self._read(streaming=None))
+        return self._offered_schema(self._read_options(streaming=None))
 
     @plain_errors()
     def reader(self, schema: StructType) -> PulsarBatchReader:
         options = self._planned(streaming=False)
         kind = NarrowedBatchReader if _has_filters() else PulsarBatchReader
-        return kind(options, self._asked(schema, options), self._plan(options))
+        return kind(options, self._projected_schema(schema, options), self._plan(options))
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
@@ -79,28 +85,31 @@ class PulsarDataSource(DataSource):
                 "maxBytesPerTrigger, minOffsetsPerTrigger) need PySpark 4.2 or later, this is "
                 f"{pyspark.__version__}: leave them out, or update PySpark"
             )
-        return PulsarStreamReader(options, self._asked(schema, options), self._plan(options))
+        return PulsarStreamReader(
+            options, self._projected_schema(schema, options), self._plan(options)
+        )
 
-    def _offered(self, options: ReadOptions) -> StructType:
+    def _offered_schema(self, options: ReadOptions) -> StructType:
         shape = options.shape
         columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
         fields = value_fields(self._plan(options))
         check_columns(fields, [shape.prefix + each.key for each in columns])
         return schema_of(fields, columns, shape.prefix)
 
-    def _asked(self, schema: StructType, options: ReadOptions) -> StructType:
-        asked = projected(schema, self._offered(options))
+    def _projected_schema(self, schema: StructType, options: ReadOptions) -> StructType:
+        asked = projected(schema, self._offered_schema(options))
         check_nullable(asked, value_fields(self._plan(options)))
         return asked
 
     def _plan(self, options: ReadOptions) -> ValuePlan:
-        """How values are decoded."""
         if options.shape.value_format != "schema":
             return plan_of(options.shape)
         if self._values is None:
-            here = runtime()
-            client = here.client(options.connection)
-            self._values = here.call(plan_of_registry(client, options), "ask for schemas")
+            process_runtime = runtime()
+            client = process_runtime.client(options.connection)
+            self._values = process_runtime.call(
+                plan_of_registry(client, options), "ask for schemas"
+            )
         return self._values
 
     @plain_errors()
@@ -114,27 +123,27 @@ class PulsarDataSource(DataSource):
         return stream_writer(dict(self.options), schema, overwrite)
 
     def _planned(self, *, streaming: bool) -> ReadOptions:
-        """The options, with keys that are there."""
-        options = self._read(streaming=streaming)
+        """Return the options after checking that the key files exist."""
+        options = self._read_options(streaming=streaming)
         if options.reading.keys is not None:
             options.reading.keys.check()
         return options
 
-    def _read(self, *, streaming: bool | None) -> ReadOptions:
+    def _read_options(self, *, streaming: bool | None) -> ReadOptions:
         return read_options(dict(self.options), streaming=streaming)
 
 
 def _has_filters() -> bool:
-    """Whether PySpark is about to hand over filters, as where a session has that enabled.
+    """Return True if PySpark is about to push filters, because the session has that enabled.
 
-    There is nothing else to tell it by: no configuration comes here, and of a reader that takes
-    filters PySpark makes an error where they are disabled. Called in another way than 4.3 does it,
-    a reader gets none, which is right, and slower.
+    PySpark passes no configuration to this process, and rejects a reader with `pushFilters` if
+    pushdown is disabled, so the call stack is the only sign. If a later PySpark calls the source in
+    another way than 4.3, no filters are pushed: the read is slower but correct.
     """
     frame = inspect.currentframe()
     while frame is not None:
         spec = frame.f_globals.get("__spec__")
-        if spec is not None and spec.name == _PUSHES:
+        if spec is not None and spec.name == _PUSHDOWN_MODULE:
             return True
         frame = frame.f_back
     return False

@@ -1,8 +1,8 @@
 """Where a job finds the keys of encrypted topics: paths and names of functions, never a key.
 
-Owns `KeyReaderOptions`. Each process of a job finds its keys by itself: a task reads the file, or
-calls the function, on the machine where it runs. So no option, plan, log or error contains a key.
-If a path looks like a key, the error does not show it.
+Each process of a job reads the file or calls the function itself, on the machine where it runs. So
+no option, plan, log or error contains a key. If a path looks like a key, the error does not show
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..values.crypto_keys import CryptoKeyReader
 from ..wire.entry_encryption import check_key
 from .option_parsers import load_function
 
-_MOST_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
+_MAX_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +25,10 @@ class KeyReaderOptions:
 
     Attributes:
         private: True for the private keys of a read, False for the public keys of a write.
-        path: A PEM file that has the key for every name, on every machine; or None.
-        factory: "module:function" that makes a `CryptoKeyReader` instead; or None.
-        names: The keys that a producer encrypts with. Empty for a read, because messages name
-            their keys.
+        path: A PEM file with the key for every name, on every machine; or None.
+        factory: "module:function" that creates a `CryptoKeyReader` instead; or None.
+        names: The keys that a producer encrypts with. Empty for a read, because messages name their
+            keys.
     """
 
     private: bool
@@ -38,22 +38,19 @@ class KeyReaderOptions:
 
     @property
     def path_option(self) -> str:
-        """The name of the option that has the path."""
         if self.private:
             return "pulsar.reader.cryptoPrivateKeyPath"
         return "pulsar.producer.cryptoPublicKeyPath"
 
     @property
     def factory_option(self) -> str:
-        """The name of the option that has the factory."""
         return f"pulsar.{'reader' if self.private else 'producer'}.cryptoKeyReader"
 
     def check(self) -> None:
-        """Check that the file exists and has a key. The driver does this before it plans.
+        """Check in the driver that the file exists and has a key.
 
         Raises:
-            ConfigurationError: if the file is missing or has no key. The text does not show its
-                content.
+            ConfigurationError: if it does not. The text does not show the content.
         """
         if self.path is None:
             return
@@ -67,37 +64,34 @@ class KeyReaderOptions:
     def reader(self, transport: str) -> CryptoKeyReader:
         """Return the key reader for a transport, in the process that reads or writes.
 
-        Args:
-            transport: The name of the transport.
-
         Raises:
             ConfigurationError: if the file or the factory is missing on this machine, or the
-                factory returns something else.
-            NotSupportedError: if the key reader finds keys in Python, and the transport is stock,
+                factory returns another type.
+            NotSupportedError: if the key reader finds keys in Python and the transport is stock,
                 which cannot call it.
         """
         if self.path is not None:
             self._content()  # raises here with the option's name, not later for each entry
             return CryptoKeyReader(self.path, self.path)
-        assert self.factory is not None  # one of them is there
+        assert self.factory is not None  # one of the two is set
         option = self.factory_option
-        made = load_function(self.factory, option)()
-        if not isinstance(made, CryptoKeyReader):
+        key_reader = load_function(self.factory, option)()
+        if not isinstance(key_reader, CryptoKeyReader):
             raise ConfigurationError(
                 f"{option} {self.factory} must return a pulsar_encore.CryptoKeyReader, it returned "
-                f"{type(made).__name__}"
+                f"{type(key_reader).__name__}"
             )
-        kind = type(made)
-        own = (kind.private_key, kind.public_key) != (
+        kind = type(key_reader)
+        has_own_methods = (kind.private_key, kind.public_key) != (
             CryptoKeyReader.private_key,
             CryptoKeyReader.public_key,
         )
-        if transport == "stock" and own:
+        if transport == "stock" and has_own_methods:
             raise NotSupportedError(
                 f"{option} {self.factory} finds keys by methods of its own, which the stock "
                 "transport does not ask: leave out pulsar.client.transport"
             )
-        return made
+        return key_reader
 
     def _content(self) -> bytes:
         assert self.path is not None
@@ -105,26 +99,22 @@ class KeyReaderOptions:
             with open(self.path, "rb") as file:
                 return file.read()
         except (OSError, ValueError) as error:
-            shown = repr(self.path) if len(self.path) <= _MOST_SHOWN else "that file"
-            why = error.strerror if isinstance(error, OSError) else "no path"
+            shown = repr(self.path) if len(self.path) <= _MAX_SHOWN else "that file"
+            reason = error.strerror if isinstance(error, OSError) else "no path"
             raise ConfigurationError(
-                f"{self.path_option}: cannot read {shown} on {socket.gethostname()}: {why}. The "
+                f"{self.path_option}: cannot read {shown} on {socket.gethostname()}: {reason}. The "
                 "file must be there on the driver and on every worker"
             ) from None
 
 
 def key_path(value: str, name: str) -> str:
-    """Parse the path of a file with a key.
-
-    Raises:
-        ConfigurationError: if the text is blank or looks like a key. The error does not show it.
-    """
+    """Parse the path of a key file. The error does not show a text that looks like a key."""
     path = value.strip()
     if not path:
         raise ConfigurationError(f"{name} must not be blank")
     if "-----" in path or "\n" in path or path.startswith("data:"):
         raise ConfigurationError(
-            f"{name} takes the path of a PEM file; what was given looks like a key, and is not "
+            f"{name} takes the path of a PEM file; the given text looks like a key and is not "
             "shown here: options may be seen by others"
         )
     return path

@@ -1,11 +1,11 @@
-"""What the filters of a query say of where its messages are. Pure.
+"""Narrowing of a read by the filters of a query.
 
-Owns `Narrowing`. It only leaves out what no filter could let through, and Spark filters what is
-read all the same, so a filter that is not understood costs nothing but time. Known are those of the
-topic, the partition, the ledger and, beside one of the ledger, the entry.
+`Narrowing` leaves out only messages that no filter can let through. Spark applies all filters
+again, so a filter that is not understood only costs time. Filters on the topic, the partition, the
+ledger and, together with a ledger, the entry are used.
 
-Publish times are not: producers set them by their own clocks, so they are in no order within a
-topic, and a broker's search by time, which takes them to be, may skip what a filter wants.
+Filters on the publish time are not used. Producers set it by their own clocks, so it is not in
+order within a topic. A broker's search by time assumes that order and may skip matching messages.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .compat import (
 from .offsets import LAST_ENTRY, Position, later
 from .range_planner import LedgerSize
 
-_COMPARED: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
-    EqualTo: lambda value, given: bool(value == given),
-    EqualNullSafe: lambda value, given: bool(value == given),
+_COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
+    EqualTo: lambda value, operand: bool(value == operand),
+    EqualNullSafe: lambda value, operand: bool(value == operand),
     GreaterThan: gt,
     GreaterThanOrEqual: ge,
     LessThan: lt,
     LessThanOrEqual: le,
-    StringContains: lambda value, given: given in value,
+    StringContains: lambda value, operand: operand in value,
     StringStartsWith: str.startswith,
     StringEndsWith: str.endswith,
 }
@@ -49,13 +49,12 @@ _COMPARED: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Whole numbers from `low` to `high`, both included; None where there is no such bound."""
+    """Whole numbers from `low` to `high`, both included; None for no bound."""
 
     low: int | None = None
     high: int | None = None
 
     def within(self, low: int | None, high: int | None) -> Bounds:
-        """What is in both."""
         lows = [each for each in (self.low, low) if each is not None]
         highs = [each for each in (self.high, high) if each is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
@@ -63,12 +62,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What is read at most.
+    """The part of a read that the filters allow.
 
     Attributes:
-        topic, partition: Filters of what all messages of a topic or partition have in common.
-        ledgers: Where messages are.
-        entries: Likewise, in each ledger: of a span, those of its first and its last say something.
+        topic, partition: Filters on columns that are the same for a whole topic or partition.
+        ledgers: The possible ledgers.
+        entries: The possible entries of each ledger. They matter in the first and last ledger.
     """
 
     topic: tuple[Filter, ...] = ()
@@ -77,12 +76,7 @@ class Narrowing:
     entries: Bounds = Bounds()
 
     def keeps(self, topic: str, partition: int) -> bool:
-        """Whether a message of this topic or partition may be wanted.
-
-        Args:
-            topic: Full name, of the partition if any.
-            partition: Its number, or -1.
-        """
+        """Return True if messages of this topic and partition number (or -1) may be wanted."""
         return all(_may_hold(each, topic) for each in self.topic) and all(
             _may_hold(each, partition) for each in self.partition
         )
@@ -90,11 +84,11 @@ class Narrowing:
     def span(
         self, start: Position, end: Position, ledgers: Sequence[LedgerSize] = ()
     ) -> tuple[Position, Position]:
-        """From behind where, and up to where, something may be wanted; perhaps nothing.
+        """Return the narrowed start and end of a read; the range may be empty.
 
         Args:
-            start, end: Of what would be read: behind this, up to that.
-            ledgers: Of the topic, in order; those that are known.
+            start, end: The read is from behind `start` to `end`.
+            ledgers: The known ledgers of the topic, in order.
         """
         low, high, entries = self.ledgers.low, self.ledgers.high, self.entries
         if low is not None:
@@ -104,16 +98,16 @@ class Narrowing:
             last = LAST_ENTRY if entries.high is None else max(-1, entries.high)
             bound = Position(high, min(last, LAST_ENTRY))
             if bound.order < end.order:
-                end = _stored(bound, ledgers)
+                end = _last_stored(bound, ledgers)
         return start, end
 
 
 def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str]) -> Narrowing:
-    """What filters, all of which hold, leave of a read.
+    """Return the part of a read that filters allow; all of the filters must hold.
 
     Args:
         filters: As Spark pushes them.
-        names: The columns that are not of the value: key (such as "topic") by name.
+        names: Keys (such as "topic") of the metadata columns, by column name.
     """
     topic: list[Filter] = []
     partition: list[Filter] = []
@@ -131,60 +125,60 @@ def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str]) -> Narrowi
     return Narrowing(tuple(topic), tuple(partition), ledgers, entries)
 
 
-def _key(one: Filter, names: Mapping[str, str]) -> str | None:
-    """The column that it is of; a field of the value may be named like one that is not read."""
-    if isinstance(one, Not):
-        return _key(one.child, names)
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+def _key(condition: Filter, names: Mapping[str, str]) -> str | None:
+    """Return the column key of a filter. Fields of structs in the value are never metadata."""
+    if isinstance(condition, Not):
+        return _key(condition.child, names)
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     return names.get(attribute[0]) if len(attribute) == 1 else None
 
 
-def _may_hold(one: Filter, value: str | int) -> bool:
-    return _holds(one, value) is not False
+def _may_hold(condition: Filter, value: str | int) -> bool:
+    return _holds(condition, value) is not False
 
 
-def _holds(one: Filter, value: str | int) -> bool | None:
-    """Whether a filter holds for a value that is never null; None where that is not known."""
-    if isinstance(one, Not):
-        held = _holds(one.child, value)
-        return None if held is None else not held
-    if isinstance(one, IsNotNull):
+def _holds(condition: Filter, value: str | int) -> bool | None:
+    """Return whether a filter holds for a value that is never null; None if unknown."""
+    if isinstance(condition, Not):
+        holds = _holds(condition.child, value)
+        return None if holds is None else not holds
+    if isinstance(condition, IsNotNull):
         return True
-    if isinstance(one, IsNull):
+    if isinstance(condition, IsNull):
         return False
-    if isinstance(one, In):
-        if not all(type(each) is type(value) for each in one.value):
+    if isinstance(condition, In):
+        if not all(type(each) is type(value) for each in condition.value):
             return None
-        return value in one.value
-    compare = _COMPARED.get(type(one))
-    given = getattr(one, "value", None)
-    if compare is None or type(given) is not type(value):
+        return value in condition.value
+    compare = _COMPARISONS.get(type(condition))
+    operand = getattr(condition, "value", None)
+    if compare is None or type(operand) is not type(value):
         return None
-    return compare(value, given)
+    return compare(value, operand)
 
 
-def _bounds(one: Filter) -> tuple[int | None, int | None]:
-    """Numbers outside of which it does not hold."""
-    if isinstance(one, In):
-        if not one.value or not all(type(each) is int for each in one.value):
+def _bounds(condition: Filter) -> tuple[int | None, int | None]:
+    """Return the numbers outside of which a filter cannot hold."""
+    if isinstance(condition, In):
+        if not condition.value or not all(type(each) is int for each in condition.value):
             return None, None
-        return min(one.value), max(one.value)
-    given = getattr(one, "value", None)
-    if type(given) is not int:
+        return min(condition.value), max(condition.value)
+    operand = getattr(condition, "value", None)
+    if type(operand) is not int:
         return None, None
-    if isinstance(one, (EqualTo, EqualNullSafe)):
-        return given, given
-    if isinstance(one, (GreaterThan, GreaterThanOrEqual)):
-        return given + isinstance(one, GreaterThan), None
-    if isinstance(one, (LessThan, LessThanOrEqual)):
-        return None, given - isinstance(one, LessThan)
+    if isinstance(condition, (EqualTo, EqualNullSafe)):
+        return operand, operand
+    if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
+        return operand + isinstance(condition, GreaterThan), None
+    if isinstance(condition, (LessThan, LessThanOrEqual)):
+        return None, operand - isinstance(condition, LessThan)
     return None, None
 
 
-def _stored(bound: Position, ledgers: Sequence[LedgerSize]) -> Position:
-    """The last entry there is up to a bound, where that is known: so they can be counted."""
+def _last_stored(bound: Position, ledgers: Sequence[LedgerSize]) -> Position:
+    """Return the last stored entry up to a bound, if known, so that entries can be counted."""
     if not any(each.id > bound.ledger for each in ledgers):
-        return bound  # what is listed may end before it
+        return bound  # the listed ledgers may end before the bound
     for each in reversed(ledgers):
         if each.id <= bound.ledger and each.entries:
             last = each.entries - 1

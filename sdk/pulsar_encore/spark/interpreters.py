@@ -1,8 +1,7 @@
-"""Which Python interpreter runs Spark's workers, and whether it has this package.
+"""The Python interpreter of Spark's workers, and whether it has this package.
 
-Owns `use_this_python`. Spark takes PYSPARK_PYTHON from the environment of the process that starts
-it, or the `python3` of PATH. A program that is started as ``.venv/bin/python job.py`` has its own
-interpreter in neither.
+Spark takes PYSPARK_PYTHON from the environment of the process that starts it, or the `python3` of
+PATH. A program that is started as ``.venv/bin/python job.py`` has its own interpreter in neither.
 """
 
 from __future__ import annotations
@@ -22,19 +21,16 @@ _VARIABLE: Final = "PYSPARK_PYTHON"
 _SETTING: Final = "spark.pyspark.python"
 _IMPORT: Final = "import pulsar_encore.spark"
 _IMPORT_S: Final = 60.0
-_MOST_SAID: Final = 300
+_MAX_OUTPUT: Final = 300
 
 
 def use_this_python(spark: SparkSession) -> None:
     """Make the workers of a local session run this interpreter, unless another one is named.
 
-    Does nothing on a cluster, whose workers are elsewhere, and for a session of Spark Connect.
-
-    Args:
-        spark: The session.
+    Does nothing on a cluster, where workers run on other machines, nor for Spark Connect.
 
     Raises:
-        ConfigurationError: The interpreter that is named cannot import this package.
+        ConfigurationError: if the interpreter that is named cannot import this package.
     """
     context = getattr(spark, "_sc", None)
     if context is None or not context.master.startswith("local"):
@@ -46,13 +42,10 @@ def use_this_python(spark: SparkSession) -> None:
 
 
 def check_python(program: str) -> None:
-    """Check that an interpreter of this machine has this package.
-
-    Args:
-        program: Its path, or its name on PATH.
+    """Check that an interpreter of this machine, by path or name on PATH, has this package.
 
     Raises:
-        ConfigurationError: It is not there, or cannot import this package.
+        ConfigurationError: if it does not exist, or cannot import this package.
     """
     found = shutil.which(program)
     if found is not None and _is_this_interpreter(found):
@@ -62,7 +55,7 @@ def check_python(program: str) -> None:
         f"its extra spark, such as {sys.executable}, before the session starts"
     )
     if found is None:
-        raise ConfigurationError(f"Spark's workers run {program!r}, which is not there: {advice}")
+        raise ConfigurationError(f"Spark's workers run {program!r}, which does not exist: {advice}")
     try:
         subprocess.run(
             [found, "-c", _IMPORT],
@@ -73,25 +66,25 @@ def check_python(program: str) -> None:
             timeout=_IMPORT_S,
         )
     except subprocess.TimeoutExpired:
-        # Its `stderr` is bytes on POSIX, and half a sentence: it is left out.
-        said = f"it did not answer within {_IMPORT_S:g} s"
+        # Its `stderr` is bytes on POSIX and incomplete, so it is left out.
+        output = f"it did not answer within {_IMPORT_S:g} s"
     except subprocess.CalledProcessError as error:
-        said = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
+        output = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
     except OSError as error:
-        said = str(error)
+        output = str(error)
     else:
         return
     raise ConfigurationError(
         f"Spark's workers run {found}, which cannot import pulsar_encore.spark "
-        f"({said[:_MOST_SAID]}): {advice}"
+        f"({output[:_MAX_OUTPUT]}): {advice}"
     )
 
 
 def _is_this_interpreter(found: str) -> bool:
     """Return True if a path is another name of `sys.executable`, such as `python3` for `python`.
 
-    The directory counts too: the interpreters of all virtual environments may be links to one file,
-    but each has packages of its own.
+    The directory counts too: the interpreters of several virtual environments may be links to one
+    file, but each has its own packages.
     """
     try:
         return os.path.samefile(found, sys.executable) and os.path.samefile(

@@ -1,8 +1,7 @@
-"""What a streaming query says of itself: what it read, how far behind it is, whether acks arrive.
+"""Metrics of streaming queries: rows read, lag, backlog, and whether acks arrive.
 
-Owns `with_metrics`, `PulsarProgressListener` and the text that Prometheus reads. Nothing is
-estimated: rows and times are observed by Spark, what waits is counted in the brokers' ledgers, and
-where nobody can be asked there is None.
+No figure is an estimate of this module. Spark observes rows and times, the backlog comes from the
+brokers' ledgers, and an unknown figure is None.
 """
 
 from __future__ import annotations
@@ -38,31 +37,31 @@ from .source_options import ReadOptions, read_options
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 NAME: Final = "pulsar"
-"""Of the observation, in a query's progress."""
+"""Default name of the observation in a query's progress."""
 
-_ASK_S: Final = 5.0  # the next event waits for it
+_REQUEST_TIMEOUT_S: Final = 5.0  # the listener's next event waits this long at most
 _DEAD: Final = r"-DLQ(-partition-[0-9]+)?$"
 
 
 def with_metrics(
     rows: DataFrame, name: str | Observation = NAME, *, prefix: str = "__"
 ) -> DataFrame:
-    """The rows, observed while they are used: once for each action or micro-batch.
+    """Return the rows with an observation of their metrics, per action or micro-batch.
 
-    The observation has `rows`, `bytes` of the values (null where they are neither binary nor text),
+    The observation has `rows`, `bytes` of the values (null if they are neither binary nor text),
     `first_published_ms` and `last_published_ms` (ms since the epoch), `redelivered` rows (null
-    without the column redeliveryCount), and `dead_letters`, rows of topics that are named like
-    dead-letter topics. A streaming query has it in `observedMetrics` of its progress, from where
-    `PulsarProgressListener` takes it.
+    without the column redeliveryCount), and `dead_letters`, rows of topics named like dead letter
+    topics. It is in `observedMetrics` of a query's progress, where `PulsarProgressListener` finds
+    it.
 
     Args:
-        rows: As the source reads them, before anything that adds or drops rows.
-        name: Of the observation; another for each stream of a query. For a batch, an `Observation`,
-            which has it after the first action.
+        rows: Rows of the source, before anything that adds or drops rows.
+        name: Name of the observation; each stream of a query needs its own. For a batch, an
+            `Observation`, which has the figures after the first action.
         prefix: `metadataPrefix` of the read.
 
     Raises:
-        ConfigurationError: There is no column publishTime or topic.
+        ConfigurationError: if the column publishTime or topic is missing.
     """
     for key in ("publishTime", "topic"):
         if prefix + key not in rows.columns:
@@ -98,11 +97,11 @@ def _redelivered(rows: DataFrame, name: str) -> Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicBacklog:
-    """What of a topic or partition is behind the last batch.
+    """The unread entries of a topic or partition after a batch.
 
     Attributes:
-        entries: Stored and not read.
-        bytes: Their size as stored, by the average of each ledger.
+        entries: Stored entries that are not read.
+        bytes: Their stored size, by the mean entry size of each ledger.
     """
 
     entries: int
@@ -111,24 +110,23 @@ class TopicBacklog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueryMetrics:
-    """A query after a batch.
+    """The state of a query after a batch.
 
     Attributes:
-        query: Its name, or its id where it has none.
+        query: Its name, or its id if it has no name.
         batch: The number of the last batch.
-        rows, bytes, redelivered, dead_letters: Of all batches since the listener was added, as
-            `with_metrics` observed them; None where the query is not observed, or not for that.
-        lag_s: From when the newest message of the last batch was published until the batch began;
-            0 for a batch without messages, None without observation. Clocks of producers and of
-            the driver are compared.
-        longest_lag_s: The same of the oldest message of the batch.
-        backlog: By topic or partition; empty without `admin.url`, and without those that could not
-            be counted or are deleted.
-        backlog_entries, backlog_bytes: Of all topics; None where one could not be counted.
+        rows, bytes, redelivered, dead_letters: Sums over all batches since the listener was added,
+            from `with_metrics`; None without an observation.
+        lag_s: From the publishing of the newest message in the last batch to the start of the
+            batch, in s. 0 for a batch without messages, None without observation. Compares the
+            clocks of producers and of the driver.
+        longest_lag_s: The same for the oldest message of the batch.
+        backlog: By topic or partition. Empty without `admin.url`; topics that were deleted or
+            cannot be counted are missing.
+        backlog_entries, backlog_bytes: Of all topics; None if one could not be counted.
         commit_errors: How often, since the listener was added, the subscription of a topic was
-            found behind what the checkpoint held before the batch; None without a subscription or
-            `admin.url`.
-        ask_errors: How often the web service could not be asked.
+            behind the checkpoint before the batch. None without a subscription or `admin.url`.
+        ask_errors: How often the web service could not be reached.
     """
 
     query: str
@@ -146,19 +144,19 @@ class QueryMetrics:
     ask_errors: int = 0
 
 
-_COUNTED: Final = ("rows", "bytes", "redelivered", "dead_letters")
+_SUMMED_FIELDS: Final = ("rows", "bytes", "redelivered", "dead_letters")
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of the web service, for one topic; without ledgers it is not there any more."""
+    """The web service's answer for one topic; without ledgers the topic does not exist."""
 
     ledgers: TopicLedgers | None
     cursor: Position | None
 
 
 class _Stats(Admin):
-    """The web service, which also knows how far a subscription is."""
+    """The web service, with the positions of subscriptions."""
 
     async def ask(self, topic: str, subscription: str | None) -> _Answer:
         try:
@@ -174,28 +172,31 @@ class _Stats(Admin):
             ledger, entry = map(int, marked.split(":"))
         except (KeyError, TypeError, ValueError) as error:
             raise TransportError(
-                f"{doing}: the answer of the web service makes no sense"
+                f"{doing}: the answer of the web service cannot be parsed"
             ) from error
         return _Answer(ledgers, Position(ledger, entry))
 
 
 class PulsarProgressListener(StreamingQueryListener):
-    """Follows the queries of a session that read from this source::
+    """Follows the streaming queries of a session that read from this source.
 
-        listener = PulsarProgressListener(print, options)
-        spark.streams.addListener(listener)
-
-    Spark calls it on a thread of its own, one event at a time. It never raises into Spark: what
-    goes wrong is logged, and counted.
+    Spark calls it on a thread of its own, one event at a time. It never raises into Spark: errors
+    are logged and counted.
 
     Args:
-        callback: Called with the query's `QueryMetrics` after each batch; None for none.
-        options: Those of the read. With `admin.url` the backlog is counted, and with `subscription`
-            too it is watched whether acks arrive; one or two requests for each topic and batch.
-        name: Of the observation (`with_metrics`).
+        callback: Called with the `QueryMetrics` of a query after each batch, or None.
+        options: Options of the read. With `admin.url` the backlog is counted; with `subscription`
+            too, late acks are counted. This costs one or two requests per topic and batch.
+        name: Name of the observation (`with_metrics`).
 
     Raises:
-        ConfigurationError: An option is wrong.
+        ConfigurationError: if an option is wrong.
+
+    Example:
+        ::
+
+            listener = PulsarProgressListener(print, options)
+            spark.streams.addListener(listener)
     """
 
     def __init__(
@@ -207,75 +208,72 @@ class PulsarProgressListener(StreamingQueryListener):
     ) -> None:
         self._callback = callback
         self._name = name
-        self._read: ReadOptions | None = None
+        self._read_options: ReadOptions | None = None
         if options is not None:
-            self._read = read_options(options, streaming=None)
+            self._read_options = read_options(options, streaming=None)
         self._stats: _Stats | None = None
         self._queries: dict[str, QueryMetrics] = {}
         self._lock = threading.Lock()
 
     @property
     def queries(self) -> dict[str, QueryMetrics]:
-        """The queries that run, by id, after their last batches. Any thread may ask."""
+        """The running queries by id, after their last batch. Any thread may read this."""
         with self._lock:
             return dict(self._queries)
 
     def prometheus(self) -> str:
-        """The same as text for Prometheus (exposition format 0.0.4)."""
+        """Return the same as text for Prometheus (exposition format 0.0.4)."""
         return prometheus_text(self.queries.values())
 
-    # What Spark calls
-
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to tell yet."""
+        """Do nothing: there are no figures yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new; what was said last still holds."""
+        """Do nothing: the last figures still hold."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forget the query."""
         with self._lock:
             self._queries.pop(str(event.id), None)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Take what a batch says, ask for the backlog, and tell."""
+        """Add the figures of a batch, request the backlog, and call the callback."""
         try:
             progress = event.progress
             ends = [each for each in map(_positions, progress.sources) if each is not None]
             if not ends:
-                return  # another source's
+                return  # a batch of another source
             key = str(progress.id)
             with self._lock:
-                before = self._queries.get(key)
-            metrics = before or QueryMetrics(query=progress.name or key)
+                previous = self._queries.get(key)
+            metrics = previous or QueryMetrics(query=progress.name or key)
             metrics = replace(metrics, batch=progress.batchId)
             observed = progress.observedMetrics.get(self._name)
             if observed is not None:
-                metrics = _observed(metrics, observed.asDict(), _ms_of(progress.timestamp))
-            metrics = self._counted(metrics, ends)
+                metrics = _with_observation(metrics, observed.asDict(), _ms_of(progress.timestamp))
+            metrics = self._with_backlog(metrics, ends)
             with self._lock:
                 self._queries[key] = metrics
             if self._callback is not None:
                 self._callback(metrics)
         except Exception:
-            # Into Spark it would be a line in a log, too, and be all that is known.
-            log.exception("the progress of a query could not be told")
+            # An error raised into Spark would only become a line in its log.
+            log.exception("the metrics of a query could not be updated")
 
-    def _counted(
+    def _with_backlog(
         self, metrics: QueryMetrics, ends: Iterable[tuple[dict[str, Position], dict[str, Position]]]
     ) -> QueryMetrics:
-        read = self._read
+        read = self._read_options
         if read is None or read.connection.admin_url is None:
             return metrics
         subscription = None if read.cursor.commit == "none" else read.cursor.subscription
-        before: dict[str, Position] = {}
+        previous: dict[str, Position] = {}
         after: dict[str, Position] = {}
         for start, end in ends:
-            before |= start
+            previous |= start
             after |= end
         try:
             answers = runtime().call(
-                self._ask(tuple(after), subscription), "ask for the backlog", _ASK_S
+                self._ask(tuple(after), subscription), "ask for the backlog", _REQUEST_TIMEOUT_S
             )
         except EncoreError as error:
             log.warning("the backlog is not known: %s", error)
@@ -288,14 +286,16 @@ class PulsarProgressListener(StreamingQueryListener):
             )
         metrics = replace(metrics, **_backlog(after, answers))
         if subscription is not None:
-            late = sum(_is_late(start, answers[topic].cursor) for topic, start in before.items())
-            metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late)
+            late_acks = sum(
+                _is_late(start, answers[topic].cursor) for topic, start in previous.items()
+            )
+            metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late_acks)
         return metrics
 
     async def _ask(self, topics: Iterable[str], subscription: str | None) -> dict[str, _Answer]:
-        assert self._read is not None
-        if self._stats is None:  # on the loop it belongs to
-            self._stats = _Stats(self._read.connection)
+        assert self._read_options is not None
+        if self._stats is None:  # created on the event loop that it belongs to
+            self._stats = _Stats(self._read_options.connection)
         stats = self._stats
         names = list(topics)
         answers = await asyncio.gather(*(stats.ask(each, subscription) for each in names))
@@ -303,9 +303,9 @@ class PulsarProgressListener(StreamingQueryListener):
 
 
 def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] | None:
-    """Start and end of a source's batch; None where it is no source of ours."""
+    """Return start and end of a batch; None for another source."""
     try:
-        # PySpark has `str` of what is null for a query's first batch.
+        # PySpark passes `str` of null for the first batch of a query.
         first = source.startOffset in (None, "None", "null")
         start = {} if first else read_offset(source.startOffset)
         return start, read_offset(source.endOffset)
@@ -313,11 +313,12 @@ def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] |
         return None
 
 
-def _observed(metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float) -> QueryMetrics:
-    """With what was observed of one more batch."""
+def _with_observation(
+    metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float
+) -> QueryMetrics:
     sums: dict[str, Any] = {
         each: row[each] if row[each] is None else (getattr(metrics, each) or 0) + row[each]
-        for each in _COUNTED
+        for each in _SUMMED_FIELDS
     }
     newest, oldest = row["last_published_ms"], row["first_published_ms"]
     return replace(
@@ -329,27 +330,26 @@ def _observed(metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float) ->
 
 
 def _ms_of(timestamp: str) -> float:
-    """Spark's ISO time as ms since the epoch."""
     moment = datetime.fromisoformat(timestamp)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
 
 
 def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> dict[str, Any]:
-    """What is behind the ends of a batch, as fields of `QueryMetrics`."""
+    """Return the entries behind the ends of a batch, as fields of `QueryMetrics`."""
     backlog: dict[str, TopicBacklog] = {}
-    gone = 0
+    deleted = 0
     for topic, end in ends.items():
         stored = answers[topic].ledgers
         if stored is None:
-            gone += 1
+            deleted += 1
             continue
-        stretches = EntrySpan(end, stored.last, stored.ledgers).stretches()
-        if stretches is not None:
+        ranges = EntrySpan(end, stored.last, stored.ledgers).stretches()
+        if ranges is not None:
             backlog[topic] = TopicBacklog(
-                entries=sum(each.entries for each in stretches),
-                bytes=round(sum(each.entries * each.size for each in stretches)),
+                entries=sum(each.entries for each in ranges),
+                bytes=round(sum(each.entries * each.size for each in ranges)),
             )
-    known = len(backlog) + gone == len(ends)
+    known = len(backlog) + deleted == len(ends)
     return {
         "backlog": backlog,
         "backlog_entries": sum(each.entries for each in backlog.values()) if known else None,
@@ -358,15 +358,13 @@ def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> di
 
 
 def _is_late(start: Position, cursor: Position | None) -> bool:
-    """Whether a subscription is behind what was acked before the batch began."""
-    # Of a batch that was read in part the entry is acked with its last message.
+    """Return True if a subscription is behind the position that was acked before the batch."""
+    # A batch that was read in part is acked with its last message.
     entry = start.entry - (start.batch_index >= 0)
     if start.ledger < 0 or entry < 0 or cursor is None:
         return False
     return cursor.place < (start.ledger, entry)
 
-
-# For Prometheus
 
 _GAUGES: Final = {
     "batch": "Number of the last batch.",
@@ -381,7 +379,7 @@ _COUNTERS: Final = {
     "commit_errors": "Times that a subscription was behind the checkpoint.",
     "ask_errors": "Times that the web service could not be asked.",
 }
-_OF_TOPICS: Final = {
+_TOPIC_GAUGES: Final = {
     "entries": "Entries stored and not read.",
     "bytes": "Bytes stored and not read.",
 }
@@ -390,30 +388,32 @@ _NAMES: Final = {"lag_s": "lag_seconds", "longest_lag_s": "longest_lag_seconds"}
 
 
 def prometheus_text(queries: Iterable[QueryMetrics]) -> str:
-    """Metrics of queries in Prometheus's exposition format; what is None is left out."""
+    """Return metrics of queries in Prometheus's exposition format, without those that are None."""
     listed = sorted(queries, key=lambda each: each.query)
     lines: list[str] = []
 
-    def add(name: str, kind: str, said: str, samples: Iterable[tuple[dict[str, str], Any]]) -> None:
+    def add(
+        name: str, kind: str, help_text: str, samples: Iterable[tuple[dict[str, str], Any]]
+    ) -> None:
         found = [(labels, value) for labels, value in samples if value is not None]
         if found:
-            lines.append(f"# HELP {_PREFIX}{name} {said}")
+            lines.append(f"# HELP {_PREFIX}{name} {help_text}")
             lines.append(f"# TYPE {_PREFIX}{name} {kind}")
             lines.extend(f"{_PREFIX}{name}{{{_labels(each)}}} {value}" for each, value in found)
 
-    for key, said in _GAUGES.items():
+    for key, help_text in _GAUGES.items():
         samples = [({"query": each.query}, getattr(each, key)) for each in listed]
-        add(_NAMES.get(key, key), "gauge", said, samples)
-    for key, said in _COUNTERS.items():
+        add(_NAMES.get(key, key), "gauge", help_text, samples)
+    for key, help_text in _COUNTERS.items():
         samples = [({"query": each.query}, getattr(each, key)) for each in listed]
-        add(f"{key}_total", "counter", said, samples)
-    for key, said in _OF_TOPICS.items():
+        add(f"{key}_total", "counter", help_text, samples)
+    for key, help_text in _TOPIC_GAUGES.items():
         samples = [
             ({"query": each.query, "topic": topic}, getattr(each.backlog[topic], key))
             for each in listed
             for topic in sorted(each.backlog)
         ]
-        add(f"backlog_{key}", "gauge", said, samples)
+        add(f"backlog_{key}", "gauge", help_text, samples)
     return "\n".join(lines) + "\n" if lines else ""
 
 

@@ -1,9 +1,7 @@
-"""Where a read of a topic is: positions, the offsets of a query, and positions as users write them.
+"""Positions in a topic, the offsets of a query, and positions in options.
 
-Owns `Position` and the JSON of a query's offsets. Pure. A position is the last message that was
-processed, so a range is from behind one up to and with another, and a range's start is never read
-twice. Two positions that mean the same are written the same, because Spark compares offsets as
-text.
+A position is the last processed message. A range is therefore from behind one position up to and
+including another. Equal positions have equal texts, because Spark compares offsets as text.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from ..wire import pulsar_pb2 as pb
 from .option_parsers import shown
 
 VERSION: Final = 1
-_MOST: Final = (1 << 63) - 1
-_WHOLE: Final = -1
+_MAX_LONG: Final = (1 << 63) - 1
+_WHOLE_ENTRY: Final = -1
 _FORMS: Final = (
     '"earliest", "latest", "ledger:entry" or "ledger:entry:batchIndex", '
     '{"ledgerId": .., "entryId": .., "batchIndex": ..}, or a message id as base64 or as a list of '
@@ -30,25 +28,25 @@ _FORMS: Final = (
 
 
 class Position(NamedTuple):
-    """The last message processed of a topic or partition.
+    """The last processed message of a topic or partition.
 
     Attributes:
-        ledger, entry: Where it is stored; -1 and -1 before the first message of all.
-        batch_index: In its batch; -1 for all of the entry.
+        ledger, entry: Its entry; -1 and -1 before the first message.
+        batch_index: Its index in a batch; -1 for the whole entry.
     """
 
     ledger: int
     entry: int
-    batch_index: int = _WHOLE
+    batch_index: int = _WHOLE_ENTRY
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """What positions are compared by: all of an entry is behind each of its messages."""
-        return self.ledger, self.entry, _MOST if self.batch_index < 0 else self.batch_index
+        """Sort key; a whole entry is behind each of its messages."""
+        return self.ledger, self.entry, _MAX_LONG if self.batch_index < 0 else self.batch_index
 
     @property
     def place(self) -> tuple[int, int]:
-        """Ledger and entry."""
+        """Ledger and entry id."""
         return self.ledger, self.entry
 
     def __str__(self) -> str:
@@ -56,45 +54,42 @@ class Position(NamedTuple):
 
 
 EARLIEST: Final = Position(-1, -1, -1)
-"""Before the first message, whichever that is by then."""
+"""Before the first message that exists at the time of the read."""
 
-LATEST: Final = Position(_MOST, _MOST, -1)
-"""Behind the last message there is; never part of an offset."""
+LATEST: Final = Position(_MAX_LONG, _MAX_LONG, -1)
+"""Behind the last message; never part of an offset."""
 
-LAST_ENTRY: Final = _MOST
-"""Of a ledger, whichever that is."""
+LAST_ENTRY: Final = _MAX_LONG
+"""Stands for the last entry of a ledger."""
 
 Offsets = Mapping[str, Position]
 """A position for each topic or partition, by full name."""
 
 
 def later(one: Position, other: Position) -> Position:
-    """Whichever is further on."""
     return one if one.order >= other.order else other
 
 
 def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
-    """Offsets as Spark keeps them: a dict whose JSON text is the same for the same positions.
+    """Return offsets for Spark: a dict with the same JSON text for the same positions.
 
-    Args:
-        offsets: The positions.
-        slicing: How what ends there is cut into tasks, for `slicing_text`; nothing where it is not.
+    `slicing` is the split of the batch that ends here (see `slicing_text`), or "".
     """
     positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
-    cut = {"s": slicing} if slicing else {}
-    return {"p": positions, **cut, "v": VERSION}
+    split_fields = {"s": slicing} if slicing else {}
+    return {"p": positions, **split_fields, "v": VERSION}
 
 
 def slicing_text(value: Any) -> str:
-    """How the batch that ends at these offsets is cut, as it was given to `offset_json`."""
+    """Return how the batch that ends at these offsets is split, as passed to `offset_json`."""
     return str(value.get("s", "")) if isinstance(value, Mapping) else ""
 
 
 def read_offset(value: Any) -> dict[str, Position]:
-    """The offsets of `offset_json`, which Spark handed back.
+    """Parse the offsets of `offset_json` that Spark hands back.
 
     Raises:
-        ConfigurationError: It is none, or of a version that is not known here.
+        ConfigurationError: if they are not offsets of this source, or of an unknown version.
     """
     if isinstance(value, str):
         try:
@@ -127,27 +122,19 @@ def _read_position(text: Any, topic: str) -> Position:
     return Position(ledger, entry, index)
 
 
-# As users write them
-
-
 def user_position(value: Any, where: str) -> Position:
-    """The message that a user names; `EARLIEST` and `LATEST` for the ends.
+    """Parse a position from the JSON of an option; `EARLIEST` and `LATEST` for the ends.
 
-    Args:
-        value: As it came out of the JSON.
-        where: The option and the topic, for errors.
-
-    Raises:
-        ConfigurationError: It is none of the forms.
+    `where` names the option and the topic in errors (ConfigurationError).
     """
     if value in ("earliest", -2):
         return EARLIEST
     if value in ("latest", -1):
         return LATEST
     if isinstance(value, Mapping):
-        return _of_mapping(value, where)
+        return _from_mapping(value, where)
     if isinstance(value, list):
-        return _of_bytes(value, where)
+        return _from_bytes(value, where)
     if isinstance(value, str):
         parts = value.split(":")
         if len(parts) in (2, 3):
@@ -158,14 +145,14 @@ def user_position(value: Any, where: str) -> Position:
         else:
             try:
                 data = base64.b64decode(value, validate=True)
-            except ValueError:  # of other letters, or cut
+            except ValueError:  # not base64
                 pass
             else:
-                return _of_wire(data, where)
+                return _from_wire(data, where)
     raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
 
 
-def _of_mapping(value: Mapping[str, Any], where: str) -> Position:
+def _from_mapping(value: Mapping[str, Any], where: str) -> Position:
     known = {"ledgerId", "entryId", "batchIndex", "partition", "partitionIndex"}
     numbers = [value.get("ledgerId"), value.get("entryId"), value.get("batchIndex", -1)]
     if set(value) - known or not all(type(each) is int for each in numbers):
@@ -173,15 +160,15 @@ def _of_mapping(value: Mapping[str, Any], where: str) -> Position:
     return _checked(*numbers, where=where)
 
 
-def _of_bytes(value: list[Any], where: str) -> Position:
-    """Signed bytes, as a JVM prints them, or unsigned ones."""
+def _from_bytes(value: list[Any], where: str) -> Position:
+    """Parse signed bytes, as a JVM prints them, or unsigned bytes."""
     if not all(type(each) is int and -128 <= each <= 255 for each in value):
         raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
-    return _of_wire(bytes(each & 0xFF for each in value), where)
+    return _from_wire(bytes(each & 0xFF for each in value), where)
 
 
-def _of_wire(data: bytes, where: str) -> Position:
-    """A serialized message id, as every client writes it."""
+def _from_wire(data: bytes, where: str) -> Position:
+    """Parse a message id in the serialized form of all clients."""
     message_id = pb.MessageIdData()
     try:
         message_id.ParseFromString(data)
@@ -189,7 +176,7 @@ def _of_wire(data: bytes, where: str) -> Position:
         raise ConfigurationError(f"{where} holds bytes that are no message id") from error
     if not message_id.IsInitialized():
         raise ConfigurationError(f"{where} holds bytes that are no message id")
-    if message_id.ledgerId == _MOST:
+    if message_id.ledgerId == _MAX_LONG:
         return LATEST
     if message_id.ledgerId >= 1 << 63:
         return EARLIEST
@@ -198,16 +185,16 @@ def _of_wire(data: bytes, where: str) -> Position:
 
 
 def _checked(ledger: int, entry: int, index: int = -1, *, where: str) -> Position:
-    if not (0 <= ledger <= _MOST and 0 <= entry <= _MOST and -1 <= index <= 1 << 31):
+    if not (0 <= ledger <= _MAX_LONG and 0 <= entry <= _MAX_LONG and -1 <= index <= 1 << 31):
         raise ConfigurationError(f"{where}: {ledger}:{entry}:{index} is no message id")
     return Position(ledger, entry, index)
 
 
 def before(first: Position) -> Position:
-    """The position from where a read begins with the message `first`.
+    """Return the position from which a read begins with the message `first`.
 
-    Of a whole entry, or its first message, that is all of the entry before it: where there is no
-    such entry, a read begins with the next there is.
+    For a whole entry or its first message, that is the whole entry before. If that entry does not
+    exist, the read begins with the next existing entry.
     """
     if first in (EARLIEST, LATEST):
         return first

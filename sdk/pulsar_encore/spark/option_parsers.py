@@ -61,15 +61,7 @@ def function_name(value: str, name: str) -> str:
 
 
 def load_function(function: str, option: str) -> Callable[..., Any]:
-    """Import a function.
-
-    Args:
-        function: Its name as `function_name` returns it.
-        option: The name of the option, for errors.
-
-    Raises:
-        ConfigurationError: if the module or the function does not exist.
-    """
+    """Import a function named ``module:function``; ConfigurationError if it does not exist."""
     module, _, name = function.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -82,7 +74,6 @@ def load_function(function: str, option: str) -> Callable[..., Any]:
 
 
 def flag(value: str, name: str) -> bool:
-    """Parse true or false."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
         raise ConfigurationError(f"{name} must be true or false, got {shown(value)}")
@@ -167,7 +158,6 @@ def names(value: str, name: str) -> tuple[str, ...]:
 
 
 def json_object(value: str, name: str) -> dict[str, Any]:
-    """Parse a JSON object."""
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):

@@ -2,7 +2,7 @@
 
 The table drives the parsing, the errors for unknown and misplaced names, the keywords of `Client`
 and `ProducerOptions`, and the test that compares it with docs/spark.md. Rules for combinations of
-options are functions in `options.py`, `sink/options.py` and `connecting.py`.
+options are functions in `source_options`, `sink.sink_options` and `connection_options`.
 """
 
 from __future__ import annotations
@@ -394,8 +394,8 @@ class Values(dict[str, Any]):
     iteration know only options that were given.
 
     Attributes:
-        client: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix.
-            `Connection` parses them and shows none, because some are secrets.
+        client: Texts of the ``pulsar.client.`` options by lower-cased name without the prefix. Not
+            shown, because some are secrets.
     """
 
     def __init__(self, known: OptionSet) -> None:
@@ -408,12 +408,7 @@ class Values(dict[str, Any]):
         return None if option.default is None else option.parse(option.default, name)
 
     def fields(self, group: str = "", *, given: bool = False) -> dict[str, Any]:
-        """Return the values of a group by field.
-
-        Args:
-            group: As `Option.group`.
-            given: Leave out options that were not given.
-        """
+        """Return the values of a group by field; with `given`, only of options that were given."""
         options = [self._known[name] for name in (self if given else self._known.names)]
         return {
             each.field: self[each.name] for each in options if each.field and each.group == group
@@ -426,7 +421,7 @@ class OptionSet:
     Args:
         title: "source" or "sink".
         scope: Options are accepted if their scope overlaps this scope.
-        ignored: Lower-cased names that Spark adds by itself.
+        ignored: Lower-cased names that Spark adds.
         hints: Advice for names of other connectors, by lower-cased name.
     """
 

@@ -1,10 +1,9 @@
-"""Errors of this package as one sentence where PySpark would put a traceback before it.
+"""Errors of this package without PySpark's tracebacks.
 
-Owns `plain_errors`, which surrounds all that PySpark calls. PySpark sends the text of an exception
-from a Python worker to the JVM: the traceback of each exception in its chain, and the error's own
-text behind the last one. An error of this package says what to change, so its tracebacks only hide
-that. PySpark leaves them out if the environment variable SPARK_HIDE_TRACEBACK is set when the
-worker reports the exception, and the worker ends then.
+PySpark sends the text of an exception from a Python worker to the JVM: the traceback of each
+exception in its chain, and then the error's own text. An error of this package says what to change,
+and the tracebacks only hide that. PySpark leaves them out if the environment variable
+SPARK_HIDE_TRACEBACK is set when the worker reports the exception. The worker then ends.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 class plain_errors(ContextDecorator):
     """Let PySpark report an `EncoreError` that leaves this block without its tracebacks.
 
-    Does nothing outside of PySpark's workers, and for any other exception, whose traceback is
+    Does nothing outside of PySpark's workers, nor for any other exception, because its traceback is
     needed. The logger ``pulsar_encore.spark`` has the traceback at the level DEBUG.
     """
 
@@ -45,6 +44,6 @@ class plain_errors(ContextDecorator):
 
 
 def _in_worker() -> bool:
-    """Whether PySpark started this process, as ``python -m pyspark.daemon`` or the like."""
+    """Return True if PySpark started this process, as ``python -m pyspark.daemon`` or similar."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.partition(".")[0] == "pyspark"

@@ -1,9 +1,8 @@
-"""What a micro-batch takes of its topics, and how that is cut into tasks. Pure.
+"""The end of a micro-batch in each topic, and its split into tasks.
 
-Owns `LedgerSize`, `EntrySpan`, `admit`, `Slicing` and `split`. A ledger that is closed never
-changes, so that what is planned from closed ledgers is planned the same after a crash. Limits are
-shared out by water filling: every topic gets the same share, what one cannot use goes to the
-others, and over several batches none starves.
+A closed ledger never changes, so a plan over closed ledgers is the same after a crash. Limits are
+shared by water filling: every topic gets the same share, and topics that need less leave the rest
+to the others. Over several batches no topic starves.
 """
 
 from __future__ import annotations
@@ -18,13 +17,10 @@ from .offsets import LAST_ENTRY, Position
 
 
 class LedgerSize(NamedTuple):
-    """A ledger of a topic.
+    """A ledger of a topic: its id, its entries so far, its bytes.
 
     Attributes:
-        id: Its number.
-        entries: In it, so far where it is still open.
-        size: In bytes.
-        closed: Nothing is added any more.
+        closed: No entry will be added.
     """
 
     id: int
@@ -34,12 +30,10 @@ class LedgerSize(NamedTuple):
 
 
 class TopicRange(NamedTuple):
-    """Entries of one ledger, one after the other.
+    """Consecutive entries of one ledger, `first` to `last` inclusive.
 
     Attributes:
-        ledger: Its number.
-        first, last: Entries, both included.
-        size: Of one, in bytes, on average; 0 where that is not known.
+        size: Mean bytes of an entry; 0 if unknown.
     """
 
     ledger: int
@@ -54,12 +48,11 @@ class TopicRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntrySpan:
-    """What of a topic is to be read, from behind one position up to and with another.
+    """The part of a topic that is read, from behind `start` up to and including `end`.
 
     Attributes:
-        start, end: The positions.
-        ledgers: Of the topic, in order; those that are known.
-        per_entry: Messages of an entry on average.
+        ledgers: The known ledgers of the topic, in order.
+        per_entry: Mean messages per entry.
     """
 
     start: Position
@@ -72,13 +65,13 @@ class EntrySpan:
         return self.start.order >= self.end.order
 
     def stretches(self) -> list[TopicRange] | None:
-        """Its entries, ledger by ledger; None where they cannot be counted."""
+        """Return the entries by ledger; None if they cannot be counted."""
         if self.empty:
             return []
         start, end = self.start, self.end
         if end.entry == LAST_ENTRY:
             return None
-        # A position in a batch leaves the rest of its entry to be read.
+        # Behind a position within a batch, the rest of that entry is still to be read.
         first = start.entry + (start.batch_index < 0)
         if start.ledger == end.ledger:
             size = next((_mean(each) for each in self.ledgers if each.id == end.ledger), 0.0)
@@ -103,16 +96,16 @@ def _mean(ledger: LedgerSize) -> float:
 def may_be_gone(
     start: Position, stored: Sequence[LedgerSize], entries: int | None, seen: Iterable[int] = ()
 ) -> bool:
-    """Whether messages behind a position may be gone with their ledgers.
+    """Return True if messages behind a position may be gone with their ledgers.
 
-    Brokers delete ledgers from the first on: what is stored has all behind `start` if it has its
-    ledger. One that is not there, though one before it is, held nothing.
+    Brokers delete ledgers from the first on. If the ledger of `start` is stored, everything behind
+    `start` is. A missing ledger behind a stored one held no messages.
 
     Args:
-        start: What was read last.
-        stored: The topic's ledgers, in order; none where that is not known.
-        entries: How many the ledger of `start` had; None where nobody knows.
-        seen: Ledgers of the topic that held something when they were last looked at.
+        start: The last message that was read.
+        stored: The topic's ledgers, in order; empty if unknown.
+        entries: Number of entries of `start`'s ledger; None if unknown.
+        seen: Ledgers of the topic that had entries at the last check.
     """
     if start.ledger < 0 or not stored or stored[0].id <= start.ledger:
         return False
@@ -121,18 +114,9 @@ def may_be_gone(
     return any(start.ledger < each < stored[0].id for each in seen)
 
 
-# Admission
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quota:
-    """How much a batch may take; None for no such limit.
-
-    Attributes:
-        rows: Messages.
-        entries: Entries.
-        size: Bytes.
-    """
+    """The limits of a batch, in messages (`rows`), entries and bytes; None for no limit."""
 
     rows: int | None = None
     entries: int | None = None
@@ -140,15 +124,11 @@ class Quota:
 
 
 def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
-    """Up to where each topic is read in this batch.
+    """Return the end of each topic in this batch, under all limits of the quota.
 
-    A topic whose entries cannot be counted is read to its end. One topic, another with each batch,
-    has its next entry first, however small the limits: else one with large entries would never
-    move beside others that always have small ones.
-
-    Args:
-        spans: By topic.
-        quota: The limits, each of which holds.
+    A topic with entries that cannot be counted is read to its end. However small the limits are,
+    one topic per batch gets its next entry, another one each time. Otherwise a topic with large
+    entries would never advance beside topics with small ones.
     """
     ends = {topic: span.end for topic, span in spans.items()}
     counted: dict[str, list[TopicRange]] = {}
@@ -169,9 +149,9 @@ def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
             )
             for topic, stretches in counted.items()
         }
-        first = _first(spans, counted)
+        first = _guaranteed_topic(spans, counted)
         shares = _shares(wants, limit, first, costs[first][0])
-        _round(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
+        _spend_rest(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
         taken = {
             topic: _taken(stretches, costs[topic], shares[topic])
             for topic, stretches in counted.items()
@@ -182,22 +162,17 @@ def admit(spans: Mapping[str, EntrySpan], quota: Quota) -> dict[str, Position]:
     return ends
 
 
-def _first(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
-    """Whose turn it is: drawn by where all of them are, so that it is another one each time, and
-    the same when a batch is planned again."""
+def _guaranteed_topic(spans: Mapping[str, EntrySpan], topics: Iterable[str]) -> str:
+    """Choose the topic that surely advances, by a hash of all positions.
+
+    The topic changes with each batch, and is the same when a batch is planned again.
+    """
     where = "".join(f"{topic} {spans[topic].start};" for topic in sorted(spans))
     return min(topics, key=lambda topic: (crc32(f"{where}{topic}".encode()), topic))
 
 
 def _shares(wants: Mapping[str, float], limit: float, first: str, entry: float) -> dict[str, float]:
-    """Equal shares, but for one topic that is to have an entry in any case.
-
-    Args:
-        wants: By topic.
-        limit: Of all together.
-        first: That topic.
-        entry: What its next entry costs.
-    """
+    """Return equal shares, except that `first` can pay its next entry, which costs `entry`."""
     shares = water_fill(wants, limit)
     if shares[first] < entry:
         others = {topic: want for topic, want in wants.items() if topic != first}
@@ -205,20 +180,20 @@ def _shares(wants: Mapping[str, float], limit: float, first: str, entry: float) 
     return shares
 
 
-def _round(
+def _spend_rest(
     shares: dict[str, float],
     costs: Mapping[str, Sequence[float]],
     counted: Mapping[str, Sequence[TopicRange]],
     limit: float,
     turn: int,
 ) -> None:
-    """Let what is left of shares that are no whole entries be an entry more of some topics.
+    """Spend the rest of shares that are not whole entries on one more entry of some topics.
 
     Args:
-        shares: By topic; changed.
-        costs, counted: Of each stretch of a topic.
-        limit: Of all together.
-        turn: Which topic is first; another one each time, as it moves with them.
+        shares: By topic; modified.
+        costs, counted: By topic, for each range.
+        limit: Of all topics together.
+        turn: Decides which topic is first. It changes as the positions advance.
     """
     topics = sorted(counted)
     spent = {
@@ -230,50 +205,50 @@ def _round(
         )
         for topic in topics
     }
-    left = limit - sum(spent.values())
+    rest = limit - sum(spent.values())
     for at in range(len(topics)):
         topic = topics[(turn + at) % len(topics)]
-        more = _next_cost(counted[topic], costs[topic], spent[topic])
-        if more is not None and more <= left:
-            shares[topic] = spent[topic] + more
-            left -= more
+        next_cost = _next_cost(counted[topic], costs[topic], spent[topic])
+        if next_cost is not None and next_cost <= rest:
+            shares[topic] = spent[topic] + next_cost
+            rest -= next_cost
 
 
 def _next_cost(
     stretches: Sequence[TopicRange], costs: Sequence[float], spent: float
 ) -> float | None:
-    """What the next entry costs behind those that were paid for; None where there is none."""
-    for stretch, cost in zip(stretches, costs, strict=True):
-        if spent < stretch.entries * cost - 1e-6:
+    """Return the cost of the next entry behind those that are paid; None behind the last."""
+    for entry_range, cost in zip(stretches, costs, strict=True):
+        if spent < entry_range.entries * cost - 1e-6:
             return cost
-        spent -= stretch.entries * cost
+        spent -= entry_range.entries * cost
     return None
 
 
-def _cost(weight: str, stretch: TopicRange, per_entry: float) -> float:
+def _cost(weight: str, entry_range: TopicRange, per_entry: float) -> float:
     if weight == "entries":
         return 1.0
-    return max(1.0, per_entry) if weight == "rows" else max(1.0, stretch.size)
+    return max(1.0, per_entry) if weight == "rows" else max(1.0, entry_range.size)
 
 
 def _taken(
     stretches: Iterable[TopicRange], costs: Iterable[float], share: float
 ) -> list[TopicRange]:
-    """The first of some stretches, as far as a share goes."""
+    """Return the first entries of some ranges that a share pays for."""
     taken = []
-    for stretch, cost in zip(stretches, costs, strict=True):
-        count = min(stretch.entries, int(share / cost + 1e-9))
+    for entry_range, cost in zip(stretches, costs, strict=True):
+        count = min(entry_range.entries, int(share / cost + 1e-9))
         if count <= 0:
             break
-        taken.append(stretch._replace(last=stretch.first + count - 1))
+        taken.append(entry_range._replace(last=entry_range.first + count - 1))
         share -= count * cost
-        if count < stretch.entries:
+        if count < entry_range.entries:
             break
     return taken
 
 
 def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
-    """The last position of what is taken; that of the span where it is all of it."""
+    """Return the position of the last taken entry; the end of the span if all of it is taken."""
     if not taken:
         return span.start
     last = Position(taken[-1].ledger, taken[-1].last)
@@ -281,32 +256,26 @@ def _end_of(taken: Sequence[TopicRange], span: EntrySpan) -> Position:
 
 
 def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:
-    """Shares of `limit`: as equal as they can be, and none more than is wanted.
-
-    Args:
-        wants: By topic, 0 or more.
-        limit: To be shared out.
-    """
+    """Share `limit` as equally as possible, with no share larger than is wanted."""
     shares: dict[str, float] = {}
-    left = float(limit)
+    rest = float(limit)
     waiting = sorted(wants.items(), key=lambda each: (each[1], each[0]))
     for at, (topic, want) in enumerate(waiting):
-        shares[topic] = min(want, left / (len(waiting) - at))
-        left -= shares[topic]
+        shares[topic] = min(want, rest / (len(waiting) - at))
+        rest -= shares[topic]
     return shares
 
 
-# Tasks
-
-
 class Slicing(NamedTuple):
-    """How a batch is cut into tasks. A batch that is done again has to be cut as it was the first
-    time, whatever is known and chosen by then: rows are numbered by their place in their task.
+    """How a batch is split into tasks.
+
+    A repeated batch must be split in the same way, because rows are numbered by their index in
+    their task. The slicing is therefore part of the offset.
 
     Attributes:
-        parts: Tasks, at least, as far as there are entries.
-        most: Entries of a task at most; 0 for no such limit.
-        by_ledger: Cut between ledgers only.
+        parts: Minimum number of tasks, if there are as many entries.
+        most: Maximum number of entries per task; 0 for no limit.
+        by_ledger: Split only between ledgers.
     """
 
     parts: int = 1
@@ -318,11 +287,7 @@ class Slicing(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Slicing:
-        """The slicing that was written so; none at all where nothing was.
-
-        Raises:
-            ValueError: It is not written so.
-        """
+        """Parse the text of a slicing; the default for "". Raises ValueError for other texts."""
         if not text:
             return cls()
         parts, most, unit = text.split(":")
@@ -334,15 +299,12 @@ class Slicing(NamedTuple):
 def split(
     span: EntrySpan, parts: int, *, by_ledger: bool = False
 ) -> list[tuple[Position, Position]]:
-    """Cut a span into at most so many ranges of nearly as many entries each.
+    """Split a span into at most `parts` ranges with nearly equal numbers of entries.
 
-    Args:
-        span: What is to be read.
-        parts: At most; fewer where there are not so many entries, or they cannot be counted.
-        by_ledger: Cut between ledgers only.
+    A span with few entries, or entries that cannot be counted, gives fewer ranges.
 
     Returns:
-        (behind this, up to that) of each, in order; together they are the span.
+        The start (exclusive) and end of each range, in order; together they are the span.
     """
     if span.empty:
         return []
@@ -352,45 +314,44 @@ def split(
     total = sum(each.entries for each in stretches)
     cuts: list[Position] = []
     taken = 0
-    for at, stretch in enumerate(stretches):
+    for at, entry_range in enumerate(stretches):
         if by_ledger:
             if at and taken * parts >= total * (len(cuts) + 1):
                 cuts.append(Position(stretches[at - 1].ledger, stretches[at - 1].last))
         else:
-            cuts += _cuts_in(stretch, taken, total, parts, len(cuts))
-        taken += stretch.entries
+            cuts += _cuts_within(entry_range, taken, total, parts, len(cuts))
+        taken += entry_range.entries
     edges = [span.start, *(cut for cut in cuts if cut.order < span.end.order), span.end]
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 
-def _cuts_in(
-    stretch: TopicRange, taken: int, total: int, parts: int, made: int
+def _cuts_within(
+    entry_range: TopicRange, taken: int, total: int, parts: int, made: int
 ) -> Iterator[Position]:
-    """The cuts that lie in a stretch: the end of a part each."""
     for number in range(made + 1, parts):
-        goal = -(-total * number // parts)  # entries in the first so many parts
+        goal = -(-total * number // parts)  # entries in the first `number` parts
         if goal <= taken:
             continue
-        if goal > taken + stretch.entries:
+        if goal > taken + entry_range.entries:
             return
-        last = stretch.first + goal - taken - 1
-        yield Position(stretch.ledger, last)
+        last = entry_range.first + goal - taken - 1
+        yield Position(entry_range.ledger, last)
 
 
 def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[str, int]:
-    """How many tasks each topic gets.
+    """Return the number of tasks of each topic.
 
     Args:
-        entries: To be read, by topic; 0 for what cannot be counted, which is one task.
-        parts: Tasks in all, at least, as far as there are entries.
-        most: Entries of a task at most; 0 for no such limit.
+        entries: To be read, by topic; 0 if they cannot be counted, which gives one task.
+        parts: Minimum number of tasks in total, if there are as many entries.
+        most: Maximum number of entries per task; 0 for no limit.
     """
     shared = dict.fromkeys(entries, 1)
     total = sum(entries.values())
     if total and parts > len(entries):
         for topic, count in entries.items():
             shared[topic] = max(1, round(parts * count / total))
-        # Rounding may leave some out, and "at least" was asked for.
+        # Rounding may give fewer than `parts`, which is a minimum.
         while sum(shared.values()) < parts:
             topic = max(sorted(entries), key=lambda each: entries[each] / shared[each])
             if entries[topic] <= shared[topic]:

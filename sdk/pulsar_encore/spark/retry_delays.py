@@ -1,4 +1,4 @@
-"""How long a retry letter waits, by the attempt that failed, and the parser of `backoff`. Pure."""
+"""The delays of retry letters by attempt, and the parser of the option `backoff`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An event loop and clients for processes that have none: Spark's driver and its workers.
+"""An event loop and clients for Spark's driver and workers, which have no event loop.
 
-Owns `Runtime`, one for each process and made when it is first asked for, so after any fork. Its
-loop runs on a thread of its own, so connections answer their brokers while Spark does something
-else; a client is kept for each way to connect and serves all that the process does.
+Each process has one `Runtime`. It is created on first use, and so after any fork. Its loop runs on
+its own thread, so that connections answer their brokers while Spark is busy. It keeps one client
+per set of connection options.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .connection_options import ConnectionOptions
 
 T = TypeVar("T")
 
-_END_S: Final = 5.0
+_STOP_TIMEOUT_S: Final = 5.0
 
 
 class Runtime:
@@ -38,15 +38,10 @@ class Runtime:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """For `call_soon_threadsafe`."""
         return self._loop
 
     def client(self, connection: ConnectionOptions) -> Client:
-        """The process's client of that connection.
-
-        Raises:
-            ConfigurationError: The connection cannot be used.
-        """
+        """Return this process's client for a connection, or raise ConfigurationError."""
         with self._lock:
             client = self._clients.get(connection)
             if client is None:
@@ -54,32 +49,29 @@ class Runtime:
             return client
 
     def call(self, work: Coroutine[Any, Any, T], doing: str, timeout_s: float | None = None) -> T:
-        """Run `work` on the loop and wait for its end.
+        """Run `work` on the loop and wait up to `timeout_s` (s) for its end.
 
-        Args:
-            work: What to do.
-            doing: For the text of a time-out.
-            timeout_s: Longest wait; then it is cancelled.
+        `doing` names the activity in the text of a time-out.
 
         Raises:
-            TransportTimeout: It did not end in time.
+            TransportTimeout: if it did not end in time; it is cancelled.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
         except TimeoutError as error:
-            if future.done():  # its own
+            if future.done():  # the error of `work` itself
                 raise
             future.cancel()
             raise TransportTimeout(f"{doing}: no answer in {timeout_s:g} s") from error
         except CancelledError as error:
             raise TransportTimeout(f"{doing}: cancelled") from error
         except BaseException:
-            future.cancel()  # of an interrupt nothing stays under way
+            future.cancel()  # after an interrupt, nothing stays in flight
             raise
 
     def stop(self) -> None:
-        """Close the clients, as far as that can be done shortly."""
+        """Close the clients, with a short time limit."""
         with self._lock:
             clients = list(self._clients.values())
             self._clients.clear()
@@ -90,34 +82,33 @@ class Runtime:
         if self._loop.is_running():
             closing = asyncio.run_coroutine_threadsafe(close(), self._loop)
             try:
-                closing.result(_END_S)
+                closing.result(_STOP_TIMEOUT_S)
             except (TimeoutError, CancelledError):
-                pass  # the brokers see the connections go
+                pass  # the brokers notice the closed connections
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_END_S)
+        self._thread.join(_STOP_TIMEOUT_S)
 
 
 _runtimes: dict[int, Runtime] = {}
-_making = threading.Lock()
+_creation_lock = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """This process's."""
     pid = os.getpid()
     found = _runtimes.get(pid)
     if found is None:
-        with _making:
+        with _creation_lock:
             found = _runtimes.get(pid)
             if found is None:
-                _runtimes.clear()  # a parent's, whose threads are not here
+                _runtimes.clear()  # the parent's runtime, whose threads do not exist here
                 found = _runtimes[pid] = Runtime()
                 at_end(found.stop)
     return found
 
 
 def _in_child() -> None:
-    global _making
-    _making = threading.Lock()
+    global _creation_lock
+    _creation_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,8 +1,7 @@
-"""The columns of the source: their names and types, and which of them a read yields.
+"""The columns of the source: their names and types, and the choice of the columns of a read.
 
-Owns `Column`, the sets `STANDARD` and `FULL`, and the check of a schema that a user gives, which is
-taken as a projection. The names and types of the standard ones are those of the JVM connector
-(pulsar-spark), so that a job can be moved; Pulsar's own clock is in ms, Spark's timestamps in us.
+The names and types of the standard columns are those of the JVM connector (pulsar-spark), so that
+jobs can move. Pulsar's times are in ms, Spark's timestamps in us.
 """
 
 from __future__ import annotations
@@ -30,18 +29,12 @@ from .option_parsers import nearest
 VALUE: Final = "value"
 CORRUPT: Final = "_corrupt_record"
 LAST_US: Final = 253_402_300_799_999_999
-"""The last time that Spark has, the end of the year 9999, in us since the epoch."""
+"""The last time that Spark can represent, the end of the year 9999, in us since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Something that a message tells beside its value.
-
-    Attributes:
-        key: Its name without the prefix, such as "publishTime".
-        type: In Spark.
-        nullable: Whether a message may be without.
-    """
+    """A metadata column; `key` is its name without the prefix, such as "publishTime"."""
 
     key: str
     type: DataType
@@ -57,11 +50,11 @@ STANDARD: Final = (
     Column("messageProperties", MapType(StringType(), StringType(), True)),
     Column("keyIsBytes", BooleanType()),
 )
-"""What every read yields: pulsar-spark's columns, and `keyIsBytes`.
+"""The columns of every read: those of pulsar-spark, and `keyIsBytes`.
 
-A key that was sent as text and one that was sent as bytes (`partition_key_b64_encoded`) are
-different keys, and the same bytes in the column ``key``. `keyIsBytes` tells them apart, so that the
-sink writes each as it was. It is null without a key, and where the transport cannot tell.
+A key sent as text and a key sent as bytes (`partition_key_b64_encoded`) are different keys, but may
+be the same bytes in the column ``key``. `keyIsBytes` tells them apart, so that the sink can write
+each as it was. It is null without a key, and if the transport cannot tell.
 """
 
 MORE: Final = (
@@ -76,7 +69,7 @@ MORE: Final = (
     Column("orderingKey", BinaryType()),
     Column("nullValue", BooleanType(), nullable=False),
 )
-"""What `includeMetadata=full` adds."""
+"""The further columns of `includeMetadata=full`."""
 
 LETTER: Final = (
     Column("realTopic", StringType()),
@@ -96,21 +89,18 @@ LETTER: Final = (
     Column("consumer", StringType()),
     Column("replayId", StringType()),
 )
-"""What `view=dlq` and `view=retry` add: what a letter says of its way (`letters`)."""
+"""The further columns of `view=dlq` and `view=retry`: the fields of a letter (see `letters`)."""
 
 FULL: Final = STANDARD + MORE
 
 
 def chosen(include: str | Sequence[str], prefix: str, *, letters: bool) -> tuple[Column, ...]:
-    """The columns beside the value.
+    """Return the metadata columns of a read.
 
     Args:
-        include: "standard", "full", "none", or keys one by one.
-        prefix: Of their names, which may be given with a key.
-        letters: Those of a letter too.
-
-    Raises:
-        ConfigurationError: There is no such column.
+        include: "standard", "full", "none", or keys, with or without `prefix`.
+        prefix: Prefix of column names.
+        letters: Add the columns of letters.
     """
     if isinstance(include, str):
         base = {"standard": STANDARD, "full": FULL, "none": ()}[include]
@@ -129,23 +119,13 @@ def chosen(include: str | Sequence[str], prefix: str, *, letters: bool) -> tuple
 
 
 def schema_of(values: Sequence[StructField], columns: Sequence[Column], prefix: str) -> StructType:
-    """The schema of a read.
-
-    Args:
-        values: What becomes of a message's value: one column, or one for each field.
-        columns: The others.
-        prefix: Of their names.
-    """
+    """Return the schema of a read: the columns of the value, then the metadata columns."""
     others = [StructField(prefix + each.key, each.type, each.nullable) for each in columns]
     return StructType([*values, *others])
 
 
 def projected(asked: StructType, offered: StructType) -> StructType:
-    """The schema that a user gave, which names some of what there is, in an order of its own.
-
-    Raises:
-        ConfigurationError: It names something else, or asks for another type.
-    """
+    """Return a user's schema, if it only selects and orders offered columns."""
     known = {field.name: field for field in offered}
     for field in asked:
         if field.name not in known:
@@ -153,10 +133,10 @@ def projected(asked: StructType, offered: StructType) -> StructType:
                 f"schema: the source has no column {field.name!r}{nearest(field.name, known)}; it "
                 f"has {', '.join(known)}"
             )
-        theirs = known[field.name].dataType
-        if _bare(field.dataType) != _bare(theirs):
+        offered_type = known[field.name].dataType
+        if _bare(field.dataType) != _bare(offered_type):
             raise ConfigurationError(
-                f"schema: {field.name} is {theirs.simpleString()}, not "
+                f"schema: {field.name} is {offered_type.simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it so and cast it, or choose another "
                 "valueFormat"
             )
@@ -164,5 +144,5 @@ def projected(asked: StructType, offered: StructType) -> StructType:
 
 
 def _bare(data_type: DataType) -> str:
-    """The type without what may be null in it."""
+    """Return the type without nullability."""
     return data_type.simpleString()

@@ -1,7 +1,6 @@
 """The options of a read as values, and the rules for their combinations.
 
-Owns `ReadOptions`. `option_table` declares the options themselves. An unknown or wrong option is an
-error before anything connects.
+`option_table` declares the options themselves. A wrong option is an error before anything connects.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .option_table import SOURCE, Scope, Values
 EARLIEST_WORD, LATEST_WORD, SUBSCRIPTION_WORD = "earliest", "latest", "subscription"
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = range(10**9, 10**10)  # of the years 2001 to 2286
-_OF_TABLE: Final = (
+_TABLE_PREFIX: Final = (
     "option."  # prefix of a table's options; Spark passes them with it, or also without
 )
 
@@ -77,7 +76,6 @@ class Limits:
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit."""
         return not (self.rows is self.entries is self.size is None)
 
 
@@ -153,7 +151,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     Raises:
         ConfigurationError: if an option is unknown or wrong, or two do not go together.
     """
-    values = SOURCE.parse(_of_tables(given).values())
+    values = SOURCE.parse(_without_table_prefix(given).values())
     if streaming is not None:
         _check_kind(values, streaming=streaming)
     connection = connection_of(values)
@@ -176,13 +174,13 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     )
 
 
-def _of_tables(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _without_table_prefix(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return names as written and texts, by lower-cased name without the prefix of a table."""
     found = {name.lower(): (name, text) for name, text in given.items()}
     for lowered, (name, text) in list(found.items()):
-        if lowered.startswith(_OF_TABLE):
+        if lowered.startswith(_TABLE_PREFIX):
             del found[lowered]
-            found.setdefault(lowered[len(_OF_TABLE) :], (name[len(_OF_TABLE) :], text))
+            found.setdefault(lowered[len(_TABLE_PREFIX) :], (name[len(_TABLE_PREFIX) :], text))
     return found
 
 
@@ -231,21 +229,21 @@ def _topics(values: Values) -> Topics:
             "one of topic, topics, topicsPattern and assign says what is read; "
             + (f"{' and '.join(given)} were given" if given else "none was given")
         )
-    [one] = given
-    if one == "topicsPattern":
-        return Topics(pattern=values[one])
-    if one == "assign":
+    [option_name] = given
+    if option_name == "topicsPattern":
+        return Topics(pattern=values[option_name])
+    if option_name == "assign":
         chosen: dict[str, tuple[int, ...]] = {}
-        for topic, each in values[one].items():
-            full = _full(topic, one)
+        for topic, each in values[option_name].items():
+            full = _full(topic, option_name)
             if full in chosen:
                 raise ConfigurationError(f"assign names {full} twice")
             chosen[full] = _numbers(each)
         if not chosen:
             raise ConfigurationError('assign must be like {"topic": [0, 2]}, got {}')
         return Topics(names=tuple(chosen), chosen=tuple(chosen.items()))
-    listed: Iterable[str] = [values[one]] if one == "topic" else values[one]
-    return Topics(names=tuple(dict.fromkeys(_full(each, one) for each in listed)))
+    listed: Iterable[str] = [values[option_name]] if option_name == "topic" else values[option_name]
+    return Topics(names=tuple(dict.fromkeys(_full(each, option_name) for each in listed)))
 
 
 def _full(topic: str, option: str) -> str:
@@ -312,7 +310,7 @@ def _reading(values: Values) -> Reading:
     failure, value_format = values["pulsar.reader.cryptoFailureAction"], values["valueFormat"]
     if failure is ConsumerCryptoFailureAction.CONSUME and value_format != "raw":
         raise ConfigurationError(
-            "pulsar.reader.cryptoFailureAction=CONSUME hands on bytes that are still encrypted, "
+            "pulsar.reader.cryptoFailureAction=CONSUME passes on bytes that are still encrypted, "
             f"which goes with valueFormat=raw and not with {value_format}"
         )
     prefix = values["subscriptionPrefix"] or values["pulsar.reader.subscriptionRolePrefix"]
@@ -347,10 +345,7 @@ def digest(options: ReadOptions) -> str:
 def edge_position(edge: Edge, topic: str, base: str) -> Position | int | str:
     """Return where a topic or partition begins or ends: a position, a time in ms, or a word.
 
-    Args:
-        edge: The edge of the read.
-        topic: The full name of the topic or partition.
-        base: The full name of the topic.
+    `base` is the full name of the topic without its partition.
     """
     positions, times = dict(edge.positions), dict(edge.times_ms)
     for name in (topic, base):

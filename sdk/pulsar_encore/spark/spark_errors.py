@@ -1,7 +1,4 @@
-"""Errors of Spark jobs, beside those of the SDK.
-
-Owns `DataLossError`. Raised in a task or in the driver, it ends the query: Spark shows its text.
-"""
+"""Errors of Spark jobs. Raised in a task or in the driver, they end the query with their text."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from ..errors import EncoreError
 
 
 class DataLossError(EncoreError):
-    """Messages that were to be read are not there any more, or cannot be read."""
+    """Messages that should be read no longer exist or cannot be read."""
 
 
 class StalledError(EncoreError):
-    """A broker has something for a range, and sends nothing for too long."""
+    """The broker has more messages of a range, but sent nothing within `pollTimeoutMs`."""
 
 
 class MalformedValueError(EncoreError):
-    """A value is not what `valueFormat` says."""
+    """A value does not have the format of `valueFormat`."""

@@ -7,7 +7,7 @@ work by message id.
 from __future__ import annotations
 
 from ..core.due_index import DueIndex
-from ..core.due_time import DueBatch, MessageKey
+from ..core.message_key import DueBatch, MessageKey
 from .blobs import BlobStore, DirectoryBlobs, MemoryBlobs
 from .spilling.spilling_index import SpillingIndex
 from .spilling.spilling_metrics import MetricSample, SpillingStatistics

@@ -1,6 +1,6 @@
-"""What users test with: a broker on loopback, a transport in memory, and virtual time.
+"""Tools for tests: a broker on loopback, a transport in memory, and virtual time.
 
-Without a network, in virtual time (an hour's delay takes milliseconds)::
+Test without a network, in virtual time, where an hour's delay takes milliseconds::
 
     async def main() -> None:
         transport = testing.MemoryTransport()
@@ -12,15 +12,16 @@ Without a network, in virtual time (an hour's delay takes milliseconds)::
 
     testing.run(main())
 
-`run` is `asyncio.run` on a `VirtualClockLoop`; give that loop to a plug-in of pytest, too.
-Code that uses threads or sockets, the stock transport among it, needs real time and `broker()`::
+`run` is `asyncio.run` on a `VirtualClockLoop`. A pytest plug-in can use that loop too.
+
+Code with threads or sockets, which includes the stock transport, needs real time and `broker()`::
 
     async with testing.broker() as url, encore.Client(url) as client:
         ...
         url.broker.drop_connections()  # see `BrokerThread`
 
-`FaultPlan` says what goes wrong at which command, for both. The address that `broker()` gives is a
-`BrokerUrl`, a str that has the running broker in its attribute `broker`.
+A `FaultPlan` injects faults into either one. `broker()` returns a `BrokerUrl`, a str with the
+running broker in its attribute `broker`.
 """
 
 from ..devbroker import BrokerSettings, BrokerThread, Credential, Fault, FaultPlan, TlsSettings
@@ -31,8 +32,8 @@ from .memory_transport import MemoryTransport
 from .virtual_clock import Deadlock, run
 from .virtual_clock import VirtualClockLoop as VirtualClockLoop
 
-# Not here: `BrokerUrl` and `VirtualClockLoop`. With all that they inherit from str and from
-# asyncio's loop, help() of this module would be ten times as long.
+# `BrokerUrl` and `VirtualClockLoop` are not listed: the methods that they inherit from str and from
+# asyncio's loop would make help() of this module ten times as long.
 __all__ = [
     "BrokerSettings",
     "BrokerThread",

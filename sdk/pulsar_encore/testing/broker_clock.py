@@ -1,7 +1,6 @@
-"""The clock of a broker that is there before its event loop is, and outlives it.
+"""The clock of a broker that exists before its event loop and outlives it.
 
-Owns `BrokerClock`. What is asked of it without a loop, or was under way on one that has ended, is
-done on the next.
+Calls that are scheduled without a loop, or on a loop that has ended, run on the next loop.
 """
 
 from __future__ import annotations
@@ -18,108 +17,108 @@ class BrokerClock:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[_Later, None] = {}
-        # By the time they are due: what is due together is done in the order it was asked for,
-        # which a loop's timers do not promise.
-        self._due: dict[float, _Together] = {}
+        self._waiting: dict[_ScheduledCall, None] = {}
+        # By due time. Calls with the same due time run in the order in which they were scheduled.
+        # The timers of a loop do not promise that.
+        self._groups: dict[float, _CallGroup] = {}
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on things are done on this loop, with what is still to be done."""
+        """Use this loop from now on, also for the calls that are still pending."""
         self._loop = loop
-        self._due.clear()
-        for later in list(self._waiting):
-            self._begin(loop, later, max(0, later.due_ms - self.wall_ms()) / 1000)
+        self._groups.clear()
+        for scheduled in list(self._waiting):
+            self._begin(loop, scheduled, max(0, scheduled.due_ms - self.wall_ms()) / 1000)
 
     def now_ms(self) -> float:
-        loop = self._running()
+        loop = self._current_loop()
         return 0.0 if loop is None else loop.time() * 1000
 
     def wall_ms(self) -> int:
-        loop = self._running()
+        loop = self._current_loop()
         return time.time_ns() // 1_000_000 if loop is None else wall_now_ms(loop)
 
-    def call_later(self, delay_s: float, call: Callable[[], object]) -> _Later:
-        later = _Later(call, self.wall_ms() + int(delay_s * 1000), self._waiting)
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> _ScheduledCall:
+        scheduled = _ScheduledCall(call, self.wall_ms() + int(delay_s * 1000), self._waiting)
         if self._loop is not None and not self._loop.is_closed():
-            self._begin(self._loop, later, delay_s)
-        return later
+            self._begin(self._loop, scheduled, delay_s)
+        return scheduled
 
     def call_soon(self, call: Callable[[], object]) -> object:
-        later = _Later(call, 0, self._waiting)
+        scheduled = _ScheduledCall(call, 0, self._waiting)
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon(later.do)
-        return later
+            self._loop.call_soon(scheduled.run)
+        return scheduled
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, later: _Later, delay_s: float) -> None:
+    def _begin(
+        self, loop: asyncio.AbstractEventLoop, scheduled: _ScheduledCall, delay_s: float
+    ) -> None:
         if delay_s <= 0:
-            loop.call_soon(later.do)
+            loop.call_soon(scheduled.run)
             return
         due_s = loop.time() + delay_s
-        if due_s not in self._due:
-            self._due[due_s] = _Together(loop, due_s, self._due)
-        self._due[due_s].add(later)
+        if due_s not in self._groups:
+            self._groups[due_s] = _CallGroup(loop, due_s, self._groups)
+        self._groups[due_s].add(scheduled)
 
-    def _running(self) -> asyncio.AbstractEventLoop | None:
+    def _current_loop(self) -> asyncio.AbstractEventLoop | None:
         try:
             return asyncio.get_running_loop()
         except RuntimeError:
             return self._loop
 
 
-class _Together:
-    """What is due at one time; with the last of it the timer goes."""
+class _CallGroup:
+    """The calls with one due time. Removing the last call cancels the timer."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, due_s: float, all_due: dict[float, _Together]
+        self, loop: asyncio.AbstractEventLoop, due_s: float, all_due: dict[float, _CallGroup]
     ) -> None:
-        self._members: dict[_Later, None] = {}
+        self._calls: dict[_ScheduledCall, None] = {}
         self._due_s = due_s
-        self._all_due = all_due
-        self._timer = loop.call_at(due_s, self._do)
+        self._groups = all_due
+        self._timer = loop.call_at(due_s, self._run)
 
-    def add(self, later: _Later) -> None:
-        """It is due with these."""
-        self._members[later] = None
-        later.together = self
+    def add(self, scheduled: _ScheduledCall) -> None:
+        self._calls[scheduled] = None
+        scheduled.group = self
 
-    def remove(self, later: _Later) -> None:
-        """It is not to be done."""
-        self._members.pop(later, None)
-        if not self._members:
+    def remove(self, scheduled: _ScheduledCall) -> None:
+        self._calls.pop(scheduled, None)
+        if not self._calls:
             self._timer.cancel()
-            self._forget()
+            self._remove()
 
-    def _do(self) -> None:
-        self._forget()
-        for later in list(self._members):
-            later.do()
+    def _run(self) -> None:
+        self._remove()
+        for scheduled in list(self._calls):
+            scheduled.run()
 
-    def _forget(self) -> None:
-        if self._all_due.get(self._due_s) is self:
-            del self._all_due[self._due_s]
+    def _remove(self) -> None:
+        if self._groups.get(self._due_s) is self:
+            del self._groups[self._due_s]
 
 
-class _Later:
-    """Something that is to be done (`Timer`)."""
+class _ScheduledCall:
+    """A scheduled call (`Timer`)."""
 
-    __slots__ = ("_call", "_waiting", "due_ms", "together")
+    __slots__ = ("_call", "_waiting", "due_ms", "group")
 
     def __init__(
-        self, call: Callable[[], object], due_ms: int, waiting: dict[_Later, None]
+        self, call: Callable[[], object], due_ms: int, waiting: dict[_ScheduledCall, None]
     ) -> None:
         self.due_ms: int = due_ms
         self._call = call
         self._waiting = waiting
-        self.together: _Together | None = None
+        self.group: _CallGroup | None = None
         waiting[self] = None
 
-    def do(self) -> None:
-        """Now, unless `cancel` came first."""
+    def run(self) -> None:
+        """Run the call, unless it was cancelled."""
         if self in self._waiting:
             del self._waiting[self]
             self._call()
 
     def cancel(self) -> None:
         self._waiting.pop(self, None)
-        if self.together is not None:
-            self.together.remove(self)
+        if self.group is not None:
+            self.group.remove(self)

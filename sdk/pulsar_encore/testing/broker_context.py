@@ -1,7 +1,4 @@
-"""A development broker for the length of a test.
-
-Owns `broker` and the url it gives, which is a plain `str` for every client and knows its broker.
-"""
+"""A development broker for the duration of a test."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from ..devbroker import BrokerSettings, BrokerThread, FaultPlan
 
 
 class BrokerUrl(str):
-    """A service url that knows its broker.
+    """A service URL with its broker. Clients use it as a plain `str`.
 
     Attributes:
         broker: The running `BrokerThread`: recorded commands, faults, outages, topics.
@@ -28,14 +25,20 @@ class BrokerUrl(str):
 async def broker(
     settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
 ) -> AsyncIterator[BrokerUrl]:
-    """Start a broker on a free loopback port and a thread of its own; it ends with the block.
+    """Run a broker on a free loopback port, on a thread of its own, until the block ends.
 
     Args:
-        settings: See `BrokerSettings`; Pulsar's defaults when None.
-        faults: What goes wrong, by step; `url.broker.faults` changes it later.
+        settings: See `BrokerSettings`. None takes Pulsar's defaults.
+        faults: Faults to inject. Set `url.broker.faults` to change them later.
 
     Raises:
-        TransportError: The address cannot be had.
+        TransportError: if the broker cannot listen on the address.
+
+    Example:
+        A test with its own broker::
+
+            async with testing.broker() as url, encore.Client(url) as client:
+                consumer = await client.subscribe("jobs", "worker")
     """
     running = BrokerThread(settings, faults=faults)
     await asyncio.to_thread(running.start)

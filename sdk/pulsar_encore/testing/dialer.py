@@ -1,8 +1,8 @@
-"""Connections to a development broker in the same event loop, without a socket.
+"""Connect clients to a development broker on the same event loop, without a socket.
 
-Owns `BrokerDialer`: both cores of the protocol, the client's and the broker's, back to back. What
-one side writes the other receives in a later turn of the loop, cut where a test wants it cut; the
-loop may run in virtual time.
+The protocol implementations of client and broker run back to back. Bytes that one side writes
+arrive at the other side in a later pass of the loop, in pieces that a test can choose. The loop may
+run in virtual time.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from ..transport.native.connection.session import ByteTransport
 from ..transport.native.connection.session import Session as ClientSession
 
 Cuts = Callable[[bytes], Iterator[bytes]]
-"""How what is written is cut into what is read."""
+"""Splits written bytes into the pieces in which they arrive."""
 
 
 def whole(data: bytes) -> Iterator[bytes]:
-    """As it was written."""
+    """Deliver the bytes in one piece."""
     yield data
 
 
 class BrokerDialer:
-    """Connects clients of one event loop to a broker in it (`Dialer`).
+    """Connects clients to a broker on the same event loop (`Dialer`).
 
     Args:
-        settings: Of the broker; None for its defaults.
-        cuts: How bytes are cut on their way, both ways.
-        clock: The broker's; None for that of the running loop.
+        settings: Settings of the broker; None for its defaults.
+        cuts: Splits the bytes of both directions.
+        clock: Clock of the broker; None for the clock of the running loop.
 
     Attributes:
         service: The broker.
         reachable: False refuses new connections.
-        lines: The connections there are.
-        make_codecs: Large payloads are decompressed on the loop: a thread takes no virtual time.
+        lines: The open connections.
+        make_codecs: Decompresses large payloads on the loop: a thread takes no virtual time.
     """
 
     make_codecs: Callable[[], Codecs] = CodecCalls
@@ -71,38 +71,38 @@ class BrokerDialer:
         await asyncio.sleep(0)
         if not self.reachable:
             raise ConnectError(f"no connection to {address}: refused")
-        line = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
-        line.client = make(ConnectionEnd(line, to_broker=True))
-        line.broker = BrokerSession(
+        connection = MemoryConnection(asyncio.get_running_loop(), self._cuts, self.lines)
+        connection.client = make(ConnectionEnd(connection, to_broker=True))
+        connection.broker = BrokerSession(
             self.service,
-            ConnectionEnd(line, to_broker=False),
+            ConnectionEnd(connection, to_broker=False),
             url=str(address),
             address="/memory:1",
         )
-        self.lines.append(line)
-        return line.client
+        self.lines.append(connection)
+        return connection.client
 
     def drop(self) -> None:
-        """Cut every connection."""
-        for line in list(self.lines):
-            line.cut()
+        """Close every connection."""
+        for connection in list(self.lines):
+            connection.cut()
 
     def forget(self) -> None:
-        """The event loop that the connections are of is no more: only the broker hears of it."""
-        for line in list(self.lines):
-            line.forget()
+        """Close every connection at the broker only, because the clients' event loop has ended."""
+        for connection in list(self.lines):
+            connection.forget()
 
     def _outage(self, seconds: float) -> None:
         self.reachable = False
         self.drop()
-        asyncio.get_running_loop().call_later(seconds, self._back)
+        asyncio.get_running_loop().call_later(seconds, self._end_outage)
 
-    def _back(self) -> None:
+    def _end_outage(self) -> None:
         self.reachable = True
 
 
 class MemoryConnection:
-    """One connection: what is under way on it, in both directions, and its two ends."""
+    """One connection: its two ends and the bytes in flight."""
 
     client: ClientSession
     broker: BrokerSession
@@ -112,11 +112,11 @@ class MemoryConnection:
     ) -> None:
         self._loop = loop
         self._cuts = cuts
-        self._lines = lines
+        self._connections = lines
         self._open = True
 
     def carry(self, data: bytes, *, to_broker: bool) -> None:
-        """Bytes from one end to the other."""
+        """Send bytes from one end to the other."""
         if not self._open:
             return
         for part in self._cuts(data):
@@ -128,37 +128,37 @@ class MemoryConnection:
             receive(data)
 
     def end(self) -> None:
-        """One end closes, once what it wrote has arrived."""
+        """Close the connection after the bytes in flight have arrived."""
         self._loop.call_soon(self.cut)
 
     def cut(self) -> None:
-        """Both ends lose the connection, and what is under way."""
+        """Close the connection at both ends and lose the bytes in flight."""
         if self._open:
             self._open = False
-            self._lines.remove(self)
+            self._connections.remove(self)
             self.client.lost(None)
             self.broker.lost()
 
     def forget(self) -> None:
-        """The broker's end loses the connection."""
+        """Close the connection at the broker's end only."""
         if self._open:
             self._open = False
-            self._lines.remove(self)
+            self._connections.remove(self)
             self.broker.lost()
 
 
 class ConnectionEnd:
-    """Where one side writes (`ByteTransport`)."""
+    """The writing side of one end (`ByteTransport`)."""
 
-    def __init__(self, line: MemoryConnection, *, to_broker: bool) -> None:
-        self._line = line
+    def __init__(self, connection: MemoryConnection, *, to_broker: bool) -> None:
+        self._connection = connection
         self._to_broker = to_broker
 
     def write(self, data: bytes) -> None:
-        self._line.carry(data, to_broker=self._to_broker)
+        self._connection.carry(data, to_broker=self._to_broker)
 
     def close(self) -> None:
-        self._line.end()
+        self._connection.end()
 
     def abort(self) -> None:
-        self._line.cut()
+        self._connection.cut()

@@ -1,10 +1,7 @@
-"""A transport without a network: the client of the binary protocol and a broker, back to back.
+"""A transport without a network: the native transport and the development broker, back to back.
 
-Owns `MemoryTransport`: what a test puts into the cluster and asks of it, and how its connections
-fail. It has no rules of its own; what a client does is the native transport's, and what a broker
-does the development broker's. Everything runs on one event loop, real or virtual, and comes again
-in the same order: what both draw at random elsewhere is fixed here, and nobody sets a timer that
-goes round.
+It adds no rules of its own. Everything runs on one event loop, in real or virtual time, and every
+run gives the same order: random choices of both sides are fixed, and no timer runs periodically.
 """
 
 from __future__ import annotations
@@ -43,36 +40,35 @@ if TYPE_CHECKING:
     from ..options import ProducerOptions, Subscription
 
 _URL: Final = "pulsar://memory:6650"
-# Nothing is asked that no test asks for: a loop in which nobody has anything to do stands still.
+# No periodic timers: otherwise a loop in which every task waits would never count as deadlocked.
 _SETTINGS: Final = ClientSettings(keep_alive_s=math.inf, idle_s=0)
 
 
-class _Even(Random):
-    """Spreads nothing: an attempt comes when its delay is over, a first partition is the first."""
+class _NoJitter(Random):
+    """Removes jitter: retries start on time, and producers start with partition 0."""
 
     def random(self) -> float:
         return 0.0
 
 
 class MemoryTransport:
-    """Topics and subscriptions of one imaginary cluster; pass it to `Client(..., transport=)`.
+    """Topics and subscriptions of one imaginary cluster, for `Client(..., transport=)`.
 
-    Several clients may share one. It outlives its clients: `close` ends their links, and what was
-    published stays.
-
-    What client and broker say to each other takes turns of the loop: a test that looks at what a
-    call set going lets it run before, by `await asyncio.sleep(0.01)`, free in virtual time.
+    Several clients may share one transport. It outlives its clients: `close` ends their
+    subscriptions and keeps the published messages. Commands between client and broker take passes
+    of the loop. A test that checks the effect of a call first awaits `asyncio.sleep(0.01)`, which
+    costs nothing in virtual time.
 
     Args:
-        settings: The broker rules to obey; when None Pulsar's defaults, with rewinds that nothing
-            overtakes (`rewind_overtaken`). Authentication is not among them.
-        faults: What goes wrong at which command. Closed connections come back after 0.1 s.
+        settings: Settings of the broker. None takes Pulsar's defaults, but with rewinds that no
+            read overtakes (`rewind_overtaken`). Authentication is ignored.
+        faults: Faults to inject. Closed connections come back after 0.1 s.
 
     Attributes:
-        commands: Every `Command` so far of consumers and producers, oldest first; none with
-            `BrokerSettings.record` off. `recorded` has those of one type, answers too.
+        commands: Every `Command` of consumers and producers so far, oldest first; empty if
+            `BrokerSettings.record` is off. `recorded` also returns answers.
         connected: False between `disconnect` and `reconnect`.
-        catalogue: The topics; `create_partitioned(topic, count)` makes one with partitions.
+        catalogue: The topics. `create_partitioned(topic, count)` creates a topic with partitions.
     """
 
     def __init__(
@@ -83,23 +79,21 @@ class MemoryTransport:
         )
         self.capabilities: Capabilities = Capabilities(name="memory")
         self._clock = BrokerClock()
-        obeyed = replace(
+        broker_settings = replace(
             self.settings, keep_alive_s=math.inf, token=None, credentials=(), record=False
         )
-        self._dialer = BrokerDialer(obeyed, clock=self._clock)
+        self._dialer = BrokerDialer(broker_settings, clock=self._clock)
         self._log = CommandLog(self._batch_of)
-        self._news = NewTopics()
+        self._new_topics = NewTopics()
         service = self._service = self._dialer.service
         service.start_outage = self._outage
-        service.on_created = self._news.came
+        service.on_created = self._new_topics.created
         service.records = self._log if self.settings.record else None
         service.faults = faults
         self.catalogue: Catalogue = service.catalogue
         self._numbers = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: NativeTransport | None = None
-
-    # Publishing and looking
 
     def put(
         self,
@@ -114,16 +108,17 @@ class MemoryTransport:
         """Store one entry, a batch if there are several payloads, and return the messages' ids.
 
         Args:
-            topic: Of one topic or partition.
+            topic: A topic without partitions, or a partition.
             payloads: One for each message; None is a tombstone.
-            batch: True makes a batch of one message too.
-            key: Partition key of all of them; "" for none.
-            properties: Of all of them.
-            event_ms: Event time of all of them, ms since the epoch.
-            deliver_at_ms: Not before, ms since the epoch (Shared and Key_Shared).
+            batch: True stores a single message as a batch, too.
+            key: Partition key of all messages; "" for none.
+            properties: Properties of all messages.
+            event_ms: Event time of all messages, in ms since the epoch.
+            deliver_at_ms: Earliest delivery on Shared and Key_Shared, in ms since the epoch.
 
         Raises:
-            ConfigurationError: No payload, or one that is not bytes; properties that are not text.
+            ConfigurationError: if there is no payload, a payload is not bytes, or a property is not
+                text.
         """
         if not payloads:
             raise ConfigurationError("put needs at least one payload")
@@ -135,7 +130,7 @@ class MemoryTransport:
                 )
         if not isinstance(key, (str, bytes)):
             raise ConfigurationError(f"key must be str or bytes, got {type(key).__name__}")
-        given = string_map(properties, "properties")
+        checked_properties = string_map(properties, "properties")
         batched = len(payloads) > 1 if batch is None else batch
         state = self.state(topic)
         body = entry_body(
@@ -144,7 +139,7 @@ class MemoryTransport:
             sequence_id=state.log.end,
             publish_ms=self.wall_ms(),
             key=key,
-            properties=given,
+            properties=checked_properties,
             event_ms=event_ms,
             deliver_at_ms=deliver_at_ms,
         )
@@ -162,7 +157,7 @@ class MemoryTransport:
         ]
 
     def put_chunked(self, topic: str, payload: bytes, chunks: int) -> MessageId:
-        """Store a message in several entries; it is delivered, once all of them were, as one."""
+        """Store one message as several chunks, and return its id."""
         state = self.state(topic)
         entries = [
             self._service.publish(state, read_entry(body))
@@ -181,10 +176,10 @@ class MemoryTransport:
         )
 
     def terminate(self, topic: str) -> None:
-        """Accept no more messages on a topic, or on all partitions of one.
+        """Accept no more messages on a topic, or on all its partitions.
 
         Raises:
-            ConfigurationError: There is no such topic.
+            ConfigurationError: if the topic does not exist.
         """
         try:
             states = self.catalogue.states(topic)
@@ -194,10 +189,11 @@ class MemoryTransport:
             self._service.terminate(state)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Entries of a subscription of one topic or partition that are not wholly acked.
+        """Return the number of entries that a subscription of a topic or partition has not fully
+        acked.
 
         Raises:
-            ConfigurationError: There is no such topic or subscription.
+            ConfigurationError: if the topic or subscription does not exist.
         """
         try:
             known = self.state(topic, create=False).subscriptions
@@ -212,24 +208,24 @@ class MemoryTransport:
         return self._log.commands
 
     def recorded(self, name: str) -> list[Command]:
-        """The commands of one type, such as ``"ACK"``, oldest first; answers too.
+        """Return the commands of one type, such as ``"ACK"``, oldest first; answers too.
 
         Raises:
-            ConfigurationError: The protocol has no such command.
+            ConfigurationError: if the protocol has no such command.
         """
         check_command(name)
         return [command for command in self._log.every if command.name == name]
 
     def state(self, topic: str, *, create: bool = True) -> BrokerTopic:
-        """A topic or partition as the broker has it, with its log and subscriptions.
+        """Return the broker's state of a topic or partition, with its log and subscriptions.
 
         Raises:
-            Refusal: There is none, and it is not to be created.
+            Refusal: if the topic does not exist and `create` is False.
         """
         return self.catalogue.topic(topic, create=create)
 
     def wall_ms(self) -> int:
-        """Ms since the epoch on the broker's clock, which is the loop's."""
+        """Return the broker's wall time in ms since the epoch, by the clock of the loop."""
         return self._clock.wall_ms()
 
     def _batch_of(self, topic: str, ledger: int, entry: int) -> int:
@@ -237,15 +233,13 @@ class MemoryTransport:
         seq = None if state is None else state.log.locate(ledger, entry)
         return 0 if state is None or seq is None else state.log.at(seq).batch
 
-    # Connections
-
     @property
     def connected(self) -> bool:
         return self._dialer.reachable
 
     @property
     def faults(self) -> FaultPlan | None:
-        """The fault plan in force; assigning one starts its count."""
+        """The active fault plan. Setting it starts its count."""
         return self._service.faults
 
     @faults.setter
@@ -254,22 +248,23 @@ class MemoryTransport:
 
     @property
     def links(self) -> list[TransportConsumer]:
-        """The subscriptions that clients have open, in the order they were made."""
+        """The clients' open subscriptions, in the order in which they were made."""
         return [] if self._client is None else self._client.consumers
 
     def disconnect(self) -> None:
-        """Lose every connection, until `reconnect`. What was held is to be delivered again."""
+        """Drop every connection until `reconnect`. Held messages will be redelivered."""
         self._dialer.reachable = False
         self._dialer.drop()
 
     def reconnect(self, *, keep_ack_sets: bool = True) -> None:
-        """Let clients connect again, which they do at once, in the next turns of the loop; each
-        consumer's acks go before its deliveries, and each producer sends again what was not
-        answered.
+        """Let clients connect again. They do so in the next passes of the loop.
+
+        Each consumer sends its acks before it gets deliveries, and each producer sends its
+        unconfirmed messages again.
 
         Args:
-            keep_ack_sets: False for what an unload or an orderly stop of a broker does: partial
-                acks are forgotten.
+            keep_ack_sets: False also drops all partial acks, as the unload of a topic or an orderly
+                stop of a broker does.
         """
         if self.connected:
             return
@@ -278,10 +273,10 @@ class MemoryTransport:
                 for subscription in state.subscriptions.values():
                     subscription.cursor.forget_partial()
         self._dialer.reachable = True
-        # Not before those that have just lost their connection wait for another.
-        self._clock.call_soon(self._hurry)
+        # Clients that have just lost their connection must first be waiting for another one.
+        self._clock.call_soon(self._retry_now)
 
-    def _hurry(self) -> None:
+    def _retry_now(self) -> None:
         if self._client is not None:
             self._client.hurry()
 
@@ -289,10 +284,7 @@ class MemoryTransport:
         self.disconnect()
         self._clock.call_later(seconds, self.reconnect)
 
-    # The seam
-
-    def _native(self) -> NativeTransport:
-        """The client, on the running loop."""
+    def _native_transport(self) -> NativeTransport:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._dialer.forget()
@@ -303,36 +295,37 @@ class MemoryTransport:
                 _URL,
                 _SETTINGS,
                 dialer=self._dialer,
-                rng=_Even(),
-                make_round=self._news.make_round,
+                rng=_NoJitter(),
+                make_round=self._new_topics.make_round,
             )
         return self._client
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
-        client = self._native()
+        client = self._native_transport()
         if not subscription.consumer_name:
-            # Key_Shared goes by it, and it is to be the same each time.
+            # Key_Shared distributes keys by consumer name, so the name must be the same in every
+            # run.
             subscription = replace(subscription, consumer_name=f"memory-{next(self._numbers)}")
-        link = await client.subscribe(subscription)
-        link.capabilities = self.capabilities
-        return link
+        consumer = await client.subscribe(subscription)
+        consumer.capabilities = self.capabilities
+        return consumer
 
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
     ) -> TransportProducer:
-        return await self._native().create_producer(options, listener)
+        return await self._native_transport().create_producer(options, listener)
 
     async def schema_of(self, topic: str, version: int) -> Any:
-        return await self._native().schema_of(topic, version)
+        return await self._native_transport().schema_of(topic, version)
 
     async def latest_schema(self, topic: str) -> Any | None:
-        return await self._native().latest_schema(topic)
+        return await self._native_transport().latest_schema(topic)
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
-        return await self._native().topic_partitions(topic, create=create)
+        return await self._native_transport().topic_partitions(topic, create=create)
 
     def shutdown(self) -> None:
-        """Drop every link without flushing; the topics stay."""
+        """Drop every subscription without flushing. The topics stay."""
         client, self._client = self._client, None
         if client is not None:
             client.shutdown()
@@ -345,4 +338,4 @@ class MemoryTransport:
         client = self._client
         self.shutdown()
         if client is not None:
-            await client.close()  # until nothing of it is left on the loop
+            await client.close()  # waits until none of its tasks is left on the loop

@@ -1,7 +1,6 @@
-"""When clients of a broker in memory look for new topics: once some have come, in their next round.
+"""Look for new topics only if some were created.
 
-Owns `NewTopics`. Without news nothing is looked for and no timer is set, so that in virtual time a
-wait that cannot end is found out.
+Without new topics no timer runs, so that a deadlock in virtual time is detected.
 """
 
 from __future__ import annotations
@@ -10,36 +9,35 @@ import asyncio
 
 
 class NewTopics:
-    """Counts the topics that come, and tells those who look for them."""
+    """Counts created topics and wakes the tasks that look for them."""
 
     def __init__(self) -> None:
         self.count: int = 0
         self._rounds: list[_Round] = []
 
-    def came(self, topic: str) -> None:
-        """A topic was made."""
+    def created(self, topic: str) -> None:
         self.count += 1
         for each in self._rounds:
-            each.look()
+            each.wake()
 
     def make_round(self) -> _Round:
-        """Of one who looks; of the running loop."""
+        """Return the schedule of one task that looks for topics, on the running loop."""
         return _Round(self, self._rounds)
 
 
 class _Round:
-    """Begins with its making (`Round`)."""
+    """When one task looks for new topics (`Round`)."""
 
-    def __init__(self, news: NewTopics, waiting: list[_Round]) -> None:
-        self._news = news
-        self._seen = news.count
+    def __init__(self, topics: NewTopics, waiting: list[_Round]) -> None:
+        self._topics = topics
+        self._seen = topics.count
         self._waiting = waiting
         self._woken = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
 
     async def next(self, every_s: float) -> None:
-        if self._seen == self._news.count:
+        if self._seen == self._topics.count:
             self._woken.clear()
             self._waiting.append(self)
             try:
@@ -47,11 +45,11 @@ class _Round:
             finally:
                 self._waiting.remove(self)
         await asyncio.sleep(every_s - (self._loop.time() - self._began_s) % every_s)
-        self._seen = self._news.count
+        self._seen = self._topics.count
 
     def again(self) -> None:
         self._seen = -1
 
-    def look(self) -> None:
-        """There are news."""
+    def wake(self) -> None:
+        """Wake the task: there is a new topic."""
         self._woken.set()

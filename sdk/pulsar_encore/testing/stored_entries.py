@@ -1,7 +1,4 @@
-"""Entries as a producer would have written them, for what a test puts into a topic itself.
-
-Owns `entry_body` and `chunk_bodies`. Pure.
-"""
+"""Encode entries as a producer would write them."""
 
 from __future__ import annotations
 
@@ -24,17 +21,17 @@ def entry_body(
     event_ms: int,
     deliver_at_ms: int,
 ) -> bytes:
-    """One entry: a message, or a batch of some that differ in their payloads alone.
+    """Encode one entry: a message, or a batch of messages that differ only in their payloads.
 
     Args:
-        payloads: None is a tombstone.
-        batched: Whether it is a batch; else there is one payload.
-        sequence_id: The first message's.
-        publish_ms: Ms since the epoch.
-        key: "" for none.
-        properties: Of each message.
-        event_ms: Ms since the epoch; 0 for none.
-        deliver_at_ms: Ms since the epoch; 0 for none.
+        payloads: Payloads of the messages; None is a tombstone.
+        batched: True for a batch. Otherwise there must be one payload.
+        sequence_id: Sequence id of the first message.
+        publish_ms: Publish time, in ms since the epoch.
+        key: Partition key; "" for none.
+        properties: Properties of each message.
+        event_ms: Event time, in ms since the epoch; 0 for none.
+        deliver_at_ms: Earliest delivery, in ms since the epoch; 0 for none.
     """
     metadata = _metadata(sequence_id, publish_ms)
     if deliver_at_ms:
@@ -44,7 +41,7 @@ def entry_body(
         _describe(metadata, payload, key, properties, event_ms)
         return encode_body(metadata, payload or b"")
     metadata.num_messages_in_batch = len(payloads)
-    if key:  # by the entry's key a broker chooses who gets it
+    if key:  # the broker dispatches a batch by the key of the entry
         _describe_key(metadata, key)
     messages = []
     for payload in payloads:
@@ -57,7 +54,7 @@ def entry_body(
 def chunk_bodies(
     payload: bytes, chunks: int, *, sequence_id: int, publish_ms: int
 ) -> Iterator[bytes]:
-    """The entries of a message that was cut; the last ones are empty where it has fewer bytes."""
+    """Encode the chunks of a message. The last chunks are empty if it has too few bytes."""
     size = -(-len(payload) // chunks)
     for number in range(chunks):
         metadata = _metadata(sequence_id, publish_ms)
@@ -79,7 +76,7 @@ def _describe(
     properties: Mapping[str, str],
     event_ms: int,
 ) -> None:
-    """What a message says of itself, alone or in a batch."""
+    """Set the metadata of a message, alone or in a batch."""
     if key:
         _describe_key(metadata, key)
     for name, value in properties.items():

@@ -1,8 +1,8 @@
-"""Virtual time: an event loop whose clock jumps to the next timer instead of waiting for it.
+"""Virtual time: an event loop with a clock that jumps to the next timer instead of waiting.
 
-Owns `VirtualClockLoop` and `run`. Only for code without threads and sockets: what comes from
-outside the loop comes at no particular virtual time. A loop with nothing left to run and no timer
-would wait for ever; here that is an error, `Deadlock`, after `patience_s` of real time.
+It suits only code without threads and sockets, because outside events have no virtual time. If no
+task can run and no timer is set, the loop raises `Deadlock` after `patience_s` of real time instead
+of waiting for ever.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Deadlock(EncoreError):
-    """Every task waits and no timer is set: nothing can ever happen in this loop."""
+    """Every task waits and no timer is set, so nothing can happen in this loop."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Polls; where the loop would sleep, it moves the loop's clock instead."""
+    """A selector that polls, and advances the loop's clock where the loop would sleep."""
 
     def __init__(self, patience_s: float) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """An event loop that sleeps in no time. Its clock starts at 0 s.
 
     Args:
-        patience_s: Real seconds to wait, with no timer set, for another thread to say something.
-            Threads that open files are slow on a busy machine.
+        patience_s: Real seconds to wait for another thread if no timer is set. Threads that open
+            files are slow on a busy machine.
     """
 
     def __init__(self, patience_s: float = 10.0) -> None:
@@ -59,34 +59,34 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._epoch_s = time.time()
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return virtual seconds since the loop was made."""
         return self._jumping.now_s
 
     def wall_time(self) -> float:
-        """Seconds since the epoch on a clock that goes as `time` does."""
+        """Return seconds since the epoch, on a clock that advances with `time`."""
         return self._epoch_s + self._jumping.now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass without running what falls due meanwhile: a busy or suspended process.
+        """Advance the clock without running timers, like a busy or suspended process.
 
         Raises:
-            ValueError: `seconds` is negative.
+            ValueError: if `seconds` is negative.
         """
         if seconds < 0:
             raise ValueError(f"time only goes forward, not {seconds} s")
         self._jumping.now_s += seconds
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads of `asyncio.to_thread` to end; they are in real time."""
-        # From Python 3.12 on the runner gives it 300 s: virtual ones would be over at once.
+        """Wait in real time for the threads of `asyncio.to_thread`."""
+        # From Python 3.12 on, the runner passes 300 s, which would elapse at once in virtual time.
         await super().shutdown_default_executor()
 
 
 def run(main: Coroutine[Any, Any, T], *, patience_s: float = 10.0) -> T:
-    """`asyncio.run` in virtual time.
+    """Run a coroutine like `asyncio.run`, in virtual time.
 
     Raises:
-        Deadlock: Every task waits and no timer is set.
+        Deadlock: if every task waits and no timer is set.
     """
     with asyncio.Runner(loop_factory=lambda: VirtualClockLoop(patience_s)) as runner:
         return runner.run(main)

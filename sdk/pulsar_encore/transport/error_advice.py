@@ -1,7 +1,4 @@
-"""What to change after each result, for the text of errors. Values; no I/O.
-
-Owns `ADVICE`: a broker says what went wrong, and seldom what to do about it.
-"""
+"""Advice by result, for the text of errors: brokers name the error, but seldom the remedy."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ LIMIT_ADVICE: Final = (
     "was lost counts until the broker notices that, which can take two minutes"
 )
 
-# Result -> what to change.
+# From the result to the advice.
 ADVICE: Final[dict[str, str]] = {
     "Timeout": (
         f"no answer in time: {REACHABLE}; or raise operation_timeout_seconds (send_timeout_millis "
-        "when sending); a broker that refuses authentication= looks the same to the stock library"
+        "when sending); with the stock transport, refused authentication= looks the same"
     ),
     "ConnectError": f"no connection: {REACHABLE}",
     "LookupError": (
-        "nobody said who serves the topic: check its name; and with http:// that service_url has "
+        "no broker named the topic's owner: check its name; and with http:// that service_url has "
         "the port of the web service (8080), not the binary protocol's"
     ),
     "ReadError": "the connection broke while reading",
-    "NotConnected": "not connected at the moment; it reconnects by itself",
+    "NotConnected": "not connected at the moment; it reconnects automatically",
     "AuthenticationError": (
         "authentication= is not given, failed, or is not accepted by the broker: check its files, "
         "addresses and credentials, and the certificates"
@@ -53,7 +50,7 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "ProducerFenced": "another producer has the topic, or took it over: see access_mode",
     "ProducerQueueIsFull": (
-        "max_pending_messages are on their way (each chunk counts): await some sends first, raise "
+        "max_pending_messages are pending (each chunk counts): await some sends first, raise "
         "it, or use block_if_queue_full=True"
     ),
     "ProducerBlockedQuotaExceededError": "the topic's backlog quota is used up",

@@ -1,17 +1,17 @@
-"""The seam: what consumers, readers and producers need of Pulsar, and nothing else.
+"""The interface between consumers, readers and producers and the transports that reach Pulsar.
 
-Its shape is the protocol's (entries, ack sets, redelivery by id, connection events), not the stock
-client's. A transport declares in `Capabilities` what it cannot do; asking for it anyway is a
-`NotSupportedError` before anything is sent. Everything here runs on the event loop: a transport
-with threads of its own hands over with `call_soon_threadsafe` and never calls a `DeliveryListener`
-from elsewhere.
+Its shape is the protocol's: entries, ack sets, redelivery by id, connection events. A transport
+declares missing features in `Capabilities`. Using one raises `NotSupportedError` before anything is
+sent. All methods and callbacks run on the event loop. A transport with its own threads hands over
+by `call_soon_threadsafe`, and never calls a `DeliveryListener` from another thread.
 
-Sources: one consumer may read several topics or partitions; each is a *source*, a small integer
-that the link hands out, so that hot paths carry no strings. `link.topic_of(source)` names it.
+A consumer may read several topics or partitions. Each of them is a *source*: a small integer that
+the transport consumer assigns, so that hot paths carry no strings. `TransportConsumer.topic_of`
+gives its name.
 
-A reader is a subscription that is not durable (`Subscription.durable`). Its link delivers as any
-other, and is never asked for acks, redeliveries or `unsubscribe`: what was delivered last is its
-place, from where a reconnect goes on. So nothing of it comes twice, and what its sink holds stays.
+A reader is a subscription that is not durable (`Subscription.durable`). Its transport consumer is
+never asked for acks, redeliveries or `unsubscribe`. After a reconnect it continues behind the last
+delivered message. Nothing is delivered twice, so messages in the reader's queue stay valid.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from ..values.message_id import MessageId
     from ..values.outgoing_message import OutgoingMessage
 
-_ALONE: Final = (0,)  # the index of a message that is its entry
+_SINGLE_INDEX: Final = (0,)  # the index of a message that is not in a batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """What a transport can and cannot do, as far as somebody above it acts by that.
+    """The abilities of a transport on which its users depend.
 
     Attributes:
         name: For messages and logs.
-        redeliver_lead_ms: From handing ids to `redeliver` until the command is on the wire; the
-            consumer's timer hands over that much earlier.
-        rewind_lead_ms: The least time from `redeliver_all` on Exclusive and Failover until the
-            broker is asked.
-        ack_unseen_index: Can ack part of a batch that it has not delivered itself.
+        redeliver_lead_ms: Time from `redeliver` until the command is on the wire. The consumer's
+            timer calls it that much earlier.
+        rewind_lead_ms: Least time from `redeliver_all` on Exclusive and Failover until the broker
+            is asked.
+        ack_unseen_index: Can ack a part of a batch that it has not delivered itself.
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
-        binary_keys: Binary partition and ordering keys can be read and written.
-        receipts: `TransportConsumer.ack` answers with a receipt.
+        binary_keys: Can read and write binary partition and ordering keys.
+        receipts: `TransportConsumer.ack` returns ack receipts.
         producer_events: Calls the `ProducerListener` of a producer.
-        initial_subscriptions: A producer can name a subscription that the broker makes with it.
-        room_by_source: Each source of a consumer has room of its own, so that messages of one that
-            nobody takes do not keep those of another away.
+        initial_subscriptions: A producer can name a subscription that the broker creates with it.
+        room_by_source: Each source has its own receive queue, so that messages of one source that
+            are not taken do not hold up another source.
     """
 
     name: str
@@ -66,18 +66,18 @@ class Capabilities:
 
 
 class Delivery:
-    """Messages of one entry, as they came: the whole of it, or a part when a transport splits it.
+    """Messages of one entry: all of them, or a part if the transport splits entries.
 
     Attributes:
-        source: Which topic or partition.
+        source: The topic or partition.
         ledger, entry: The entry's position.
-        batch_size: Messages in the entry; 0 when it is a single message and no batch.
+        batch_size: Messages in the entry; 0 if it is not a batch.
         redelivery_count: The broker's count for the entry, 0 on the first delivery.
         indexes: Batch indexes of `messages`, ascending; (0,) for a single message.
         messages: One `RawMessage` for each index.
-        ack_set: Bit mask of the indexes the broker still holds as unacked; -1 when it did not say
+        ack_set: Mask of the indexes that are unacked at the broker; -1 if the broker did not say
             (all of them, or the transport cannot see it).
-        first_chunk: First chunk's (ledger, entry) of a chunked message, else None.
+        first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
     """
 
     __slots__ = (
@@ -116,12 +116,13 @@ class Delivery:
 
 
 class PlainDeliveries:
-    """Plain messages of one source, one after the other, that the broker delivers for the first
-    time: as a `Delivery` for each, which costs as much as all the rest of a small message.
+    """Consecutive plain messages of one source on their first delivery.
+
+    A `Delivery` for each would cost as much as all other work for a small message.
 
     Attributes:
-        source: Which topic or partition.
-        places: (ledger, entry) of each.
+        source: The topic or partition.
+        places: (ledger, entry) of each message.
         messages: One `RawMessage` for each of `places`.
     """
 
@@ -133,19 +134,19 @@ class PlainDeliveries:
         self.messages: list[RawMessage] = []
 
     def singly(self, start: int = 0) -> Iterator[Delivery]:
-        """A delivery for each, from the one at `start` on."""
+        """Yield a `Delivery` for each message, beginning with the one at `start`."""
         for (ledger, entry), message in islice(
             zip(self.places, self.messages, strict=True), start, None
         ):
-            yield Delivery(self.source, ledger, entry, 0, 0, _ALONE, (message,))
+            yield Delivery(self.source, ledger, entry, 0, 0, _SINGLE_INDEX, (message,))
 
 
 Deliveries: TypeAlias = Sequence[Delivery | PlainDeliveries]
-"""What a link delivers at once, in order."""
+"""The deliveries that a transport consumer hands over at once, in order."""
 
 
 def singly(deliveries: Deliveries) -> Iterator[Delivery]:
-    """Each entry by itself, for a sink to whom runs are no use."""
+    """Yield a `Delivery` for each entry, for a listener that cannot use `PlainDeliveries`."""
     for each in deliveries:
         if isinstance(each, PlainDeliveries):
             yield from each.singly()
@@ -154,22 +155,22 @@ def singly(deliveries: Deliveries) -> Iterator[Delivery]:
 
 
 class SkipReason(Enum):
-    """Why an entry of a subscription that is not durable is no delivery."""
+    """Why an entry of a subscription that is not durable is not delivered."""
 
     MARKER = "a broker's own entry"
-    PIECE = "a piece of a chunked message, kept until its last one comes or of no use any more"
-    TORN = "a piece of a chunked message whose earlier ones have not come"
+    PIECE = "a chunk that is kept until the last one comes, or is no longer needed"
+    TORN = "a chunk without the chunks before it"
     BROKEN = "an entry whose bytes cannot be read"
-    SEALED = "an encrypted entry that is not handed on"
+    SEALED = "an encrypted entry that is not delivered"
 
 
 class SkippedEntry(NamedTuple):
-    """An entry of a subscription that is not durable, and is no delivery.
+    """An entry of a subscription that is not durable, which is not delivered.
 
     Attributes:
-        ledger, entry: Where it is.
-        why: It is none.
-        error: What is wrong with it, where that is known.
+        ledger, entry: The entry's position.
+        why: The reason.
+        error: The fault in the entry, if it is known.
     """
 
     ledger: int
@@ -180,13 +181,13 @@ class SkippedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class AckPlan:
-    """What one flush sends for one source.
+    """The acks of one flush for one source.
 
     Attributes:
-        cumulative: (ledger, entry, batch_size, ack_set): everything up to here; ack_set -1 covers
-            the entry, else bit 1 = index still unacked.
-        entries: (ledger, entry) acked whole.
-        partial: (ledger, entry, batch_size, ack_set), bit 1 = index still unacked.
+        cumulative: (ledger, entry, batch_size, ack_set): every message up to this position. -1 as
+            `ack_set` covers the entry; else bit 1 means that the index is unacked.
+        entries: (ledger, entry) of entries that are acked whole.
+        partial: (ledger, entry, batch_size, ack_set); bit 1 means that the index is unacked.
     """
 
     source: int
@@ -196,11 +197,11 @@ class AckPlan:
 
 
 class ShutDownError(ClosedError):
-    """The application shut the client down or ended its event loop, and so ended the link."""
+    """The application shut down the client or ended its event loop, and so ended the consumer."""
 
 
 class RetryNotice(NamedTuple):
-    """A refused attempt to attach again, which is retried.
+    """A failed attempt to attach again, which is retried.
 
     Attributes:
         topic: Full name of the topic or partition; the pattern for a watch of topics.
@@ -216,120 +217,122 @@ class RetryNotice(NamedTuple):
 
 
 class ProducerListener(Protocol):
-    """What a `TransportProducer` calls, on the event loop. None of these may raise or suspend.
+    """Called by a `TransportProducer` on the event loop. No method may raise or suspend.
 
-    A producer of a partitioned topic calls these methods for each partition.
+    For a partitioned topic, the methods are called for each partition.
     """
 
     def on_retrying(self, notice: RetryNotice) -> None:
-        """An attempt to attach again failed, and others follow.
+        """Handle a failed attempt to attach again. More attempts follow.
 
-        Called at the first failed attempt since the connection was lost, then at growing
-        intervals, at least every few minutes.
+        Called at the first failed attempt since the connection was lost, then at growing intervals,
+        at least every few minutes.
         """
 
     def on_disconnected(self, topic: str) -> None:
-        """The producer lost its connection to the broker of `topic`, and attaches again."""
+        """Handle the loss of the connection to the broker of `topic`. The producer attaches
+        again."""
 
     def on_connected(self, topic: str) -> None:
-        """The producer is attached to `topic` again, after a loss.
+        """Handle that the producer is attached to `topic` again.
 
-        Not called for the first attachment, but for one of a partition that was found later.
+        Not called for the first attachment, except that of a partition that was found later.
         """
 
     def on_removed(self, topic: str) -> None:
-        """`topic` was deleted, or has other partitions now: nothing is sent to it any more."""
+        """Handle that `topic` was deleted, or has other partitions now. It gets no more
+        messages."""
 
     def on_failed(self, topic: str, error: Exception) -> None:
-        """The producer on `topic` has ended for good; every send to it fails with `error`."""
+        """Handle the final end of the producer on `topic`. Every send to it fails with `error`."""
 
 
 class DeliveryListener(Protocol):
-    """What a `TransportConsumer` calls, on the event loop. None of these may raise or suspend."""
+    """Called by a `TransportConsumer` on the event loop. No method may raise or suspend."""
 
     def on_deliveries(self, deliveries: Deliveries) -> None: ...
     def on_connected(self, only: Container[int] | None = None) -> None:
-        """Subscribed again after a loss: everything unacked will come again.
+        """Handle that sources are subscribed again after a loss: everything unacked is redelivered.
 
-        Before the link asks for anything on the new connection it calls this, and what is acked
-        within the call leaves before the first permit: so what was acked and may have been lost
-        with the old connection does not come again. (A link over a library that asks by itself, as
-        the stock one, cannot; then it comes, and the sink has to know it.)
+        This call comes before any permit is sent on the new connection. Acks that are sent within
+        the call leave before the first permit, so messages whose acks may have been lost are not
+        redelivered. (The C++ client sends permits on its own, so the stock transport cannot do
+        this. Its listener must recognize the redelivered messages.)
 
         Args:
-            only: The sources concerned, here and in the next two; None for all.
+            only: The sources concerned, here and in the next methods; None for all.
         """
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        """Connection lost, with all that came from it and was not handed over: it comes again.
+        """Handle a lost connection. Messages from it that were not handed over are redelivered.
 
-        Nothing of the old connection is delivered after this call, and acks sent in the last
-        moments may not have arrived, nor those whose receipt is still to come.
+        Nothing of the old connection is delivered after this call. Acks from the last moments, and
+        acks whose receipt is missing, may not have arrived.
         """
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        """One of these sources lost its connection, and it cannot be told which.
+        """Handle that one of these sources, which cannot be identified, lost its connection.
 
-        Acks go on, for those that are connected; which of them arrived is known from the next
-        `on_connected` on.
+        Acks go on for the sources that are connected. The next `on_connected` tells which acks
+        arrived.
         """
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], only: Container[int] | None = None
     ) -> None:
-        """Shared and Key_Shared: everything unacked is asked for, and the broker counts that.
+        """Shared and Key_Shared: handle that everything unacked was requested, which the broker
+        counts.
 
-        Called by a link that has something to say beyond its `redeliver_all`.
+        Called by a transport consumer that has more to report than `redeliver_all` tells.
 
         Args:
-            unseen: What had come and is not delivered, because it comes again.
+            unseen: Messages that were received and are not delivered, because they are redelivered.
             only: The sources concerned; None for all.
         """
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        """A seek took effect: all deliveries before this call are from before it, none after."""
+        """Handle a completed seek: all deliveries before this call precede it, none after the call
+        do."""
 
     def on_end_of_topic(self, source: int) -> None:
-        """The topic was terminated, and all of it is acked here."""
+        """Handle that the topic was terminated and all of it is acked by this subscription."""
 
     def on_active_changed(self, source: int, active: bool) -> None:
-        """Failover: this consumer gets the source's messages from now on, or stands by.
+        """Failover: handle that this consumer gets the source's messages from now on, or stands by.
 
-        As the broker says it: to each newcomer, so after a reconnect, and perhaps repeatedly.
+        The broker sends this to each new consumer, so also after a reconnect, and perhaps
+        repeatedly.
         """
 
     def on_new_source(self, source: int) -> None:
-        """A partition or topic that came into being is read too; before anything else of it."""
+        """Handle a new partition or topic. No other call for this source comes earlier."""
 
     def on_removed(self, source: int) -> None:
-        """The topic of a source was deleted, or has other partitions now: it is read no more."""
+        """Handle that a source's topic was deleted, or has other partitions now. It is not read any
+        more."""
 
     def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        """Entries that are no deliveries; all before them was delivered.
+        """Handle entries that are not delivered. Everything before them was delivered.
 
-        Of a subscription that is not durable, by engines that see entries: so a reader of a range
-        knows its end, and what is missing in it.
+        Called for subscriptions that are not durable, by transports that see entries. So the reader
+        of a range knows the end of its range and the gaps in it.
         """
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        """An attempt to attach `source` again failed, and others follow.
+        """Handle a failed attempt to attach `source` again, as often as
+        `ProducerListener.on_retrying`.
 
-        Called at the first failed attempt since the connection was lost, then at growing
-        intervals, at least every few minutes. `on_connected` says when it is over.
-
-        Args:
-            source: The source; None for a partition or topic that was found later and is no source
-                yet. Then `on_new_source` says when it is over.
-            notice: The refusal.
+        `on_connected` reports the success. For a partition or topic that was found later and is not
+        a source yet, `source` is None, and `on_new_source` reports the success.
         """
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
-        """The link is dead for good; pending and later receives get this error.
+        """Handle the final end of the consumer. Pending and later receives get this error.
 
         Args:
             error: The reason.
-            source: The source that caused it; None for the link as a whole. Several sources may
-                fail at the same time, each with a call.
+            source: The source that caused it; None for the whole consumer. Several sources may fail
+                at the same time, each with a call.
         """
 
 
@@ -346,100 +349,104 @@ class TransportConsumer(Protocol):
     def consumer_name(self) -> str: ...
     def is_connected(self) -> bool: ...
     def topic_of(self, source: int) -> tuple[str, int]:
-        """Full topic name and partition number (-1 without partitions) of a source."""
+        """Return the full topic name and the partition number (-1 without partitions) of a
+        source."""
 
     def sources(self) -> Collection[int]:
-        """All that it reads now, as far as it knows them."""
+        """Return all known sources that it reads now."""
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        """The source that an id of `topic` ("" when unknown), `partition` and `ledger` is of."""
+        """Return the source of an id with this topic ("" if unknown), partition and ledger."""
 
     def start(self, listener: DeliveryListener) -> None:
-        """Begin delivering; called once, on the loop that later receives.
+        """Begin to deliver. Called once, on the loop that later receives.
 
-        Nothing from before the start, or a position that was sought, is delivered, be it of the
-        same batch.
+        Messages before the start position, or before a sought position, are not delivered, even if
+        they are in the same batch.
         """
 
     def consumed(self, source: int, messages: int) -> None:
-        """The application took, or the consumer dropped, that many of a source: room for more."""
+        """Report that the application took, or the consumer dropped, messages of a source."""
 
     def wanted(self, messages: int) -> None:
-        """Somebody waits for so many messages, of a link whose `receiver_queue_size` is 0.
+        """Report that this many messages are waited for, if `receiver_queue_size` is 0.
 
-        Such a link asks the broker for what is waited for, and for nothing else.
+        Only messages that are waited for are then requested from the broker.
         """
 
     def stop_flow(self) -> None:
-        """Ask for nothing more, for good; what is under way still comes."""
+        """Request nothing more, permanently. Messages in flight still arrive."""
 
     def can_ack(self, source: int) -> bool:
-        """Whether an ack of this source, handed over now, would be sent."""
+        """Return True if an ack of this source would be sent now."""
 
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
-        """Hand over one flush.
+        """Send the acks of one flush.
 
-        Called from within `DeliveryListener.on_connected` too, with what may have been lost: that
-        leaves before any permit of the new connection does.
+        May be called within `DeliveryListener.on_connected`, with acks that may have been lost.
+        They leave before any permit of the new connection.
 
         Returns:
-            The receipt, of a link that has them: done when the broker confirmed all of the flush,
-            a TransportError when that is not known, because the connection fell first or no answer
-            came in time; then its acks are handed over again. None: nobody confirms.
+            The receipt, if the transport has receipts: done when the broker confirmed the whole
+                flush. It fails with a TransportError if the outcome is unknown, because the
+                connection was lost or no answer came in time. The caller then sends the acks again.
+                None without receipts.
 
         Raises:
-            TransportError: Not connected; nothing of the plan was taken, keep it.
+            TransportError: if it is not connected. Nothing of the plan was taken: keep it.
         """
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only.
+        """Request entries again, as (ledger, entry ids) groups. Shared and Key_Shared only.
 
-        A chunked message is named by its last chunk, and all its chunks are asked for: the last one
-        alone may stall the subscription: `docs/notes/wire-protocol.md#chunked-messages`.
+        A chunked message is named by its last chunk, and all its chunks are requested. A request
+        for the last chunk alone may stall the subscription:
+        `docs/notes/wire-protocol.md#chunked-messages`.
 
         Raises:
-            TransportError: Nothing was asked for; ask again.
+            TransportError: if nothing was requested. Try again.
         """
 
     def redeliver_all(self, source: int | None = None) -> None:
-        """Ask for everything unacked again, of one source or of all.
+        """Request everything unacked again, of one source or of all.
 
-        Never raises: what cannot be asked for now is asked for as soon as it can be, and a
-        reconnect brings it anyway. Without `rewind_one_source` in its capabilities a link rewinds
-        all its sources. What came before and is under way may still be delivered; on Exclusive and
-        Failover the broker may skip some of what is to come (see `core.rewind`).
+        Never raises: the request is sent as soon as possible, and a reconnect redelivers everything
+        anyway. Without `rewind_one_source` in the capabilities, all sources are rewound. Messages
+        that were received before may still be delivered. On Exclusive and Failover the broker may
+        skip messages (see `core.rewind`).
         """
 
     async def seek(self, position: MessageId | int) -> None:
-        """To after a message id (or to it, as the options say), or to a publish time in ms.
+        """Move behind a message id (or to it, as the options say), or to a publish time in ms.
 
-        Calls `DeliveryListener.on_seek` when it took effect.
+        Calls `DeliveryListener.on_seek` when the seek took effect.
         """
 
     async def last_message_id(self) -> MessageId: ...
     async def acked_position(self) -> MessageId | None:
-        """The last message of those that are acked without a gap, of a link to one topic.
+        """Return the last message up to which everything is acked, for a consumer of one topic.
 
-        None where the engine cannot tell; ledger and entry are -1 before the first message.
+        None if the transport cannot tell. Ledger and entry are -1 before the first message.
         """
 
     async def has_message_available(self) -> bool:
-        """Whether something is stored behind what was delivered last.
+        """Return True if a message is stored behind the last delivered one.
 
-        The link says it, and not its user by `last_message_id`, because only the link knows where
-        it stands in each of its topics before anything came, and behind what it never delivers.
+        `last_message_id` does not tell this: only the transport consumer knows its position in each
+        topic before the first delivery, and behind entries that it never delivers.
 
         Raises:
-            NotSupportedError: Of a durable subscription: it has acks, and no such place.
+            NotSupportedError: if the subscription is durable. It has acks instead of such a
+                position.
         """
 
     async def unsubscribe(self) -> None: ...
     async def close(self) -> None:
-        """Idempotent; never raises for a link that is already gone."""
+        """Close the consumer. Idempotent; does not raise if the consumer is already gone."""
 
 
 class TransportProducer(Protocol):
-    """One producer. A cancelled `publish` may or may not have been stored, as in every client."""
+    """One producer. After a cancelled `publish` the message may or may not be stored."""
 
     @property
     def topic(self) -> str: ...
@@ -449,7 +456,8 @@ class TransportProducer(Protocol):
     def last_sequence_id(self) -> int: ...
     def is_connected(self) -> bool: ...
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
-        """Sent in call order; resolves when the broker has it."""
+        """Send a message, in the order of the calls. The result comes when the broker has stored
+        it."""
 
     async def flush(self) -> None: ...
     async def close(self) -> None: ...
@@ -464,46 +472,47 @@ class Transport(Protocol):
     async def create_producer(
         self, options: ProducerOptions, listener: ProducerListener | None = None
     ) -> TransportProducer:
-        """A producer that the broker has accepted.
+        """Create a producer and wait until the broker has accepted it.
 
         Args:
             options: The producer's.
-            listener: Told of lost connections and failures; never called by a transport without
+            listener: Called for lost connections and failures; never by a transport without
                 `Capabilities.producer_events`.
         """
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
-        """Full names of its partitions, or its own.
+        """Return the full names of a topic's partitions, or its own.
 
         Args:
             topic: Short or full name.
-            create: Whether a topic that is missing may come to be; for engines that can say it.
+            create: True if a missing topic may be created, for transports with this choice.
         """
 
     async def topics_matching(self, pattern: str) -> list[str]:
-        """Full names of the persistent topics that match, partitions singly.
+        """Return the full names of the persistent topics that match, each partition by its name.
 
         Raises:
-            NotSupportedError: The engine cannot list topics.
+            NotSupportedError: if the transport cannot list topics.
         """
 
     async def schema_of(self, topic: str, version: int) -> Any:
-        """The schema of a topic's version, 0 or more, as `ProducerOptions.schema` takes it.
+        """Return a version (0 or more) of a topic's schema, as `ProducerOptions.schema` takes it.
 
-        A producer made with it sends bytes of that version as they are. `key_value` of it is True
-        where partition keys are half of the value.
+        A producer with this schema sends bytes of that version unchanged. Its `key_value` is True
+        if partition keys are half of the value.
         """
 
     async def latest_schema(self, topic: str) -> Any | None:
-        """The schema that producers of a topic agree on now, like `schema_of`; None without one.
+        """Return the current schema of a topic's producers, like `schema_of`; None without a
+        schema.
 
-        None too of a topic that does not exist: a broker does not say which it is.
+        None also for a topic that does not exist, because brokers give the same answer.
 
         Raises:
-            NotSupportedError: The engine cannot ask for it.
+            NotSupportedError: if the transport cannot ask for it.
         """
 
     def shutdown(self) -> None:
-        """Drop everything at once, without waiting and without flushing."""
+        """Drop everything at once, without waiting or flushing."""
 
     async def close(self) -> None: ...

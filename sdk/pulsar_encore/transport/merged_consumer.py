@@ -1,9 +1,9 @@
-"""Several subscriptions as one: the input topics, and the retry-letter topic beside them.
+"""Several subscriptions as one: the input topics and the retry letter topic.
 
-Owns `MergedConsumer`. The retry-letter topic is subscribed Shared whatever the consumer's type is
-(`docs/notes/consumer-semantics.md#letter-topics`), so it is a subscription of its own; this class
-numbers the sources of all parts so that the consumer sees one link. The first part is the main one:
-positions are its.
+The retry letter topic is always subscribed as Shared
+(`docs/notes/consumer-semantics.md#letter-topics`), so it has its own subscription. `MergedConsumer`
+renumbers the sources of all parts, so that the consumer sees a single `TransportConsumer`.
+Positions refer to the first part, the main one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .interface import (
     TransportConsumer,
 )
 
-_MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
+_MAX_LEDGERS: Final = 10_000  # 50,000 entries each; the least recently used is forgotten first
 
 
-class _Sources:
-    """The merged numbers of one part's sources (all of them, or those in `only`)."""
+class _MergedSources:
+    """The merged numbers of one part's sources: all of them, or those in `only`."""
 
     def __init__(self, part: int, parts: int, only: Container[int] | None) -> None:
         self._part = part
@@ -44,7 +44,7 @@ class _Sources:
 
 
 class _PartListener:
-    """What one part reports, renumbered; which ledgers it delivered is noted on the way."""
+    """Renumbers the reports of one part, and notes which ledgers it delivers."""
 
     def __init__(
         self, listener: DeliveryListener, part: int, parts: int, ledgers: dict[int, int]
@@ -53,44 +53,44 @@ class _PartListener:
         self._part = part
         self._parts = parts
         self._ledgers = ledgers
-        self._last = -1
+        self._last_ledger = -1
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for delivery in deliveries:
             delivery.source = delivery.source * self._parts + self._part
             if isinstance(delivery, PlainDeliveries):
                 for ledger, _ in delivery.places:
-                    self._note(ledger, delivery.source)
+                    self._note_ledger(ledger, delivery.source)
             else:
-                self._note(delivery.ledger, delivery.source)
+                self._note_ledger(delivery.ledger, delivery.source)
         self._listener.on_deliveries(deliveries)
 
-    def _note(self, ledger: int, source: int) -> None:
-        if ledger != self._last:
-            self._last = ledger
+    def _note_ledger(self, ledger: int, source: int) -> None:
+        if ledger != self._last_ledger:
+            self._last_ledger = ledger
             self._ledgers.pop(ledger, None)
             self._ledgers[ledger] = source
-            if len(self._ledgers) > _MOST_LEDGERS:
+            if len(self._ledgers) > _MAX_LEDGERS:
                 del self._ledgers[next(iter(self._ledgers))]
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_connected(_Sources(self._part, self._parts, only))
+        self._listener.on_connected(_MergedSources(self._part, self._parts, only))
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        self._listener.on_disconnected(_Sources(self._part, self._parts, only))
+        self._listener.on_disconnected(_MergedSources(self._part, self._parts, only))
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        self._listener.on_uncertain(_Sources(self._part, self._parts, only))
+        self._listener.on_uncertain(_MergedSources(self._part, self._parts, only))
 
     def on_all_requested(
         self, unseen: Sequence[Delivery], only: Container[int] | None = None
     ) -> None:
         for delivery in unseen:
             delivery.source = delivery.source * self._parts + self._part
-        self._listener.on_all_requested(unseen, _Sources(self._part, self._parts, only))
+        self._listener.on_all_requested(unseen, _MergedSources(self._part, self._parts, only))
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        self._listener.on_seek(_Sources(self._part, self._parts, only))
+        self._listener.on_seek(_MergedSources(self._part, self._parts, only))
 
     def on_end_of_topic(self, source: int) -> None:
         self._listener.on_end_of_topic(source * self._parts + self._part)
@@ -118,11 +118,11 @@ class _PartListener:
 
 
 class MergedConsumer:
-    """A `TransportConsumer` over `parts`, of the same transport; the first is the main one."""
+    """A `TransportConsumer` over `parts` of the same transport; the first is the main one."""
 
     def __init__(self, *parts: TransportConsumer) -> None:
         self._parts = parts
-        self._ledgers: dict[int, int] = {}  # a ledger is of exactly one topic
+        self._ledgers: dict[int, int] = {}  # a ledger belongs to exactly one topic
         self.capabilities: Capabilities = replace(parts[0].capabilities)
 
     def _part(self, source: int) -> tuple[TransportConsumer, int]:
@@ -157,7 +157,7 @@ class MergedConsumer:
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if not topic:
-            # It may be of any part; only what delivered it knows.
+            # Any part may have delivered it.
             return self._ledgers.get(ledger)
         for at, part in enumerate(self._parts):
             source = part.source_of(topic, partition)
@@ -174,7 +174,7 @@ class MergedConsumer:
         part.consumed(number, messages)
 
     def wanted(self, messages: int) -> None:
-        self._parts[0].wanted(messages)  # a queue of 0 has no letters beside it
+        self._parts[0].wanted(messages)  # with a queue of 0 there is no retry letter topic
 
     def stop_flow(self) -> None:
         for part in self._parts:
@@ -201,7 +201,8 @@ class MergedConsumer:
         part.redeliver_all(number)
 
     async def seek(self, position: MessageId | int) -> None:
-        """By time, all parts; by id, the main one, whose topics have such an id."""
+        """Seek by time in all parts; by id in the main part only, because its topics have the
+        id."""
         await self._parts[0].seek(position)
         if isinstance(position, int):
             for part in self._parts[1:]:
@@ -214,17 +215,16 @@ class MergedConsumer:
         return await self._parts[0].acked_position()
 
     async def has_message_available(self) -> bool:
-        return await self._parts[0].has_message_available()  # says by name that it cannot
+        return await self._parts[0].has_message_available()  # raises: the subscription is durable
 
     async def unsubscribe(self) -> None:
-        await self._each(part.unsubscribe() for part in self._parts)
+        await self._run_all(part.unsubscribe() for part in self._parts)
 
     async def close(self) -> None:
-        await self._each(part.close() for part in self._parts)
+        await self._run_all(part.close() for part in self._parts)
 
     @staticmethod
-    async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """All parts to their end, also beside one that fails; then its error."""
+    async def _run_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

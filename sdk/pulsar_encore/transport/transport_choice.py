@@ -1,7 +1,7 @@
-"""Which transport a client gets: as it was told, or as its environment says.
+"""The choice of a client's transport, by the application or by the environment.
 
-Owns `make_transport`. A transport is imported when it is chosen, so that the C++ library of the
-stock one is loaded where that is used, and nowhere else.
+A transport is imported only when it is chosen, so that the C++ client is loaded for the stock
+transport only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .interface import Transport
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
-#: What decides where a client does not.
+#: The environment variable that decides if the client does not.
 VARIABLE: Final = "PULSAR_ENCORE_TRANSPORT"
 _NAMES: Final = ("auto", "native", "stock")
 _DEFAULT: Final = "auto"
-# Options that the C++ client has not, or that Python cannot set.
+# Options that the C++ client does not have, or that Python cannot set.
 _NATIVE_ONLY: Final = frozenset(
     {
         "max_partitions",
@@ -34,19 +34,19 @@ _NATIVE_ONLY: Final = frozenset(
 
 
 def make_transport(options: ClientOptions, name: str | None) -> Transport:
-    """The transport of a client.
+    """Make the transport of a client.
 
     Args:
-        options: Checked.
-        name: "native" speaks Pulsar's protocol itself, "stock" is over `pulsar-client`, "auto" the
-            native one wherever that can serve the options, else stock's, with a line in the log.
-            None leaves it to the environment variable `PULSAR_ENCORE_TRANSPORT`, and without that
-            it is "auto".
+        options: Checked options.
+        name: "native" implements Pulsar's protocol, "stock" uses `pulsar-client`. "auto" is the
+            native transport if it supports the options, else the stock transport, with a log line.
+            If None, the environment variable `PULSAR_ENCORE_TRANSPORT` decides; its default is
+            "auto".
 
     Raises:
-        ConfigurationError: There is none of that name.
-        NotSupportedError: The native one was asked for, and cannot serve the options; or it is
-            stock's, and an option is the native transport's only.
+        ConfigurationError: if there is no transport of that name.
+        NotSupportedError: if "native" does not support the options, or the stock transport is used
+            with an option of the native transport.
     """
     where = "transport"
     if name is None:
@@ -57,11 +57,11 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
         raise ConfigurationError(
             "memory:// is no broker: give transport=testing.MemoryTransport(), or a service_url"
         )
-    because = f"{where}={name!r}"
+    reason = f"{where}={name!r}"
     if name == "auto":
-        name, because = _automatic(options)
+        name, reason = _choose(options)
     if name == "stock":
-        _check_for_stock(options, because)
+        _check_for_stock(options, reason)
         from .stock import StockTransport
 
         return StockTransport(options)
@@ -71,8 +71,8 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     return NativeTransport(*of_options(options))
 
 
-def _automatic(options: ClientOptions) -> tuple[str, str]:
-    """The transport, and why it is not the native one."""
+def _choose(options: ClientOptions) -> tuple[str, str]:
+    """Return the name of the transport, and why it is not the native one."""
     from .native.service_options import unsupported
 
     reason = unsupported(options)
@@ -83,21 +83,18 @@ def _automatic(options: ClientOptions) -> tuple[str, str]:
     return "stock", reason
 
 
-def _check_for_stock(options: ClientOptions, because: str) -> None:
-    """
-    Raises:
-        NotSupportedError: An option that only the native transport has is not at its default.
-    """
+def _check_for_stock(options: ClientOptions, reason: str) -> None:
+    """Raise NotSupportedError if an option of the native transport is not at its default."""
     for field in fields(options):
         if field.name in _NATIVE_ONLY and getattr(options, field.name) != field.default:
             raise NotSupportedError(
                 f"{field.name} is not supported by the stock transport, which this client gets "
-                f"({because}): leave it out, or {_to_get_native(options)}"
+                f"({reason}): leave it out, or {_native_advice(options)}"
             )
 
 
-def _to_get_native(options: ClientOptions) -> str:
-    """What to change so that the client gets the native transport."""
+def _native_advice(options: ClientOptions) -> str:
+    """Return the change that gives the client the native transport."""
     if options.logger is not None:
         return "leave logger= out and use transport='native'"
     return "use transport='native'"

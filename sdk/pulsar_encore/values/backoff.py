@@ -11,19 +11,19 @@ from typing import Any, Final, TypeAlias
 
 from ..errors import ConfigurationError
 
-_FIRST_REPORT_S: Final = 1.0
-_RAREST_REPORT_S: Final = 300.0
-_MOST_MS: Final = 100 * 365 * 86_400_000  # sums with a clock stay within 64 bits
+_MIN_REPORT_INTERVAL_S: Final = 1.0
+_MAX_REPORT_INTERVAL_S: Final = 300.0
+_MAX_MS: Final = 100 * 365 * 86_400_000  # sums with a clock stay within 64 bits
 
 
 class FailureReports:
-    """Failures in a row of something that is retried, and when to report them.
+    """Failures in a row of a retried action, and when to report them.
 
-    The time between reports doubles, from 1 s to 5 minutes, so that a failure that lasts does not
-    fill the log.
+    The time between reports doubles, from 1 s to 5 minutes, so that a lasting failure does not fill
+    the log.
 
     Args:
-        since_s: When the trouble began, in s on any clock; None for the first failure.
+        since_s: Time of the first failure, in s on any clock. None: the time of the first call.
 
     Attributes:
         attempts: Failures so far.
@@ -35,7 +35,7 @@ class FailureReports:
         self._due_s = -math.inf
 
     def failed(self, now_s: float, *, is_news: bool = False) -> bool:
-        """Count a failure; True if it is to be reported.
+        """Count a failure and return True if it should be reported.
 
         Args:
             now_s: The time, in s on the same clock.
@@ -45,11 +45,11 @@ class FailureReports:
         elapsed_s = self.elapsed_s(now_s)
         if now_s < self._due_s and not is_news:
             return False
-        self._due_s = now_s + min(_RAREST_REPORT_S, max(_FIRST_REPORT_S, elapsed_s))
+        self._due_s = now_s + min(_MAX_REPORT_INTERVAL_S, max(_MIN_REPORT_INTERVAL_S, elapsed_s))
         return True
 
     def elapsed_s(self, now_s: float) -> float:
-        """Time since the trouble began, in s."""
+        """Return the time since the first failure, in s."""
         if self._since_s is None:
             self._since_s = now_s
         return now_s - self._since_s
@@ -68,7 +68,7 @@ def seconds_of(value: float | timedelta, name: str) -> float:
 
 
 def to_ms(value: float | timedelta, name: str) -> int:
-    """Milliseconds of a delay in seconds or a timedelta; ConfigurationError names `name`."""
+    """Return seconds or a timedelta as milliseconds; ConfigurationError names `name`."""
     seconds = seconds_of(value, name)
     if not math.isfinite(seconds) or seconds < 0:
         raise ConfigurationError(f"{name} must be a finite delay of 0 s or more, got {value!r}")
@@ -204,5 +204,5 @@ def _checked_delays(value: Any, name: str) -> tuple[float | timedelta, ...]:
 
 
 def _check_longest(delay_ms: int, name: str, given: float | timedelta) -> None:
-    if delay_ms > _MOST_MS:
+    if delay_ms > _MAX_MS:
         raise ConfigurationError(f"{name} must be at most 100 years, got {given!r}")

@@ -1,7 +1,6 @@
-"""End-to-end encryption as an application sees it, under stock's names.
+"""End-to-end encryption as an application uses it, with the names of `pulsar-client`.
 
-Owns `CryptoKeyReader`, which names the keys, and `EncryptionContext`, which tells how a received
-message was encrypted. Who encrypts is the transport. No key is in a repr or an error.
+Transports encrypt and decrypt. Keys never appear in a repr or an error.
 """
 
 from __future__ import annotations
@@ -17,17 +16,25 @@ from ..options.enums import coerce
 
 
 class CryptoKeyReader:
-    """Reads keys from two files, the same for every name, when they are needed.
+    """Reads a public and a private key from two files each time they are needed.
 
-    A subclass may find keys elsewhere, by name: it overrides `public_key` and `private_key`. (The
-    stock transport reads the two files itself and asks neither.)
+    The files are used for every key name. A subclass can find keys by name: override `public_key`
+    and `private_key`. The stock transport ignores such a subclass and reads the two files itself.
 
     Args:
-        public_key_path: PEM; producers encrypt with it.
-        private_key_path: PEM; consumers decrypt with it.
+        public_key_path: PEM file; producers encrypt with it.
+        private_key_path: PEM file; consumers decrypt with it.
 
     Raises:
-        ConfigurationError: A path is no str.
+        ConfigurationError: if a path is not a str.
+
+    Example:
+        ```python
+        keys = pulsar_encore.CryptoKeyReader("public.pem", "private.pem")
+        producer = await client.create_producer(
+            "orders", encryption_key="orders-key", crypto_key_reader=keys
+        )
+        ```
     """
 
     def __init__(self, public_key_path: str, private_key_path: str) -> None:
@@ -41,32 +48,32 @@ class CryptoKeyReader:
         self.private_key_path: str = private_key_path
 
     def public_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """The public key of a name, PEM.
+        """Return the public key of a name, in PEM.
 
         Args:
             name: One of `create_producer(encryption_key=)`.
-            metadata: What is known of the key.
+            metadata: Known properties of the key.
 
         Raises:
-            CryptoError: It cannot be read.
+            CryptoError: if the key cannot be read.
         """
-        return _content(self.public_key_path, "public_key_path", name)
+        return _read_key_file(self.public_key_path, "public_key_path", name)
 
     def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """The private key of a name, PEM.
+        """Return the private key of a name, in PEM.
 
         Args:
-            name: As the producer named it.
-            metadata: What the producer sent with it.
+            name: The key name that the producer used.
+            metadata: Properties of the key that the producer sent.
 
         Raises:
-            CryptoError: It cannot be read.
+            CryptoError: if the key cannot be read.
         """
-        return _content(self.private_key_path, "private_key_path", name)
+        return _read_key_file(self.private_key_path, "private_key_path", name)
 
     @cached_property
     def cryptoKeyReader(self) -> Any:
-        """The C++ library's object, as stock's own code takes it."""
+        """The reader as an object of the C++ client."""
         return stock.library().CryptoKeyReader(self.public_key_path, self.private_key_path)
 
     def __repr__(self) -> str:
@@ -74,18 +81,17 @@ class CryptoKeyReader:
 
 
 def key_reader_of(value: Any) -> CryptoKeyReader | None:
-    """A `crypto_key_reader` whose keys Python can read, or None without one.
+    """Return a `crypto_key_reader` whose keys Python can read, or None.
 
     Raises:
-        NotSupportedError: It is stock's own: its paths are in the C++ library.
-        ConfigurationError: It is something else.
+        NotSupportedError: if it belongs to `pulsar-client`: only the C++ client can read its paths.
     """
     if value is None or isinstance(value, CryptoKeyReader):
         return value
     if hasattr(value, "cryptoKeyReader"):
         raise NotSupportedError(
-            "crypto_key_reader is of the stock package, and only its library can read it: make a "
-            "pulsar_encore.CryptoKeyReader, or use the stock transport"
+            "crypto_key_reader belongs to pulsar-client, and only the C++ client can read it: "
+            "create a pulsar_encore.CryptoKeyReader, or use the stock transport"
         )
     raise ConfigurationError(
         f"crypto_key_reader must be a CryptoKeyReader, got {type(value).__name__}"
@@ -93,7 +99,7 @@ def key_reader_of(value: Any) -> CryptoKeyReader | None:
 
 
 class KeyFields(Protocol):
-    """What a transport knows of a key that a message was encrypted with."""
+    """The data of a transport about one encryption key of a message."""
 
     @property
     def key(self) -> str: ...
@@ -103,7 +109,7 @@ class KeyFields(Protocol):
 
 
 class ContextFields(Protocol):
-    """What a transport knows of how a message was encrypted; the C++ library's is one."""
+    """The data of a transport about the encryption of a message, as in the C++ client."""
 
     def keys(self) -> Sequence[KeyFields]: ...
     def param(self) -> bytes: ...
@@ -122,17 +128,17 @@ class EncryptionKey:
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """The name of the key."""
         return self._key.key
 
     @property
     def value(self) -> bytes:
-        """The data key, encrypted with this one."""
+        """The data key, encrypted with this key."""
         return self._key.value()
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the producer sent with it."""
+        """Properties of the key that the producer sent."""
         return self._key.metadata
 
     def __str__(self) -> str:
@@ -145,36 +151,36 @@ class EncryptionKey:
 
 
 class EncryptionContext:
-    """How a message was encrypted, and what is needed to decrypt it elsewhere."""
+    """How a message was encrypted, with the data that is needed to decrypt it elsewhere."""
 
     def __init__(self, context: ContextFields) -> None:
         self._context = context
 
     def keys(self) -> list[EncryptionKey]:
-        """Those that the data key was encrypted with."""
+        """Return the keys that the data key was encrypted with."""
         return [EncryptionKey(each) for each in self._context.keys()]
 
     def param(self) -> bytes:
-        """The initialisation vector."""
+        """Return the initialisation vector."""
         return self._context.param()
 
     def algorithm(self) -> str:
         return self._context.algorithm()
 
     def compression_type(self) -> CompressionType:
-        """Of the payload before it was encrypted."""
+        """Return the compression of the payload before encryption."""
         return coerce(CompressionType, self._context.compression_type(), "compression_type")
 
     def uncompressed_message_size(self) -> int:
-        """In bytes; 0 without compression."""
+        """Return the size in bytes; 0 without compression."""
         return self._context.uncompressed_message_size()
 
     def batch_size(self) -> int:
-        """Messages in the batch, -1 for a message that is its entry."""
+        """Return the number of messages in the batch; -1 if the message is not in a batch."""
         return self._context.batch_size()
 
     def is_decryption_failed(self) -> bool:
-        """Whether `data()` is still encrypted (`ConsumerCryptoFailureAction.CONSUME`)."""
+        """Return True if `data()` is encrypted (`ConsumerCryptoFailureAction.CONSUME`)."""
         return self._context.is_decryption_failed()
 
     def __str__(self) -> str:
@@ -190,7 +196,7 @@ class EncryptionContext:
         return str(self)
 
 
-def _content(path: str, option: str, name: str) -> bytes:
+def _read_key_file(path: str, option: str, name: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()

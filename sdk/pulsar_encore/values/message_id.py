@@ -1,9 +1,8 @@
-"""Message ids: what names a message, how it is written as bytes, and how ids compare.
+"""Message ids, how they are serialized, and how they compare.
 
-Owns `MessageId`, an immutable value. It holds no native object (one is made when stock's code asks
-for it), so it can be hashed, pickled, stored and rebuilt, and an id rebuilt from bytes knows its
-place in its batch: it can never stand for its siblings (the stock client acks the whole batch).
-Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
+`MessageId` is an immutable value without a C++ object, so it can be hashed, pickled, stored and
+rebuilt. An id that is rebuilt from bytes keeps its batch index, so acking it never acks its
+siblings (`pulsar-client` acks the whole batch).
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from .. import stock
 from ..errors import ConfigurationError
 
 _U64: Final = (1 << 64) - 1
-_MAX: Final = (1 << 63) - 1
+_I64_MAX: Final = (1 << 63) - 1
 
-#: Most messages in a batch, where a number says it and not the batch itself. Acking or seeking into
-#: a batch takes memory for each. No client writes such batches: they would have 100 MB of headers.
+#: Largest batch size or batch index that is accepted where only a number says it. Acking or seeking
+#: by such an id takes memory for each message. No client writes larger batches: their headers
+#: alone would take 100 MB.
 MOST_IN_BATCH: Final = 1 << 24
 
 # Field numbers of MessageIdData: `docs/notes/wire-protocol.md#message-ids`.
@@ -27,22 +27,29 @@ _BATCH_INDEX_TAG, _BATCH_SIZE_TAG, _FIRST_CHUNK_TAG = b"\x20", b"\x30", b"\x3a"
 
 
 class MessageId:
-    """The position of one message: ledger, entry and, inside a batch, its index.
+    """The position of one message: ledger, entry and the index in a batch.
 
     Args:
-        partition: Partition number, -1 on a topic without partitions.
-        ledger_id: Ledger, -1 for the earliest position.
+        partition: Partition number; -1 on a topic without partitions.
+        ledger_id: Ledger; -1 for the earliest position.
         entry_id: Entry in the ledger.
-        batch_index: Index in the entry's batch, -1 when the message is the entry.
-        batch_size: Messages in the entry, 0 when not a batch or not known.
-        topic: Full name of the topic (of the partition, if any) or "".
+        batch_index: Index in the batch; -1 if the message is the entry.
+        batch_size: Messages in the batch; 0 if it is not a batch or the size is not known.
+        topic: Full name of the topic or partition, or "".
         first_chunk: For a chunked message, the id of its first chunk.
 
-    Equality and hash use ledger, entry, partition and batch index; order uses ledger, entry, batch
-    index and partition, an id without an index coming after all indexes of its entry (it covers
-    them). Stock's ids compare with these by the same rules, with one exception: `<` and its kin
-    with a `pulsar.MessageId` on the left use stock's order, unless the stock transport returned the
-    id on the right.
+    Equality and hash use ledger, entry, partition and batch index. The order is by ledger, entry,
+    batch index and partition; an id without a batch index covers all indexes of its entry and comes
+    after them. Ids of `pulsar-client` compare by the same rules, with one exception: `<`, `<=`, `>`
+    and `>=` with a `pulsar.MessageId` on the left use the order of `pulsar-client`, unless the id
+    on the right came from the stock transport.
+
+    Example:
+        ```python
+        stored = message.message_id().serialize()
+        later = MessageId.deserialize(stored, topic=message.topic_name())
+        await consumer.acknowledge(later)
+        ```
     """
 
     __slots__ = (
@@ -99,12 +106,12 @@ class MessageId:
 
     @property
     def batch_size(self) -> int:
-        """Messages in the entry; 0 when the message is not in a batch or the size is not known."""
+        """Messages in the batch; 0 if it is not a batch or the size is not known."""
         return self._batch_size
 
     @property
     def topic(self) -> str:
-        """Full topic name as delivered, or "" (bytes do not carry it)."""
+        """Full topic name as received, or "" (serialized ids do not contain it)."""
         return self._topic
 
     @property
@@ -112,7 +119,7 @@ class MessageId:
         return self._first_chunk
 
     def serialize(self) -> bytes:
-        """Protobuf `MessageIdData` bytes, readable by every Pulsar client."""
+        """Return the protobuf `MessageIdData`, which every Pulsar client can read."""
         out = _LEDGER_TAG + _varint_of(self._ledger) + _ENTRY_TAG + _varint_of(self._entry)
         if self._partition != -1:
             out += _PARTITION_TAG + _varint_of(self._partition)
@@ -127,14 +134,14 @@ class MessageId:
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
-        """Rebuild an id from `serialize` bytes of this or any other Pulsar client.
+        """Rebuild an id from the `serialize` bytes of any Pulsar client.
 
         Args:
             message_id_bytes: Protobuf `MessageIdData`.
-            topic: Full topic name; needed to ack or nack on a consumer of several topics.
+            topic: Full topic name. A consumer of several topics needs it to ack or nack the id.
 
         Raises:
-            ConfigurationError: The bytes are not a message id.
+            ConfigurationError: if the bytes are not a message id.
         """
         if not isinstance(message_id_bytes, (bytes, bytearray, memoryview)):
             raise ConfigurationError(
@@ -144,10 +151,10 @@ class MessageId:
 
     @classmethod
     def wrap(cls, msg_id: Any) -> MessageId:
-        """The same id as a `MessageId`, from this package's or the stock client's object.
+        """Return an id of this package or of `pulsar-client` as a `MessageId`.
 
         Raises:
-            ConfigurationError: It is neither.
+            ConfigurationError: if it is neither.
         """
         if isinstance(msg_id, MessageId):
             return msg_id
@@ -160,11 +167,11 @@ class MessageId:
 
     @staticmethod
     def wrap_bytes(data: bytes) -> MessageId:
-        """`deserialize` without a copy, for `bytes` from the transport."""
+        """Rebuild an id from `bytes`, without the check and the copy of `deserialize`."""
         return _parse(data, "")
 
     def with_topic(self, topic: str) -> MessageId:
-        """The same id, known to be of `topic`."""
+        """Return the same id with a topic name."""
         return MessageId(
             self._partition,
             self._ledger,
@@ -177,16 +184,16 @@ class MessageId:
 
     @property
     def _msg_id(self) -> Any:
-        """The native id, where stock's own code takes this one: to seek and to compare.
+        """The id as an object of the C++ client, for its seek and comparisons.
 
-        An ack by it is an ack by a stored id in stock: it lacks the batch's shared state, and the
-        library acks the whole entry: `docs/notes/cpp-client.md#acks`.
+        It lacks the shared state of its batch, so an ack with it makes the C++ client ack the whole
+        entry: `docs/notes/cpp-client.md#acks`.
         """
-        theirs = stock.library().MessageId
+        native_class = stock.library().MessageId
         for name in ("earliest", "latest"):
             if self == getattr(MessageId, name):
-                return getattr(theirs, name)
-        native = theirs.deserialize(self.serialize())
+                return getattr(native_class, name)
+        native = native_class.deserialize(self.serialize())
         if self._topic:
             native.topic_name(self._topic)
         return native
@@ -204,11 +211,11 @@ class MessageId:
         return (self._ledger, self._entry, self._partition, self._batch_index)
 
     def _order(self) -> tuple[int, int, int, int]:
-        index = self._batch_index if self._batch_index >= 0 else _MAX
+        index = self._batch_index if self._batch_index >= 0 else _I64_MAX
         return (self._ledger, self._entry, index, self._partition)
 
-    # All six, and none derived: `pulsar.MessageId` has its own of each, and the ids of the stock
-    # transport inherit from both classes.
+    # All six methods are defined, because the ids of the stock transport also inherit from
+    # `pulsar.MessageId`, which has its own version of each.
 
     def __eq__(self, other: object) -> bool:
         ours = other if isinstance(other, MessageId) else _from_stock(other)
@@ -239,7 +246,7 @@ class MessageId:
 
 
 def _from_stock(other: object) -> MessageId | None:
-    """A stock id as one of ours, and None for anything else."""
+    """Convert an id of `pulsar-client`; None for any other object."""
     if stock.is_one(other, "pulsar.MessageId", "_pulsar.MessageId"):
         return MessageId.wrap(other)
     return None
@@ -255,11 +262,7 @@ def _check_numbers(**numbers: Any) -> None:
 
 
 def check_batch(message_id: MessageId) -> MessageId:
-    """Check the batch of an id that the application gave, before memory is taken for its messages.
-
-    Raises:
-        ConfigurationError: The batch size or the batch index is over 2**24.
-    """
+    """Raise ConfigurationError if an id of the application has a batch size or index over 2**24."""
     for name, value in (
         ("batch size", message_id.batch_size),
         ("batch index", message_id.batch_index()),
@@ -273,7 +276,7 @@ def check_batch(message_id: MessageId) -> MessageId:
 
 
 MessageId.earliest = MessageId(-1, -1, -1)
-MessageId.latest = MessageId(-1, _MAX, _MAX)
+MessageId.latest = MessageId(-1, _I64_MAX, _I64_MAX)
 
 
 def _varint_of(value: int) -> bytes:
@@ -306,7 +309,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(value: int) -> int:
-    return value - (1 << 64) if value > _MAX else value
+    return value - (1 << 64) if value > _I64_MAX else value
 
 
 def _parse(data: bytes, topic: str, *, is_chunk: bool = False) -> MessageId:

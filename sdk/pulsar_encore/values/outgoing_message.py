@@ -1,7 +1,7 @@
-"""A message on its way out, whoever wrote it and whichever transport takes it. A value; no I/O.
+"""A message to publish, as the producer gives it to a transport.
 
-Owns `OutgoingMessage`, and how keys of bytes and of text stand for each other: a key given as bytes
-is another than the same bytes given as text, and each is sent as what it was given.
+Keys can be text or bytes. A key of bytes differs from the same bytes given as text, and each is
+sent in its own form.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from base64 import b64encode
 from dataclasses import dataclass
 
 
-# Not frozen: there is one for each message, and nine guarded assignments are most of its price.
+# Not frozen: the nine guarded assignments would be most of its cost for each message.
 @dataclass(kw_only=True, slots=True)
 class OutgoingMessage:
-    """A message to publish; None means absent. `payload` None is a tombstone."""
+    """A message to publish. None means absent; `payload` None is a tombstone."""
 
     payload: bytes | None
     properties: dict[str, str] | None = None
@@ -27,17 +27,17 @@ class OutgoingMessage:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """What a key is hashed by, and a reader gets as bytes: text is its UTF-8."""
+    """Return the bytes of a key, which are hashed and which a reader gets; text as UTF-8."""
     return key if isinstance(key, bytes) else key.encode()
 
 
 def key_text(key: str | bytes) -> str:
-    """A partition key as it is on the wire: bytes are sent as base64, with a flag that says so."""
+    """Return a partition key in wire form: bytes as base64, which the metadata flags."""
     return b64encode(key).decode() if isinstance(key, bytes) else key
 
 
 def ordering_key_text(key: bytes) -> str:
-    """An ordering key, which the wire has as bytes, to be read as text: base64 where it is none."""
+    """Return an ordering key, which is bytes on the wire, as text; base64 if it is not UTF-8."""
     try:
         return key.decode()
     except UnicodeDecodeError:

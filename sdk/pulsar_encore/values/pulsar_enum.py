@@ -1,6 +1,6 @@
-"""The kind of enum that Pulsar's choices are: equal to stock's, and shown as they are.
+"""The base class of the enums that correspond to those of `pulsar-client`.
 
-Stock's members and these are both their number: they are equal either way round, with one hash.
+Members of both packages are their number, so they are equal in both directions and have one hash.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 
 
 class PulsarEnum(IntEnum):
-    """A member is shown by its name and is true, as stock's are."""
+    """An int enum that is shown by its name and is always true, as in `pulsar-client`."""
 
     __str__ = Enum.__str__
     __format__ = Enum.__format__

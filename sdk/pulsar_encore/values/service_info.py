@@ -1,8 +1,4 @@
-"""Where a client connects when that is more than an address, under stock's names.
-
-Owns `ServiceInfo`, `AutoClusterFailover` and `ServiceInfoProvider`: plain values. Who moves between
-clusters is the transport.
-"""
+"""Service addresses with credentials, and failover, with the names of `pulsar-client`."""
 
 from __future__ import annotations
 
@@ -17,15 +13,15 @@ from ..options.checks import integer
 
 
 class ServiceInfo:
-    """One cluster, and how to connect to it.
+    """The address of one cluster and how to connect to it.
 
     Args:
-        service_url: As a `Client` takes it, a str.
+        service_url: An address, as in `Client`.
         authentication: One of the Authentication classes, or None.
-        tls_trust_certs_file_path: Trusted certificates, or None.
+        tls_trust_certs_file_path: File with trusted certificates, or None.
 
     Raises:
-        ConfigurationError: An argument is of another kind.
+        ConfigurationError: if an argument has the wrong type.
     """
 
     def __init__(
@@ -36,7 +32,7 @@ class ServiceInfo:
     ) -> None:
         self._service_url = text(service_url, "service_url")
         check(authentication, "authentication")
-        self._given = authentication
+        self._authentication = authentication
         if tls_trust_certs_file_path is not None:
             text(tls_trust_certs_file_path, "tls_trust_certs_file_path")
         self._certificates = tls_trust_certs_file_path
@@ -47,12 +43,12 @@ class ServiceInfo:
 
     @property
     def authentication(self) -> Any:
-        """As it was given: one of the Authentication classes, stock's or ours, or None."""
-        return self._given
+        """The argument: an Authentication of this package or of `pulsar-client`, or None."""
+        return self._authentication
 
     @property
     def use_tls(self) -> bool:
-        """As the scheme of the address says."""
+        """True if the scheme of the address is that of TLS."""
         return self._service_url.startswith(("pulsar+ssl://", "https://"))
 
     @property
@@ -61,16 +57,16 @@ class ServiceInfo:
 
     @cached_property
     def _service_info(self) -> Any:
-        """The C++ library's object, as stock's own code takes it."""
-        native = None if self._given is None else self._given.auth
+        """The value as an object of the C++ client."""
+        native = None if self._authentication is None else self._authentication.auth
         return stock.library().ServiceInfo(self._service_url, native, self._certificates)
 
     @classmethod
     def wrap(cls, service_info: Any) -> Self:
-        """One of the C++ library's object; its authentication stays in there."""
-        made = cls(service_info.service_url, None, service_info.tls_trust_certs_file_path)
-        made.__dict__["_service_info"] = service_info
-        return made
+        """Convert an object of the C++ client, which keeps its authentication."""
+        info = cls(service_info.service_url, None, service_info.tls_trust_certs_file_path)
+        info.__dict__["_service_info"] = service_info
+        return info
 
     def __repr__(self) -> str:
         return (
@@ -80,32 +76,56 @@ class ServiceInfo:
 
 
 class ServiceInfoProvider:
-    """Tells a client where to connect, now and later; a subclass says how it knows."""
+    """Tells a client which cluster to use, now and later. Subclasses implement the methods.
+
+    Example:
+        ```python
+        class FromRegistry(pulsar_encore.ServiceInfoProvider):
+            def initial_service_info(self):
+                return pulsar_encore.ServiceInfo(registry.current())
+
+            def initialize(self, on_service_info_update):
+                registry.subscribe(
+                    lambda url: on_service_info_update(pulsar_encore.ServiceInfo(url))
+                )
+        ```
+    """
 
     def initial_service_info(self) -> ServiceInfo:
-        """Where the client connects first."""
+        """Return the cluster to connect to first."""
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """Called once; the client goes where `on_service_info_update` is told."""
+        """Store a function that moves the client to another cluster. Called once."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called when the client is closed."""
+        """Release resources. Called when the client is closed."""
 
 
 class AutoClusterFailover:
-    """Clusters to go to when the first does not answer.
+    """A primary cluster, and others to use while the primary does not answer.
 
     Args:
-        primary: The one to be on when it answers.
-        secondary: The others, in order; at least one.
-        check_interval_ms: From probe to probe, in ms.
-        failover_threshold: So many probes in a row fail before the client leaves.
-        switch_back_threshold: So many probes of `primary` in a row succeed before it returns.
+        primary: The preferred cluster.
+        secondary: The other clusters, in order; at least one.
+        check_interval_ms: Time between two probes, in ms.
+        failover_threshold: Failed probes in a row after which the client leaves a cluster.
+        switch_back_threshold: Successful probes of `primary` in a row after which the client
+            returns.
 
     Raises:
-        ConfigurationError: A value is wrong; the text names it.
+        ConfigurationError: if a value is wrong.
+
+    Example:
+        ```python
+        client = pulsar_encore.Client(
+            pulsar_encore.AutoClusterFailover(
+                pulsar_encore.ServiceInfo("pulsar://east:6650"),
+                [pulsar_encore.ServiceInfo("pulsar://west:6650")],
+            )
+        )
+        ```
     """
 
     def __init__(
@@ -118,9 +138,9 @@ class AutoClusterFailover:
     ) -> None:
         if not isinstance(secondary, list) or not secondary:
             raise ConfigurationError("secondary must be a list of at least one ServiceInfo")
-        _checked(primary, "primary")
+        _check_service_info(primary, "primary")
         for index, each in enumerate(secondary):
-            _checked(each, f"secondary[{index}]")
+            _check_service_info(each, f"secondary[{index}]")
         self.primary: ServiceInfo = primary
         self.secondary: list[ServiceInfo] = list(secondary)
         self.check_interval_ms: int = integer(
@@ -140,6 +160,6 @@ class AutoClusterFailover:
         )
 
 
-def _checked(value: Any, name: str) -> None:
+def _check_service_info(value: Any, name: str) -> None:
     if not (isinstance(value, ServiceInfo) or stock.is_one(value, "pulsar.ServiceInfo")):
         raise ConfigurationError(f"{name} must be a ServiceInfo, got {type(value).__name__}")

@@ -1,7 +1,7 @@
-"""Topic names: short and full, and those of letter topics. Values; no I/O.
+"""Topic names: short and full names, partitions, and letter topics.
 
-The retry-letter and dead-letter topics of a consumer are named after the first of its topics, in
-the order of the strings as given (Java's rule).
+The letter topics of a consumer are named after the first of its topics in string order (Java's
+rule).
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ _PARTITION: Final = "-partition-"
 
 
 def full_name(topic: str) -> str:
-    """`persistent://tenant/namespace/name` of a topic given short or full."""
+    """Return `persistent://tenant/namespace/name` for a short or full name."""
     if "://" in topic:
         return topic
     return "persistent://" + (topic if topic.count("/") == 2 else f"public/default/{topic}")
 
 
 def base_name(topic: str) -> str:
-    """The topic without the `-partition-N` of one of its partitions."""
+    """Return the name without the `-partition-N` of a partition."""
     head, mark, number = topic.rpartition(_PARTITION)
     return head if mark and number.isdigit() else topic
 
 
 def partition_of(topic: str) -> int:
-    """The number of a partition; -1 for a topic that is none."""
+    """Return the partition number, or -1 if the topic is not a partition."""
     head, mark, number = topic.rpartition(_PARTITION)
     return int(number) if head and mark and number.isdigit() else -1
 
 
 def retry_topic_of(topics: Iterable[str], subscription: str) -> str:
-    """Java's name of the retry-letter topic: one for all topics of the consumer."""
+    """Return Java's name of the retry letter topic: one for all topics of a consumer."""
     return f"{base_name(full_name(min(topics)))}-{subscription}-RETRY"
 
 
 def dead_topic_of(topics: Iterable[str], subscription: str) -> str:
-    """Java's name of the dead-letter topic of a consumer with retry enabled."""
+    """Return Java's name of the dead letter topic of a consumer with `retry_enable`."""
     return f"{base_name(full_name(min(topics)))}-{subscription}-DLQ"
 
 
 def dead_topic_of_one(topic: str, subscription: str) -> str:
-    """Java's name without retry: after the topic a message came from, partition included."""
+    """Return Java's name of the dead letter topic of a consumer without `retry_enable`.
+
+    It is named after the topic or partition of the message.
+    """
     return f"{topic}-{subscription}-DLQ"

@@ -1,8 +1,8 @@
 """The Pulsar binary protocol without any I/O: bytes in, objects out, and back.
 
-`frames` cuts the stream, `commands` wraps commands, `entries` opens what SEND and MESSAGE carry,
-`ack_sets`, `compression` and `checksum` serve it, `pulsar_pb2` is generated from `pulsar.proto`.
-Nothing here knows a socket, a clock or an event loop.
+`frames` splits the stream, `commands` wraps commands, and `entries` decodes the bodies of SEND and
+MESSAGE. `pulsar_pb2` is generated from `pulsar.proto`. Nothing in this package uses a socket, a
+clock or an event loop.
 """
 
 from . import ack_sets

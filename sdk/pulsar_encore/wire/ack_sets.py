@@ -1,9 +1,9 @@
-"""Ack sets: a batch's indexes as an int, and as the words the protocol carries.
+"""Ack sets: the unacked indexes of a batch, as an int and as the 64-bit words of the protocol.
 
-Bit i is set while index i is still unacked; word i // 64 holds it, as a signed 64-bit number.
-Trailing zero words are cut, but one word always stays: ``[0]`` says that all is acked, while no
-words at all say nothing of the kind. In ACK they mean the whole entry is acked, in MESSAGE that
-none of it is (`docs/notes/wire-protocol.md#ack-sets`), so an empty list is refused here.
+Bit i is set while index i is unacked. It is in word i // 64, a signed 64-bit number. Trailing zero
+words are cut, but one word always stays: ``[0]`` means that every index is acked. Without any word,
+ACK acks the whole entry, and MESSAGE means that nothing is acked
+(`docs/notes/wire-protocol.md#ack-sets`). Therefore `from_words` does not accept an empty list.
 """
 
 from __future__ import annotations
@@ -17,26 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WORD: Final = 8  # bytes
-_MOST_WORDS: Final = MOST_IN_BATCH // 64
+_MAX_WORDS: Final = MOST_IN_BATCH // 64
 
 
 def full(batch_size: int) -> int:
-    """The mask with every index of a batch unacked.
-
-    Raises:
-        ConfigurationError: `batch_size` is below 1.
-    """
+    """Return the mask of a batch with every index unacked."""
     if batch_size < 1:
         raise ConfigurationError(f"batch_size is {batch_size}, it must be 1 or more")
     return (1 << batch_size) - 1
 
 
 def to_words(mask: int, batch_size: int) -> list[int]:
-    """Write a mask as words.
-
-    Raises:
-        ConfigurationError: `mask` has an index outside the batch.
-    """
     if mask < 0 or mask > full(batch_size):
         raise ConfigurationError(f"the ack set has an index outside its batch of {batch_size}")
     if mask < 1 << 63:
@@ -50,21 +41,21 @@ def to_words(mask: int, batch_size: int) -> list[int]:
 
 
 def from_words(words: Sequence[int]) -> int:
-    """Read words as a mask; bits beyond the batch are the caller's to cut with `full`.
+    """Convert words to a mask. The caller must cut bits beyond the batch, by `full`.
 
-    Words beyond the largest batch there can be (2**24 messages) are left out: a frame has room for
-    millions.
+    Words beyond the largest possible batch (2**24 messages) are ignored, because a frame has room
+    for millions of words.
 
     Raises:
-        ConfigurationError: No words: what that means depends on the command.
+        ConfigurationError: if `words` is empty. The meaning of that depends on the command.
     """
     if not words:
-        raise ConfigurationError("an ack set without words: decide by the command what it means")
+        raise ConfigurationError("an ack set without words: its meaning depends on the command")
     if len(words) == 1:
         return words[0] & 0xFFFFFFFFFFFFFFFF
     return int.from_bytes(
         b"".join(
-            (word & 0xFFFFFFFFFFFFFFFF).to_bytes(_WORD, "little") for word in words[:_MOST_WORDS]
+            (word & 0xFFFFFFFFFFFFFFFF).to_bytes(_WORD, "little") for word in words[:_MAX_WORDS]
         ),
         "little",
     )

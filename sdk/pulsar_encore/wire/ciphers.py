@@ -1,10 +1,11 @@
-"""Keys of recipients, and the data keys wrapped by them: the one file that imports `cryptography`.
+"""Keys of recipients, and the data keys that are wrapped with them.
 
-RSA: OAEP with SHA-1 and MGF1-SHA-1, empty label. EC: ECIES as Bouncy Castle's cipher of that name
-with a MAC key of 128 bits writes it, ``V C T``: an ephemeral public point (uncompressed), the data
-key XORed with KDF2-SHA-1 of (V, shared secret), HMAC-SHA-1 over C and eight zero bytes. The stock
-client knows RSA only, Java both.
-Refuses: keys of any other kind, and private keys with a pass phrase.
+This is the only module that imports `cryptography`. For RSA, a data key is wrapped by OAEP with
+SHA-1, MGF1-SHA-1 and an empty label. For EC it is wrapped by ECIES as Bouncy Castle's cipher of
+that name writes it with a MAC key of 128 bits: ``V C T``. V is an ephemeral public point
+(uncompressed), C is the data key XORed with KDF2-SHA-1 of (V, shared secret), and T is HMAC-SHA-1
+over C and eight zero bytes. `pulsar-client` supports RSA only, Java both. Other kinds of keys, and
+private keys with a pass phrase, are not supported.
 """
 
 from __future__ import annotations
@@ -34,19 +35,14 @@ PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 _MAC_KEY: Final = 16  # bytes
 _MAC: Final = 20
-_NO_ENCODING: Final = bytes(8)  # the length, in bits, of the encoding vector that is not used
+_NO_ENCODING: Final = bytes(8)  # the length in bits of the encoding vector, which is not used
 
 
 class KeyMaterialError(Exception):
-    """A key is not one, of an unknown kind, or does not fit what it was used on; says which."""
+    """A key is malformed, of an unsupported kind, or does not fit the data. The text says which."""
 
 
 def load(pem: bytes) -> RecipientKey:
-    """Read a recipient's public key.
-
-    Raises:
-        KeyMaterialError: Not PEM, or neither RSA nor EC.
-    """
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -57,11 +53,6 @@ def load(pem: bytes) -> RecipientKey:
 
 
 def wrap(key: RecipientKey, data_key: bytes) -> bytes:
-    """Wrap a data key for one recipient.
-
-    Raises:
-        KeyMaterialError: An RSA key too short for it.
-    """
     if isinstance(key, ec.EllipticCurvePublicKey):
         return _ecies_wrap(key, data_key)
     try:
@@ -72,11 +63,6 @@ def wrap(key: RecipientKey, data_key: bytes) -> bytes:
 
 
 def load_private(pem: bytes) -> PrivateKey:
-    """Read a recipient's private key.
-
-    Raises:
-        KeyMaterialError: Not PEM, with a pass phrase, or neither RSA nor EC.
-    """
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -87,11 +73,7 @@ def load_private(pem: bytes) -> PrivateKey:
 
 
 def unwrap(pem: bytes, wrapped: bytes) -> bytes:
-    """Recover a data key with a recipient's private key.
-
-    Raises:
-        KeyMaterialError: Not a private key in PEM, of another kind, or not the recipient's.
-    """
+    """Recover a data key with a recipient's private key."""
     key = load_private(pem)
     try:
         if isinstance(key, rsa.RSAPrivateKey):
@@ -129,7 +111,7 @@ def _ecies_unwrap(key: ec.EllipticCurvePrivateKey, wrapped: bytes) -> bytes:
 
 
 def _ecies_keys(point: bytes, shared: bytes, size: int) -> tuple[bytes, bytes]:
-    """The MAC key and the pad; KDF2 is X9.63's under another name."""
+    """Return the MAC key and the pad. KDF2 and the KDF of X9.63 are the same function."""
     derived = X963KDF(hashes.SHA1(), _MAC_KEY + size, sharedinfo=None).derive(point + shared)
     return derived[:_MAC_KEY], derived[_MAC_KEY:]
 

@@ -57,7 +57,6 @@ def base_command(command: Message) -> pb.BaseCommand:
 
 
 def key_values(items: Mapping[str, str] | None) -> list[pb.KeyValue]:
-    """Convert a mapping to the protocol's list of pairs."""
     return [pb.KeyValue(key=key, value=value) for key, value in (items or {}).items()]
 
 
@@ -74,7 +73,6 @@ def message_id(
     Args:
         ledger_id: Ledger. A negative number is written modulo 2^64, as brokers do. -1 with entry
             -1 is the earliest position.
-        entry_id: Entry, likewise.
         partition: Clients send it even when it is -1, which takes ten bytes. None leaves it out.
         batch_index: Index in the batch, None for a whole entry.
         ack_set: Words of `ack_sets.to_words`. Without any, the id means the whole entry.

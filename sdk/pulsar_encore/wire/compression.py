@@ -23,7 +23,7 @@ from .entries import EntryError
 if TYPE_CHECKING:
     from .checksum import Data
 
-_ZSTD_LEVEL: Final = 3  # what other clients write
+_ZSTD_LEVEL: Final = 3  # the level that other clients use
 
 # The largest ratio of uncompressed to compressed bytes that each format can express. LZ4: a length
 # byte stands for 255 bytes. SNAPPY: a copy of 3 bytes stands for 64 bytes. ZLIB: 2 bits stand for
@@ -33,12 +33,12 @@ _LARGEST_RATIO: Final[dict[int, int]] = {pb.LZ4: 256, pb.SNAPPY: 22, pb.ZLIB: 10
 
 # Filling a `bytearray` of 100 MB with zeros takes 88 ms. Up to this size the zeros cost less than
 # mapping memory, and a false claim costs no more than this.
-_MAPPED_FROM: Final = 1024 * 1024
-_PIECE: Final = 256 * 1024  # bytes copied at a time while other threads wait
+_MIN_MAPPED_BYTES: Final = 1024 * 1024
+_COPY_BYTES: Final = 256 * 1024  # bytes copied at a time; in between, another thread can run
 
 
 class DecompressionError(EntryError):
-    """The payload is not what its codec writes, or not of the size its metadata says."""
+    """The payload is malformed for its codec, or its size differs from the metadata."""
 
     validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
         pb.CommandAck.DecompressionError
@@ -54,29 +54,22 @@ class UncompressedSizeError(EntryError):
 
 
 class CodecError(NotSupportedError):
-    """The codec is unknown or its package is not installed; the entry itself may be sound.
+    """The codec is unknown, or its package is not installed. The entry itself may be sound.
 
-    It must be neither acked nor lost: the message is readable elsewhere, or after an install.
+    The entry must not be acked: another consumer can read it, or this one after an install.
     """
 
 
 def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) -> Data:
-    """Undo the compression of a payload.
+    """Undo the compression of a payload, a whole batch or joined chunks.
 
-    Args:
-        codec: `MessageMetadata.compression`.
-        data: The payload, of a whole batch or of joined chunks.
-        uncompressed_size: What the metadata says, in bytes; not looked at for NONE.
-        max_size: Most the result may have, in bytes.
-
-    Returns:
-        The payload; `bytes` if it is over 1 MiB.
+    `uncompressed_size` is the size in the metadata, ignored for NONE. The result is `bytes` if it
+    is over 1 MiB.
 
     Raises:
-        UncompressedSizeError: The result would be over `max_size`.
-        DecompressionError: Broken data, a size that no such data can have, or a result that is not
-            of `uncompressed_size`.
-        CodecError: The codec is unknown, or `cramjam` is not installed.
+        UncompressedSizeError: if the result would be over `max_size` bytes.
+        DecompressionError: if the data is broken, cannot have that size, or has another size.
+        CodecError: if the codec is unknown, or `cramjam` is not installed.
     """
     if codec == pb.NONE:
         if len(data) > max_size:
@@ -87,7 +80,7 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
     if codec == pb.ZLIB:
         return _inflate(data, size)
     cramjam = _cramjam(codec)
-    large = size > _MAPPED_FROM
+    large = size > _MIN_MAPPED_BYTES
     out: Any = mmap.mmap(-1, size) if large else bytearray(size)
     try:
         if codec == pb.LZ4:
@@ -100,21 +93,15 @@ def decompress(codec: int, data: Data, uncompressed_size: int, max_size: int) ->
         raise DecompressionError(f"{_name(codec)} payload: {error}") from error
     if written != size:
         raise DecompressionError(f"{_name(codec)} payload of {written} bytes, {size} announced")
-    return _unmapped(out) if large else out
+    return _to_bytes(out) if large else out
 
 
 def check_claim(codec: int, compressed: int, size: int, max_size: int) -> None:
-    """Check the uncompressed size that a publisher claims, before anything is allocated for it.
-
-    Args:
-        codec: `MessageMetadata.compression`, not NONE.
-        compressed: Bytes of the payload.
-        size: `MessageMetadata.uncompressed_size`.
-        max_size: Most the result may have, in bytes.
+    """Check the uncompressed size that a publisher claims, before memory is allocated for it.
 
     Raises:
-        UncompressedSizeError: `size` is over `max_size`.
-        DecompressionError: No payload of so few bytes has that size uncompressed.
+        UncompressedSizeError: if `size` is over `max_size`.
+        DecompressionError: if `compressed` bytes cannot have that size uncompressed.
     """
     if not 0 <= size <= max_size:
         raise _too_large(size, max_size)
@@ -132,7 +119,7 @@ def _too_large(size: int, max_size: int) -> UncompressedSizeError:
     )
 
 
-def _unmapped(out: mmap.mmap) -> bytes:
+def _to_bytes(out: mmap.mmap) -> bytes:
     """Copy mapped memory into bytes, and return the mapped memory to the system.
 
     `bytes(out)` would hold the interpreter lock for the whole copy, 80 to 200 ms for 100 MB, and
@@ -140,18 +127,14 @@ def _unmapped(out: mmap.mmap) -> bytes:
     """
     clear = io.BytesIO()
     with memoryview(out) as view:
-        for at in range(0, len(view), _PIECE):
-            clear.write(view[at : at + _PIECE])
+        for at in range(0, len(view), _COPY_BYTES):
+            clear.write(view[at : at + _COPY_BYTES])
     out.close()
     return clear.getvalue()  # without a copy
 
 
 def compress(codec: int, data: Data) -> Data:
-    """Compress a payload; the metadata must then say `codec` and the size of `data`.
-
-    Raises:
-        CodecError: The codec is unknown, or `cramjam` is not installed.
-    """
+    """Compress a payload. The metadata must then name `codec` and the size of `data`."""
     if codec == pb.NONE:
         return data
     if codec == pb.ZLIB:
@@ -165,9 +148,11 @@ def compress(codec: int, data: Data) -> Data:
 
 
 def _inflate(data: Data, size: int) -> bytes:
-    """Decompress zlib, with or without an end: Java's streams are flushed and never finished."""
+    """Decompress zlib, with or without an end marker: Java's streams are flushed and never
+    finished."""
     try:
-        # One byte more than announced shows a stream that goes on; 0 would mean "no limit".
+        # One byte more than announced is allowed, to detect a longer stream. 0 would mean "no
+        # limit".
         out = zlib.decompressobj().decompress(data, size + 1)
     except zlib.error as error:
         raise DecompressionError(f"ZLIB payload: {error}") from error
@@ -178,7 +163,7 @@ def _inflate(data: Data, size: int) -> bytes:
 
 
 def _cramjam(codec: int) -> Any:
-    """Find the library behind all other codecs; imported late because few topics need it."""
+    """Return the library for all other codecs. It is imported late, because few topics need it."""
     if codec not in (pb.LZ4, pb.ZSTD, pb.SNAPPY):
         raise CodecError(f"compression codec {codec} is unknown to this version")
     try:

@@ -1,10 +1,9 @@
-"""Entries: what SEND and MESSAGE carry, and the messages of a batch inside.
+"""Entries: the bodies of SEND and MESSAGE, and the messages of a batch.
 
-Owns the body ``[0e01 crc32c] md_size MessageMetadata payload`` and the batch layout, n times
-``size SingleMessageMetadata payload``. Payloads come out as views of what went in; nothing is
-copied and nothing is allocated by a size that the bytes only claim to have.
-Refuses: whatever does not add up, by an `EntryError` that knows the validation error to ack it
-with. A broken entry says nothing about its connection, which stays.
+A body is ``[0e01 crc32c] md_size MessageMetadata payload``. A batch is n times ``size
+SingleMessageMetadata payload``. Decoded payloads are views of the input: nothing is copied, and
+nothing is allocated by a size that the bytes only claim to have. A broken entry raises an
+`EntryError` with the validation error to ack it with, and does not affect the connection.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _CHECKSUM_SIZE: Final = 6  # magic and crc
 
 
 class EntryError(ProtocolError):
-    """One entry is broken; ack it with `validation_error` and go on."""
+    """An entry is broken. Ack it with `validation_error` and continue."""
 
     validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
         pb.CommandAck.ChecksumMismatch
@@ -37,11 +36,11 @@ class EntryError(ProtocolError):
 
 
 class ChecksumError(EntryError):
-    """The bytes of the entry are not those its checksum was made of."""
+    """The bytes of an entry do not match its checksum."""
 
 
 class BatchError(EntryError):
-    """The payload is not the batch its metadata announces."""
+    """The payload is not the batch that its metadata announces."""
 
     validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
         pb.CommandAck.BatchDeSerializeError
@@ -52,9 +51,9 @@ class Entry(NamedTuple):
     """A decoded body.
 
     Attributes:
-        metadata: Metadata of the entry, of the only message when it is not a batch.
-        payload: What follows it, as sent: possibly encrypted, compressed, a batch.
-        checksum_ok: True when verified; None when the body has none or it was not looked at.
+        metadata: Metadata of the entry; unless it is a batch, also of its only message.
+        payload: The rest of the body, possibly encrypted, compressed or a batch.
+        checksum_ok: True if verified; None if the body has no checksum or it was not checked.
     """
 
     metadata: pb.MessageMetadata
@@ -63,11 +62,6 @@ class Entry(NamedTuple):
 
 
 def encode_body(metadata: pb.MessageMetadata, payload: Data, *, checksum: bool = True) -> bytes:
-    """Write the body of SEND or MESSAGE.
-
-    Raises:
-        EntryError: A required field of `metadata` is missing.
-    """
     try:
         data = metadata.SerializeToString()
     except EncodeError as error:
@@ -77,16 +71,7 @@ def encode_body(metadata: pb.MessageMetadata, payload: Data, *, checksum: bool =
 
 
 def decode_body(body: Data, *, verify: bool = True) -> Entry:
-    """Open a body.
-
-    Args:
-        body: As `Frame.body` has it.
-        verify: Whether to compute the checksum, when there is one.
-
-    Raises:
-        ChecksumError: The checksum does not match.
-        EntryError: The metadata is cut, undecodable or incomplete.
-    """
+    """Decode a body (`Frame.body`); `verify` checks the checksum, if there is one."""
     view = memoryview(body)
     checksum_ok: bool | None = None
     if verify and _has_checksum(view) and len(view) >= _CHECKSUM_SIZE:
@@ -100,11 +85,7 @@ def decode_body(body: Data, *, verify: bool = True) -> Entry:
 
 
 def metadata_of(body: Data) -> pb.MessageMetadata:
-    """Read the metadata of a body and nothing else; a broker's view of an entry.
-
-    Raises:
-        EntryError: The metadata is cut, undecodable or incomplete.
-    """
+    """Decode only the metadata of a body, as a broker does."""
     return _metadata(memoryview(body))[0]
 
 
@@ -113,7 +94,7 @@ def _has_checksum(view: memoryview) -> bool:
 
 
 def _metadata(view: memoryview) -> tuple[pb.MessageMetadata, int]:
-    """Decode the metadata; return it and where the payload starts."""
+    """Decode the metadata; return it and the start of the payload."""
     at = _CHECKSUM_SIZE if _has_checksum(view) else 0
     if len(view) - at < 4:
         raise EntryError(f"entry of {len(view)} bytes ends before its metadata")
@@ -132,7 +113,7 @@ def _metadata(view: memoryview) -> tuple[pb.MessageMetadata, int]:
 
 
 def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, Data]]) -> bytes:
-    """Write the payload of a batch, not compressed; sets `payload_size` of each metadata."""
+    """Encode the payload of a batch, uncompressed. Sets `payload_size` of each metadata."""
     parts: list[Data] = []
     for metadata, payload in messages:
         metadata.payload_size = len(payload)
@@ -142,14 +123,9 @@ def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, Data]]) -> b
 
 
 def decode_batch(payload: Data, count: int) -> list[tuple[pb.SingleMessageMetadata, memoryview]]:
-    """Split the payload of a batch, after decompression.
+    """Split the decompressed payload of a batch into its messages.
 
-    Args:
-        payload: Exactly the messages, one after the other.
-        count: `num_messages_in_batch`; a removed message still has its place.
-
-    Raises:
-        BatchError: Fewer or more bytes than `count` messages take, or broken metadata.
+    `count` is `num_messages_in_batch`. It includes messages that compaction removed.
     """
     if count < 1:
         raise BatchError(f"batch of {count} messages")
@@ -182,14 +158,14 @@ def decode_batch(payload: Data, count: int) -> list[tuple[pb.SingleMessageMetada
 
 
 def text(value: str | bytes) -> str:
-    """Make sure that a text field is text.
+    """Return the text of a field that may not be UTF-8.
 
-    Clients of other languages put any bytes into keys and properties; the runtime then hands out
-    bytes where str is typed. Such a value keeps its message readable, with U+FFFD in its place.
+    Clients in other languages put any bytes into keys and properties. The protobuf runtime then
+    returns bytes where str is typed. With U+FFFD in their place, the message stays readable.
     """
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def properties(pairs: Sequence[pb.KeyValue]) -> dict[str, str]:
-    """Read properties as a mapping; of a repeated key the last value counts."""
+    """Return properties as a mapping. If a key is repeated, the last value counts."""
     return {text(pair.key): text(pair.value) for pair in pairs}

@@ -1,12 +1,10 @@
-"""Encryption of entries end to end: who may read is settled between producers and consumers.
+"""End-to-end encryption of entries: `Encryptor` for a producer, `DataKeys` for a consumer.
 
-Owns `Encryptor` (a producer's), `DataKeys` (a consumer's) and the fields of the metadata that they
-write and read. A payload is compressed first, then encrypted whole, a batch as one and each chunk
-for itself: AES-256-GCM, 12-byte nonce, 16-byte tag, no associated data. The data key travels in
-every entry, wrapped by each recipient's public key (`ciphers`).
-Invariant: a data key is used for at most 4 hours and 2^32 entries, each with a nonce of its own.
-Refuses: to work without the package `cryptography` (extra `encryption`), and to write in clear
-what it was to encrypt.
+A payload is compressed first and then encrypted as a whole, a batch as one payload, and each chunk
+separately: AES-256-GCM, 12-byte nonce, 16-byte tag, no associated data. Every entry carries the
+data key, wrapped with the public key of each recipient (`ciphers`). A data key is used for at most
+4 hours and 2^32 entries, each with its own nonce. Without the package `cryptography` (extra
+`encryption`) the constructors raise an error; nothing is sent in clear instead.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
     from .checksum import Data
 
 TAG_SIZE: Final = 16
-"""What encryption adds to a payload, in bytes."""
+"""Bytes that encryption adds to a payload."""
 
 DATA_KEY_MS: Final = 4 * 3600 * 1000
-"""How long one data key is used, as by Java's client and the stock client."""
+"""How long one data key is used, as in Java's client and `pulsar-client`."""
 
 DATA_KEY_ENTRIES: Final = 1 << 32
 """How many entries one data key may encrypt with random nonces (NIST SP 800-38D, 8.3)."""
@@ -39,10 +37,10 @@ _NONCE_SIZE: Final = 12
 
 
 class DecryptionError(EntryError):
-    """The payload can't be read here: no key for it, another key, or altered bytes.
+    """The payload cannot be decrypted: the key is missing or wrong, or bytes were altered.
 
-    Ack it with `validation_error` only where the application chose to discard such messages; it may
-    be readable elsewhere.
+    Ack it with `validation_error` only if the application chose to discard such messages. Another
+    consumer may be able to read it.
     """
 
     validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
@@ -54,9 +52,8 @@ class PublicKey(NamedTuple):
     """A recipient's public key.
 
     Attributes:
-        pem: RSA or EC, in PEM; parameters of a curve that are written out must be those of P-256,
-            P-384 or P-521.
-        metadata: Sent with the wrapped data key, for whoever looks for the private key.
+        pem: RSA or EC, in PEM. Explicit curve parameters must be those of P-256, P-384 or P-521.
+        metadata: Sent with the wrapped data key, to help consumers find the private key.
     """
 
     pem: bytes
@@ -67,12 +64,13 @@ class Encryptor:
     """Encrypts the entries of one producer.
 
     Args:
-        recipients: Public keys by the names that consumers know them by; at least one.
-        now_ms: Monotonic ms; the first data key is made now.
+        recipients: Public keys by the names that consumers know; at least one.
+        now_ms: Monotonic time in ms. The first data key is made now.
 
     Raises:
-        ConfigurationError: No recipients, or a key that can't wrap; names it.
-        NotSupportedError: `cryptography` is not installed.
+        ConfigurationError: if there are no recipients, or a key cannot wrap. The text names the
+            key.
+        NotSupportedError: if `cryptography` is not installed.
     """
 
     def __init__(self, recipients: Mapping[str, PublicKey], *, now_ms: int) -> None:
@@ -83,11 +81,7 @@ class Encryptor:
         self.renew(now_ms)
 
     def renew(self, now_ms: int) -> None:
-        """Go on with a new data key, as happens by itself in time.
-
-        Raises:
-            ConfigurationError: A recipient's key can't wrap; names it.
-        """
+        """Make a new data key. `encrypt` calls this when the old one expires."""
         data_key = os.urandom(_KEY_SIZE)
         self._wrapped = [
             pb.EncryptionKeys(
@@ -98,8 +92,8 @@ class Encryptor:
             for name, key in self._recipients.items()
         ]
         self._cipher = self._ciphers.AESGCM(data_key)
-        self._until_ms = now_ms + DATA_KEY_MS
-        self._left = DATA_KEY_ENTRIES
+        self._key_expires_ms = now_ms + DATA_KEY_MS
+        self._entries_left = DATA_KEY_ENTRIES
 
     def _wrap(self, name: str, pem: bytes, data_key: bytes) -> bytes:
         try:
@@ -109,16 +103,14 @@ class Encryptor:
         return wrapped
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Data, *, now_ms: int) -> bytes:
-        """Encrypt the payload of one entry and say so in its metadata.
+        """Encrypt the compressed payload of one entry, and replace the encryption fields of its
+        metadata.
 
-        Args:
-            metadata: Of the entry; its encryption fields are set anew.
-            payload: Compressed already; the result is `TAG_SIZE` longer.
-            now_ms: Monotonic ms.
+        The result is `TAG_SIZE` longer. `now_ms` is monotonic.
         """
-        if now_ms >= self._until_ms or not self._left:
+        if now_ms >= self._key_expires_ms or not self._entries_left:
             self.renew(now_ms)
-        self._left -= 1
+        self._entries_left -= 1
         nonce = os.urandom(_NONCE_SIZE)
         metadata.ClearField("encryption_keys")
         metadata.ClearField("encryption_algo")
@@ -129,25 +121,21 @@ class Encryptor:
 
 
 class DataKeys:
-    """Decrypts entries, and remembers the data keys it has unwrapped, the least used one the least.
+    """Decrypts entries, and caches up to `most` unwrapped data keys, the least recently used
+    dropped first.
 
-    Args:
-        most: Data keys remembered; unwrapping one again costs about a millisecond.
-
-    Raises:
-        ConfigurationError: `most` is below 1.
-        NotSupportedError: `cryptography` is not installed.
+    To unwrap a data key again takes about a millisecond.
     """
 
     def __init__(self, most: int = 1000) -> None:
         if most < 1:
             raise ConfigurationError(f"at least 1 data key must be remembered, not {most}")
-        self._most = most
+        self._max_keys = most
         self._ciphers = _ciphers()
-        self._known: OrderedDict[bytes, Any] = OrderedDict()
+        self._data_keys: OrderedDict[bytes, Any] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._data_keys)
 
     def decrypt(
         self,
@@ -155,16 +143,15 @@ class DataKeys:
         payload: Data,
         private_key: Callable[[str, Mapping[str, str]], bytes | None],
     ) -> bytes:
-        """Decrypt the payload of one entry; what comes out may be compressed.
+        """Decrypt the payload of one entry. The result may be compressed.
 
         Args:
-            metadata: Of the entry; `is_encrypted` says whether this is to be called.
-            payload: The ciphertext and its tag.
-            private_key: Gives the PEM of a recipient's private key by its name and the metadata
-                that the producer sent along; None when this consumer has none of that name.
+            metadata: Metadata of an entry for which `is_encrypted` is true.
+            private_key: Returns the PEM of a recipient's private key for its name and the metadata
+                from the producer; None if this consumer has no key of that name.
 
         Raises:
-            DecryptionError: No private key fits, or the bytes were altered.
+            DecryptionError: if no private key fits, or the bytes were altered.
         """
         nonce = metadata.encryption_param
         if len(nonce) != _NONCE_SIZE:
@@ -181,7 +168,7 @@ class DataKeys:
         metadata: pb.MessageMetadata,
         private_key: Callable[[str, Mapping[str, str]], bytes | None],
     ) -> Any:
-        known = self._known
+        known = self._data_keys
         for wrapped in metadata.encryption_keys:
             found = known.get(wrapped.value)
             if found is not None:
@@ -200,22 +187,19 @@ class DataKeys:
                 causes.append(f"private key {name!r}: {error}")
                 continue
             known[wrapped.value] = cipher
-            if len(known) > self._most:
+            if len(known) > self._max_keys:
                 known.popitem(last=False)
             return cipher
         raise DecryptionError("; ".join(causes) or "the entry names no keys")
 
 
 def check_key(pem: bytes, *, private: bool) -> None:
-    """That a key can be used here.
-
-    Args:
-        pem: What is said to be one.
-        private: A private key, else a public one.
+    """Check that a private or public key can be used for encryption.
 
     Raises:
-        ConfigurationError: It is none, or of a kind that is not; its content is not shown.
-        NotSupportedError: `cryptography` is not installed.
+        ConfigurationError: if it is not a key, or of an unsupported kind. The text does not show
+            it.
+        NotSupportedError: if `cryptography` is not installed.
     """
     ciphers = _ciphers()
     try:
@@ -225,12 +209,11 @@ def check_key(pem: bytes, *, private: bool) -> None:
 
 
 def is_encrypted(metadata: pb.MessageMetadata) -> bool:
-    """Whether the payload behind this metadata is encrypted."""
     return len(metadata.encryption_keys) > 0
 
 
 def _ciphers() -> ModuleType:
-    """Import late: few topics are encrypted, and the package behind this is large."""
+    """Import `ciphers` late: few topics are encrypted, and `cryptography` is large."""
     try:
         from . import ciphers
     except ImportError as error:

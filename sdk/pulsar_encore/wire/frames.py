@@ -1,10 +1,9 @@
-"""Frames: where one command ends and the next begins, on a stream that is cut anywhere.
+"""Frames: where each command starts and ends in the byte stream of a connection.
 
-Owns `FrameDecoder` and the encoders. Bytes in, `Frame` objects out; no sockets, no clock.
-Invariant: what is decoded does not depend on how the stream was cut, and no more is held than one
-frame of `max_frame_size` and one read.
-Refuses: every malformed frame, by `FrameError`, as a real broker refuses it by closing the
-connection. It does not look inside the body of SEND and MESSAGE; `entries` does.
+`FrameDecoder` decodes and `encode` encodes; neither uses a socket or a clock. The result does not
+depend on how the stream is cut into reads. The decoder holds at most one frame of `max_frame_size`
+and one read. A malformed frame raises `FrameError`; a real broker closes the connection instead.
+The body of SEND and MESSAGE is decoded by `entries`.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 DEFAULT_MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
-"""Largest payload until CONNECTED says otherwise, in bytes."""
+"""Largest payload until CONNECTED names another limit, in bytes."""
 
 FRAME_OVERHEAD: Final = 10 * 1024
-"""What a frame may have beyond the largest payload, its own size field included, in bytes."""
+"""Bytes that a frame may have beyond the largest payload, its own size field included."""
 
 _U32: Final = struct.Struct(">I")
 _SIZES: Final = struct.Struct(">II")
@@ -53,9 +52,9 @@ _WITHOUT_TEXT: Final = frozenset(
 
 
 class FrameError(ProtocolError):
-    """A frame that breaks the protocol; nothing after it on the connection can be trusted.
+    """A frame breaks the protocol. Nothing after it on the connection can be trusted.
 
-    `frames` holds what the same `feed` decoded before it, still to be handled.
+    `frames` holds the frames that the same `feed` decoded before it. They must still be handled.
     """
 
     def __init__(self, message: str, frames: Iterable[Frame] = ()) -> None:
@@ -64,13 +63,12 @@ class FrameError(ProtocolError):
 
 
 class Frame:
-    """One command and, for SEND and MESSAGE, what follows it.
+    """One command, with the body of SEND and MESSAGE.
 
     Attributes:
-        command: The decoded command.
-        body: For SEND and MESSAGE ``[0e01 crc] md_size metadata payload``, byte for byte; None
-            for every other command.
-        broker_entry_metadata: The serialized `BrokerEntryMetadata`, already cut off `body`.
+        body: For SEND and MESSAGE ``[0e01 crc] md_size metadata payload``, byte for byte; else
+            None.
+        broker_entry_metadata: The serialized `BrokerEntryMetadata`, already removed from `body`.
     """
 
     __slots__ = ("body", "broker_entry_metadata", "command")
@@ -91,16 +89,16 @@ class Frame:
 
 
 class FrameDecoder:
-    """Turns what a socket reads into frames.
+    """Decodes the bytes that are read from a socket into frames.
 
     Args:
-        max_frame_size: Longest frame accepted, its own size field included, in bytes. Assign it
-            after CONNECTED: ``max_message_size + FRAME_OVERHEAD``.
-        skip_unknown: True skips commands of an unknown type (a client must, brokers get newer);
-            False makes them an error (as a broker does).
+        max_frame_size: Longest accepted frame in bytes, its own size field included. Assign
+            ``max_message_size + FRAME_OVERHEAD`` after CONNECTED.
+        skip_unknown: True skips commands of an unknown type, as a client must, because brokers may
+            be newer. False makes them an error, as a broker does.
     """
 
-    __slots__ = ("_failed", "_rest", "max_frame_size", "skip_unknown")
+    __slots__ = ("_buffer", "_failed", "max_frame_size", "skip_unknown")
 
     def __init__(
         self,
@@ -110,33 +108,32 @@ class FrameDecoder:
     ) -> None:
         self.max_frame_size: int = max_frame_size
         self.skip_unknown: bool = skip_unknown
-        self._rest = bytearray()
+        self._buffer = bytearray()
         self._failed = ""
 
     @property
     def buffered(self) -> int:
-        """Bytes held of a frame that is not complete."""
-        return len(self._rest)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
         """Decode every frame that `data` completes.
 
         Raises:
-            FrameError: The stream is broken; every later call raises it too.
+            FrameError: if the stream is broken. Every later call raises it, too.
         """
         if self._failed:
             raise FrameError(self._failed)
-        rest = self._rest
-        if rest:
-            # Appending is what keeps a frame that comes in many reads linear.
-            rest += data
-            if len(rest) < 4:
+        buffer = self._buffer
+        if buffer:
+            # Appending keeps the cost of a frame that comes in many reads linear.
+            buffer += data
+            if len(buffer) < 4:
                 return []
-            (total,) = _U32.unpack_from(rest, 0)
-            if 4 <= total <= self.max_frame_size - 4 and len(rest) < 4 + total:
+            (total,) = _U32.unpack_from(buffer, 0)
+            if 4 <= total <= self.max_frame_size - 4 and len(buffer) < 4 + total:
                 return []
-            data = bytes(rest)
-            rest.clear()
+            data = bytes(buffer)
+            buffer.clear()
         frames: list[Frame] = []
         try:
             end = self._decode(data, frames)
@@ -145,16 +142,15 @@ class FrameDecoder:
             error.frames = frames
             raise
         if end < len(data):
-            rest += memoryview(data)[end:]
+            buffer += memoryview(data)[end:]
         return frames
 
     def _decode(self, data: bytes, frames: list[Frame]) -> int:
-        """Append the complete frames of `data`; return where the incomplete one starts."""
         at, size = 0, len(data)
         while size - at >= 4:
             (total,) = _U32.unpack_from(data, at)
             if total > self.max_frame_size - 4:
-                # One comparison on the usual path; a negative size is a huge unsigned one.
+                # One comparison in the usual case: a negative size is a huge unsigned number.
                 if total > _SIZE_LIMIT:
                     raise FrameError(f"negative frame size {total - (1 << 32)}")
                 raise FrameError(f"frame of {total + 4} bytes, the limit is {self.max_frame_size}")
@@ -172,21 +168,15 @@ class FrameDecoder:
                 if command.type in _WITH_PAYLOAD:
                     frames.append(_with_body(command, data, split, end))
                 else:
-                    # What follows any other command is ignored, as brokers do.
+                    # Bytes after any other command are ignored, as brokers do.
                     frames.append(Frame(command))
             at = end
         return at
 
 
 def encode(command: Message) -> bytes:
-    """Write a command as one frame.
-
-    Args:
-        command: The message of a command, such as `pb.CommandFlow`, or a `BaseCommand`.
-
-    Raises:
-        FrameError: A required field of `command` is missing.
-    """
+    """Encode the message of a command, such as `pb.CommandFlow`, or a `BaseCommand` as one
+    frame."""
     data = _serialize(base_command(command))
     return _SIZES.pack(4 + len(data), len(data)) + data
 
@@ -194,16 +184,7 @@ def encode(command: Message) -> bytes:
 def encode_with_body(
     command: Message, body: bytes, *, broker_entry_metadata: bytes | None = None
 ) -> bytes:
-    """Write SEND or MESSAGE as one frame, with `body` (see `entries.encode_body`) verbatim.
-
-    Args:
-        command: The message of the command, or a `BaseCommand`.
-        body: What follows the command.
-        broker_entry_metadata: A serialized `BrokerEntryMetadata`.
-
-    Raises:
-        FrameError: A required field of `command` is missing.
-    """
+    """Encode SEND or MESSAGE as one frame, with `body` (see `entries.encode_body`) verbatim."""
     data = _serialize(base_command(command))
     extra = b""
     if broker_entry_metadata is not None:
@@ -224,14 +205,15 @@ def _serialize(command: pb.BaseCommand) -> bytes:
 
 
 def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
-    """Decode one command; None for an unknown type that may be skipped."""
+    """Decode one command; return None for an unknown type if `skip_unknown` is true."""
     command = pb.BaseCommand()
     try:
         command.ParseFromString(data)
     except DecodeError as error:
         raise FrameError(f"undecodable command: {error}") from error
     if not command.HasField("type"):
-        # An enum drops a number it does not know, so the type is read again as a plain number.
+        # Protobuf drops an enum number that it does not know. Read the type again as a plain
+        # number.
         head = pb.CommandHead()
         head.ParseFromString(data)
         if not head.HasField("type"):
@@ -253,7 +235,8 @@ def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
 
 
 def _has_broken_text(message: Message) -> bool:
-    """Whether a string field is not UTF-8: the runtime then hands out bytes where str is typed."""
+    """Return True if a string field is not UTF-8. Protobuf then returns bytes where str is
+    typed."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_STRING:
             values = (value,) if type(value) in (str, bytes) else value
@@ -267,7 +250,6 @@ def _has_broken_text(message: Message) -> bool:
 
 
 def _with_body(command: pb.BaseCommand, data: bytes, at: int, end: int) -> Frame:
-    """Cut the body of SEND or MESSAGE out of ``data[at:end]``."""
     broker_entry_metadata: bytes | None = None
     if data.startswith(_ENTRY_METADATA_MAGIC, at, end):
         if end - at < 6:

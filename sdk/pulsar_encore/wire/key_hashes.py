@@ -1,7 +1,7 @@
 """The hashes by which keys choose partitions and consumers, as each client computes them.
 
-Pure arithmetic; every result has 31 bits, the sign bit cleared. One key gives one place wherever
-it is computed, or messages of a key would be on two partitions: none of these may ever change.
+Every result has 31 bits, with the sign bit cleared. None of these functions may ever change:
+messages of one key would be on two partitions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def java_string(key: str) -> int:
 def boost(key: bytes) -> int:
     """`boost::hash` of a `std::string`, Boost 1.81 or later on 64 bits.
 
-    The default of the C++ and Python clients. Boost changed it in 1.81: a client built with an
-    older one sends the same key elsewhere. This is what `pulsar-client` 3.13.0 computes.
+    This is the default of the C++ and Python clients; `pulsar-client` 3.13.0 computes it. Boost
+    changed the function in 1.81: a client with an older Boost sends the same key to another
+    partition.
     """
     step, factor = 0x9E3779B97F4A7C15, 0xDF442D22CE4859B9
     size = len(key)
@@ -42,7 +43,7 @@ def boost(key: bytes) -> int:
     tail = key[end:]
     left = len(tail)
     if left >= 4:
-        # Two words of four bytes that overlap unless all eight were there.
+        # Two words of four bytes, which overlap because fewer than eight bytes are left.
         word = int.from_bytes(tail[-4:], "little") << (left - 4) * 8
         word |= int.from_bytes(tail[:4], "little")
     elif left:
@@ -56,7 +57,6 @@ def boost(key: bytes) -> int:
 
 
 def _fold(product: int) -> int:
-    """Both halves of a product of 128 bits, in 64."""
     return product & _U64 ^ product >> 64
 
 

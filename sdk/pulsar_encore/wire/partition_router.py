@@ -1,9 +1,9 @@
-"""Which partition a message goes to: by its key, else round robin or always the same one.
+"""The partition of a message: by its key, else round robin or always the same one.
 
-Pure: time is an argument, the first partition is drawn by the caller. Invariant: messages of one
-key go to one partition, as long as their number does not change. A producer of batches stays with
-a partition until a batch of it is full or due, as the stock client does: one message each would
-make batches of one. (Java's client switches by time alone, every ten batch delays.)
+The caller gives the time and draws the first partition. Messages of one key go to one partition, as
+long as the number of partitions stays the same. A producer of batches stays with a partition until
+its batch there is full or due, as `pulsar-client` does: switching with each message would make
+batches of one message. (Java's client switches by time alone, every ten batch delays.)
 """
 
 from __future__ import annotations
@@ -16,24 +16,19 @@ from . import key_hashes as hashing
 
 
 class HashingScheme(Enum):
-    """How a key becomes a number; every producer of a topic must use the same."""
+    """How a key becomes a number. Every producer of a topic must use the same scheme."""
 
     JavaStringHash = "JavaStringHash"
     """The default of Java's client."""
 
     BoostHash = "BoostHash"
-    """The default of the C++ client and so of the stock client, which offers no other."""
+    """The default of the C++ client, and the only scheme of `pulsar-client`."""
 
     Murmur3_32Hash = "Murmur3_32Hash"
     """The same in every client."""
 
     def partition(self, key: str, partitions: int) -> int:
-        """The partition of a key.
-
-        Args:
-            key: `partition_key` of the metadata: text, or the base64 of a binary key.
-            partitions: How many there are.
-        """
+        """Return the partition of a key: text, or the base64 of a binary key."""
         if self is HashingScheme.JavaStringHash:
             return hashing.java_string(key) % partitions
         data = key.encode("utf-8", "surrogatepass")
@@ -43,13 +38,8 @@ class HashingScheme(Enum):
 
 
 class BatchLimits(NamedTuple):
-    """When a batch is full or due.
-
-    Attributes:
-        messages: Most messages of a batch.
-        size: Most bytes of a batch.
-        delay_ms: Longest wait for more messages.
-    """
+    """The limits at which a batch is full or due: messages, bytes, and time since its first
+    message."""
 
     messages: int
     size: int
@@ -60,15 +50,14 @@ class PartitionRouter:
     """Chooses the partition of each message of one producer.
 
     Args:
-        start: Draws the first partition: any int, modulo the number of partitions. Producers that
-            start alike would fill the partitions alike.
-        hashing: For messages with a key.
-        single: Messages without a key go to one partition, instead of round robin.
-        batch: The limits of a producer's batches; None for one that makes none, which switches
-            with every message.
+        start: The first partition: a random int, taken modulo the number of partitions. Producers
+            with equal starts would fill the partitions alike.
+        single: True sends messages without a key to one partition, instead of round robin.
+        batch: The limits of the producer's batches; None for a producer without batches, which
+            switches with every message.
 
     Raises:
-        ConfigurationError: `start` below 0.
+        ConfigurationError: if `start` is below 0.
     """
 
     def __init__(
@@ -81,7 +70,7 @@ class PartitionRouter:
     ) -> None:
         if start < 0:
             raise ConfigurationError(f"start must be 0 or more, not {start}")
-        self._at = start
+        self._next_partition = start
         self._hashing = hashing
         self._single = single
         self._batch = batch
@@ -90,33 +79,32 @@ class PartitionRouter:
         self._since_ms: float | None = None
 
     def route(self, key: str | None, *, size: int, partitions: int, now_ms: float) -> int:
-        """The partition of the next message.
+        """Return the partition of the next message.
 
         Args:
-            key: `partition_key`, or None; an empty one is none, as by the stock client.
-            size: Of the payload, in bytes.
-            partitions: How many there are now; may grow from call to call.
-            now_ms: Monotonic ms.
+            key: `partition_key`, or None. An empty key counts as None, as in `pulsar-client`.
+            partitions: Current number of partitions. It may grow from call to call.
+            now_ms: Monotonic time in ms.
         """
         if partitions == 1:
             return 0
         if key:
             return self._hashing.partition(key, partitions)
         if self._single:
-            return self._at % partitions
+            return self._next_partition % partitions
         if self._batch is None:
-            at = self._at
-            self._at += 1
+            at = self._next_partition
+            self._next_partition += 1
             return at % partitions
         if self._since_ms is None:
             self._since_ms = now_ms
         elif self._batch_ends(self._batch, size, now_ms - self._since_ms):
-            self._at += 1
+            self._next_partition += 1
             self._messages = self._size = 0
             self._since_ms = now_ms
         self._messages += 1
         self._size += size
-        return self._at % partitions
+        return self._next_partition % partitions
 
     def _batch_ends(self, batch: BatchLimits, size: int, age_ms: float) -> bool:
         return (

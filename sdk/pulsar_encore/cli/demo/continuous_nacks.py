@@ -1,4 +1,4 @@
-"""A stream of nacks: the first message should come back after its delay, not after the stream."""
+"""A stream of nacks: the first redelivery should follow its delay, not the end of the stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _ours(figures: Mapping[str, Figures], label: str) -> str:
 SCENARIO = Scenario(
     title=(
         f"A nack every {EVERY_S * 1000:.0f} ms for {FOR_S:g} s, delay {DELAY_S:g} s: "
-        "when does the first message come back?"
+        "when is the first message redelivered?"
     ),
     labels=tuple(SIDES),
     measure=all_sides(

@@ -1,6 +1,6 @@
-"""This SDK's part of every measurement: the same workloads, call by call.
+"""Measurements of this SDK, with the same workloads as `stock_side`.
 
-On which transport is the environment's to say (`measuring.measure`).
+The environment selects the transport (see `measure`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ def _client(url: str) -> Client:
 async def continuous_nacks(
     url: str, topic: str, *, delay_s: float, every_s: float, for_s: float
 ) -> Figures:
-    """Nack one message after the other; when does the first come back?"""
     count = round(for_s / every_s)
     await asyncio.to_thread(publish, url, topic, count)
     async with (
@@ -78,7 +77,6 @@ async def _next_at(consumer: Consumer, clock: Stopwatch) -> float:
 async def timed_out_receives(
     url: str, topic: str, *, count: int, burst: int, every_s: float, timeout_s: float
 ) -> Figures:
-    """Poll with a timeout while messages come; how many are ever seen?"""
     async with (
         _client(url) as client,
         await client.subscribe(topic, SUBSCRIPTION, **_SHARED) as consumer,
@@ -102,7 +100,6 @@ async def timed_out_receives(
 
 
 async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> Figures:
-    """Two messages of one batch, each nacked for its own delay."""
     await asyncio.to_thread(publish, url, topic, 2, batch=2)
     async with (
         _client(url) as client,
@@ -121,7 +118,6 @@ async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> 
 
 
 def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
-    """Nack in a process that is killed; when does the message come to this one?"""
     with tempfile.TemporaryDirectory(prefix="encore-demo-") as folder:
         state = RocksState(folder + "/state") if keep else None
 
@@ -150,7 +146,6 @@ def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
 
 
 async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figures:
-    """What the process grows by while so many nacks wait."""
     async with (
         _client(url) as client,
         await client.subscribe(
@@ -167,7 +162,7 @@ async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) ->
 
 
 async def poison_message(url: str, topic: str, *, most: int) -> Figures:
-    """Nack one message until it is dead-lettered; what does the letter say? Then replay it."""
+    """Nack one message until it is dead-lettered, read its letter, and replay it."""
     policy = DeadLetterPolicy(max_redeliver_count=most, dead_letter_topic=f"{topic}-DLQ")
     async with (
         _client(url) as client,
@@ -178,31 +173,30 @@ async def poison_message(url: str, topic: str, *, most: int) -> Figures:
         await client.create_reader(f"{topic}-DLQ", MessageId.earliest) as reader,
     ):
         await producer.send(PAYLOAD, {"order": "7"}, event_timestamp=1000)
-        looks = 0
-        while looks <= most:
+        deliveries = 0
+        while deliveries <= most:
             message = await consumer.receive()
             error = ValueError("no such order")
             await consumer.negative_acknowledge(message, delay=0.1, error=error)
-            looks += 1
+            deliveries += 1
         letter = await reader.read_next()
-        why = len(letter.properties().keys() & letters.EVIDENCE)
-        kept = letter.event_timestamp() == 1000
+        evidence_count = len(letter.properties().keys() & letters.EVIDENCE)
+        has_event_time = letter.event_timestamp() == 1000
         await DeadLetters(client, f"{topic}-DLQ").replay(Selection(real_topics=[topic]))
         message = await consumer.receive()
-        home = message.properties().get(letters.REPLAY_ID) is not None
+        replayed = message.properties().get(letters.REPLAY_ID) is not None
         await consumer.acknowledge(message)
         attempt = message.redelivery_count() + 1
         return {
-            "looks": looks,
-            "why": why,
-            "event_time": kept,
-            "home": home,
+            "deliveries": deliveries,
+            "evidence": evidence_count,
+            "event_time": has_event_time,
+            "replayed": replayed,
             "attempt": attempt,
         }
 
 
 async def throughput(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """Receive and ack one by one, in one task."""
     async with (
         _client(url) as client,
         await client.subscribe(topic, subscription, **_SHARED) as consumer,

@@ -1,7 +1,4 @@
-"""A message is nacked for a while and its process killed: when does it come to the next one?
-
-Also what both sides need for it: a process that is killed once it has done its work.
-"""
+"""Nack a message and kill the process: when does the next process receive the message?"""
 
 from __future__ import annotations
 
@@ -18,27 +15,27 @@ from .workload import Figures
 
 DELAY_S: Final = 3.0
 _WITHIN_S: Final = 40.0
-BARE: Final = "native without"
+WITHOUT_STATE: Final = "native without"
 
 
 def killed_after(work: Callable[[], object]) -> None:
-    """Do something in another process, and kill that (SIGKILL) when it is done.
+    """Do work in another process, and kill that process (SIGKILL) when the work is done.
 
-    It is forked, so call this before there is any client.
+    The process is forked, so call this before a client exists.
 
     Raises:
-        RuntimeError: It was not done.
+        RuntimeError: if the process ended before the work was done.
     """
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
         _die_after(work, writing)
     os.close(writing)
-    said = os.read(reading, 1)
+    done = os.read(reading, 1)
     os.close(reading)
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
-    if not said:
+    if not done:
         raise RuntimeError("the process that was to be killed ended by itself")
 
 
@@ -58,9 +55,9 @@ async def _measure(run: MeasuredRun) -> Outcomes:
         )
         return asyncio.ensure_future(attempt(work))
 
-    asked = {label: one(*side, side[0] != "stock") for label, side in SIDES.items()}
-    asked[BARE] = one("encore", "native", False)
-    return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))  # type: ignore[arg-type]
+    pending = {label: one(*side, side[0] != "stock") for label, side in SIDES.items()}
+    pending[WITHOUT_STATE] = one("encore", "native", False)
+    return dict(zip(pending, await asyncio.gather(*pending.values()), strict=True))  # type: ignore[arg-type]
 
 
 def _cell(figures: Figures) -> str:
@@ -74,10 +71,10 @@ def _stock(figures: Mapping[str, Figures]) -> str:
 
 
 def _ours(figures: Mapping[str, Figures], label: str) -> str:
-    kept = f"with a state {_cell(figures[label])}"
+    with_state = f"with a state {_cell(figures[label])}"
     if label != "native":
-        return kept
-    return f"{kept}; without {_cell(figures[BARE])}"
+        return with_state
+    return f"{with_state}; without {_cell(figures[WITHOUT_STATE])}"
 
 
 def _missing() -> str | None:
@@ -87,9 +84,9 @@ def _missing() -> str | None:
 SCENARIO = Scenario(
     title=(
         f"A message is nacked for {DELAY_S:g} s, its process killed (SIGKILL) and started again: "
-        "when does it come?"
+        "when is it redelivered?"
     ),
-    labels=(*SIDES, BARE),
+    labels=(*SIDES, WITHOUT_STATE),
     measure=_measure,
     stock=_stock,
     ours=_ours,

@@ -1,4 +1,4 @@
-"""A stream from Pulsar into Parquet whose Spark driver is killed: is each message there once?"""
+"""Kill the Spark driver of a stream from Pulsar into Parquet: is each message stored once?"""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .workload import Figures
 COUNT: Final = 1_000_000
 BATCHES: Final = 5
 _WITHIN_S: Final = 180.0
-_GONE_S: Final = 10.0
+_REMOVE_TIMEOUT_S: Final = 10.0
 
 
 async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
-    """Measure it, in a folder that is gone afterwards, also when it is interrupted."""
+    """Measure the stream in a temporary folder, which is removed even after an interruption."""
     folder = tempfile.mkdtemp(prefix="encore-demo-")
     try:
         work = run(
@@ -38,8 +38,8 @@ async def stream(run: MeasuredRun, *, count: int, batches: int) -> Outcomes:
 
 
 def _remove(folder: Path) -> None:
-    """Again until it stays away: a JVM that was just killed may write a moment longer."""
-    deadline = time.monotonic() + _GONE_S
+    """Remove the folder repeatedly: a JVM that was just killed may still write for a moment."""
+    deadline = time.monotonic() + _REMOVE_TIMEOUT_S
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.1)
@@ -71,7 +71,7 @@ def _ours(figures: Mapping[str, Figures], label: str) -> str:
 SCENARIO = Scenario(
     title=(
         f"Spark streams {COUNT:,} messages into Parquet; its driver is killed (SIGKILL) midway and "
-        "started again: is each there once?"
+        "started again: is each message stored once?"
     ),
     labels=("native",),
     measure=_measure,

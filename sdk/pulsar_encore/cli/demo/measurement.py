@@ -1,9 +1,8 @@
-"""One measurement in one process: started, awaited, and ended when it takes too long.
+"""Run one measurement in a process of its own, with a time limit.
 
-Owns `measure` and the child's side of it. Nothing that a measurement does to its process (a native
-crash, memory, a blocked loop) reaches another one. A failure is a `MeasurementError` with a reason.
+A measurement may crash, grow or block its process without an effect on others. Usage of the child::
 
-    python -m pulsar_encore.cli.demo.measurement SIDE MEASUREMENT URL TOPIC JSON
+  python -m pulsar_encore.cli.demo.measurement SIDE MEASUREMENT URL TOPIC JSON
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ _MODULE: Final = "pulsar_encore.cli.demo.measurement"
 
 
 class MeasurementError(EncoreError):
-    """A measurement did not come to its end; the text says why.
+    """A measurement failed.
 
     Args:
-        message: Why.
-        lost: The process died by a signal, or missed its time: another one may come to its end.
+        message: The reason.
+        lost: True if the process was killed by a signal or took too long, so that a retry may
+            succeed.
     """
 
     def __init__(self, message: str, *, lost: bool = False) -> None:
@@ -55,14 +55,14 @@ async def measure(
 
     Args:
         side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
-        name: A function of that side.
-        within_s: Longest it may take in s.
-        transport: Which one clients of this package get there; it is no matter to stock's.
-        login: Where the broker asks for one; the process reads its files.
-        parameters: The function's keywords.
+        name: A function of that module.
+        within_s: Time limit in s.
+        transport: Transport of this package's clients; without effect on the stock client.
+        login: Login for the broker. The process reads its files.
+        parameters: Keywords of the function.
 
     Raises:
-        MeasurementError: It failed, or took too long.
+        MeasurementError: if the measurement failed or took too long.
     """
     if login is not None:
         parameters["login"] = asdict(login)
@@ -72,10 +72,11 @@ async def measure(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, VARIABLE: transport},
-        start_new_session=True,  # an interrupt at the terminal ends the parent, which ends this
+        # an interrupt at the terminal goes to the parent, which ends the child
+        start_new_session=True,
     )
     try:
-        out, problems = await asyncio.wait_for(process.communicate(), within_s)
+        out, errors = await asyncio.wait_for(process.communicate(), within_s)
     except TimeoutError:
         raise MeasurementError(f"no result in {within_s:g} s", lost=True) from None
     finally:
@@ -84,7 +85,7 @@ async def measure(
             await process.wait()
     last = out.decode(errors="replace").strip().rpartition("\n")[2]
     if process.returncode != 0 or not last.startswith("{"):
-        text = problems.decode(errors="replace").strip().rpartition("\n")[2]
+        text = errors.decode(errors="replace").strip().rpartition("\n")[2]
         code = process.returncode or 0
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         raise MeasurementError(text or f"the process ended {how}", lost=code < 0)
@@ -102,14 +103,14 @@ async def _awaited(result: Any) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """The child: one measurement, its figures as JSON on the last line of stdout."""
+    """Run one measurement in the child; print its figures as JSON on the last line of stdout."""
     side, name, url, topic, rest = arguments
     parameters = json.loads(rest)
     if given := parameters.pop("login", None):
         login = Login(**given)
-        to = access(url, login)
-        LOGIN.update(to.keywords)
-        LOGIN_OPTIONS.update(source_options(to, login))
+        cluster = access(url, login)
+        LOGIN.update(cluster.keywords)
+        LOGIN_OPTIONS.update(source_options(cluster, login))
     result = getattr(_side(side), name)(url, topic, **parameters)
     figures = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
     sys.stdout.write(f"\n{json.dumps(figures)}\n")

@@ -1,4 +1,4 @@
-"""A message that never works: does its dead letter say why, and can it be sent home again?"""
+"""A message that always fails: does its dead letter say why, and can it be replayed?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .workload import Figures
 
 
 def _letter(figures: Figures) -> str:
-    kept = "kept" if figures["event_time"] else "lost"
+    event_time = "kept" if figures["event_time"] else "lost"
     return (
-        f"dead after {figures['looks']:.0f} looks, {figures['why']:.0f} properties say why, "
-        f"event time {kept}"
+        f"dead-lettered after {figures['deliveries']:.0f} deliveries, "
+        f"{figures['evidence']:.0f} properties say why, event time {event_time}"
     )
 
 
@@ -22,9 +22,9 @@ def _stock(figures: Mapping[str, Figures]) -> str:
 
 def _ours(figures: Mapping[str, Figures], label: str) -> str:
     ours = figures[label]
-    if not ours["home"]:
-        return f"{_letter(ours)}; replayed, and not seen again"
-    return f"{_letter(ours)}; replayed, and at home at attempt {ours['attempt']:.0f}"
+    if not ours["replayed"]:
+        return f"{_letter(ours)}; replayed, but not received again"
+    return f"{_letter(ours)}; replayed, and received at attempt {ours['attempt']:.0f}"
 
 
 SCENARIO = Scenario(

@@ -1,7 +1,6 @@
-"""The demonstration itself: every scenario in turn, visible progress, one table at the end.
+"""The demonstration: run every scenario, show progress, print one table.
 
-Owns order, progress and the exit code. Rows that are about times run side by side, rows that are
-about speed or memory run alone. Figures come from this run and nowhere else.
+Rows about times run side by side. Rows about speed or memory run alone.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ _CONNECT_S: Final = 5
 
 
 def check_broker(url: str, login: Login) -> None:
-    """One connection, before anything is measured.
+    """Check the broker and the login before anything is measured.
 
     Raises:
-        ConfigurationError: It is no address, or the login cannot be used.
-        TransportError: No broker answers there, or it does not let the login in.
+        ConfigurationError: if the URL is invalid, or the login cannot be used.
+        TransportError: if no broker answers, or the broker refuses the login.
     """
     asyncio.run(probe(access(url, login), None, timeout_s=_CONNECT_S))
 
@@ -72,21 +71,21 @@ def run_demo(
     """Measure and print.
 
     Args:
-        url: The broker; None starts the development broker for the run.
-        login: Where that broker asks for one.
-        scenarios: The rows, as far as this machine has what they need.
+        url: The broker; None starts a development broker for the run.
+        login: Login for that broker.
+        scenarios: The rows. Those that this machine cannot run are left out.
         console: Where to print.
 
     Returns:
-        0, or 1 when a row could not be measured.
+        0, or 1 if a row could not be measured.
 
     Raises:
-        TransportError: The development broker did not start.
+        TransportError: if the development broker did not start.
     """
     console = console or wide_console()
     clock = Stopwatch()
-    lacks = {each.title: each.missing() for each in scenarios}
-    scenarios = [each for each in scenarios if lacks[each.title] is None]
+    missing_by_title = {each.title: each.missing() for each in scenarios}
+    scenarios = [each for each in scenarios if missing_by_title[each.title] is None]
     with ExitStack() as stack:
         where = url or stack.enter_context(broker_process())
         kind = "the broker you named" if url else "a development broker in another process"
@@ -97,7 +96,7 @@ def run_demo(
     missing = [row for row in rows if row.missing]
     for row in missing:
         console.print(f"Not measured ({', '.join(row.missing)}): {row.title}", style="bold red")
-    for title, what in lacks.items():
+    for title, what in missing_by_title.items():
         if what is not None:
             console.print(Text(f"Left out: {title} It needs {what}."))
     console.print(f"Every figure above was measured in this run, which took {clock():.0f} s.")
@@ -124,10 +123,10 @@ async def _measure_all(
             task = progress.add_task(scenario.title, total=scenario.seconds)
             ticking = asyncio.ensure_future(_tick(progress, task))
             try:
-                tries: list[str] = []
-                row = row_of(scenario, await scenario.measure(runner(tries)))
-                if tries:
-                    row = replace(row, stock="\n".join((row.stock, *dict.fromkeys(tries))))
+                retries: list[str] = []
+                row = row_of(scenario, await scenario.measure(runner(retries)))
+                if retries:
+                    row = replace(row, stock="\n".join((row.stock, *dict.fromkeys(retries))))
                 rows[scenario.title] = row
             finally:
                 ticking.cancel()
@@ -146,13 +145,10 @@ async def _tick(progress: Progress, task: Any) -> None:
         progress.advance(task, 0.1)
 
 
-def _runner(url: str, login: Login | None, tries: list[str]) -> MeasuredRun:
-    """Measures on `url`. Stock aborts its process now and then, and is given a second try.
+def _runner(url: str, login: Login | None, retries: list[str]) -> MeasuredRun:
+    """Return a function that measures on `url` and adds a note to `retries` for each retry.
 
-    Args:
-        url: The broker.
-        login: Where it asks for one.
-        tries: Where that is said, for the row.
+    The C++ client aborts its process now and then, so the stock client gets a second try.
     """
 
     async def run(
@@ -179,14 +175,13 @@ def _runner(url: str, login: Login | None, tries: list[str]) -> MeasuredRun:
         except MeasurementError as error:
             if side != "stock" or not error.lost:
                 raise
-            tries.append(f"(in two tries; the first: {error})")
+            retries.append(f"(in two tries; the first: {error})")
         return await once()
 
     return run
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """The rows as a table."""
     table = Table(show_lines=True, expand=True)
     table.add_column("what was done", ratio=3)
     table.add_column("stock pulsar-client", ratio=2)

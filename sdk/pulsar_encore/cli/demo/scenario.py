@@ -1,7 +1,6 @@
-"""What a row of the table is: measurements to make, and how their figures are put into words.
+"""A row of the table: its measurements, and the texts for their figures.
 
-Owns `Scenario`. A row is complete when every one of its measurements gave figures; what is missing
-is said in the row, in place of the figure.
+If a measurement fails, its cell says so in place of the figure.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .workload import Figures
 
 Outcome = Figures | MeasurementError
 Outcomes = Mapping[str, Outcome]
-#: Label -> side, and the transport of its clients where it is this package.
+#: Label -> module, and the transport of this package's clients.
 SIDES: Final = {
     "stock": ("stock", "stock"),
     "encore": ("encore", "stock"),
@@ -25,7 +24,7 @@ SIDES: Final = {
 
 
 class MeasuredRun(Protocol):
-    """What a scenario may ask for: `measure` with address and topic filled in."""
+    """`measure` with URL and login filled in."""
 
     def __call__(
         self,
@@ -44,14 +43,14 @@ class Scenario:
     """One row.
 
     Attributes:
-        title: The left column: what is done, and the question.
-        labels: What is measured, as in progress lines; the keys of the outcomes.
-        measure: Makes every measurement, one awaitable for each label.
-        stock: The stock client's cell, from the figures it names; called with complete ones only.
-        ours: This package's, by the label of a measurement: one cell for each transport.
-        alone: Nothing else may run beside it, because it is a matter of speed.
-        seconds: About how long it takes, for the progress bar.
-        missing: What it needs and this machine lacks, in words; then there is no such row.
+        title: The left column: the workload, and the question.
+        labels: Names of the measurements, the keys of the outcomes.
+        measure: Runs every measurement.
+        stock: Returns the stock client's cell.
+        ours: Returns the cell of this package for the label of a measurement.
+        alone: True if no other scenario may run at the same time, because speed is measured.
+        seconds: Estimated duration, for the progress bar.
+        missing: Returns the requirement that this machine lacks, as text; None if it can run.
     """
 
     title: str
@@ -66,7 +65,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A finished row; `missing` names the measurements that failed."""
+    """A finished row; `missing` lists the measurements that failed."""
 
     title: str
     stock: str
@@ -76,7 +75,6 @@ class Row:
 
 
 async def attempt(work: Awaitable[Figures]) -> Outcome:
-    """The figures, or why there are none."""
     try:
         return await work
     except MeasurementError as error:
@@ -86,7 +84,7 @@ async def attempt(work: Awaitable[Figures]) -> Outcome:
 def all_sides(
     name: str, *, within_s: float, **parameters: Any
 ) -> Callable[[MeasuredRun], Awaitable[Outcomes]]:
-    """Measure the same function of all sides at the same time; labels as in `SIDES`."""
+    """Measure the same function of all `SIDES` at the same time."""
 
     async def measure(run: MeasuredRun) -> Outcomes:
         outcomes = await asyncio.gather(
@@ -101,7 +99,6 @@ def all_sides(
 
 
 def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
-    """Put a scenario's outcomes into words."""
     figures = {key: each for key, each in outcomes.items() if not isinstance(each, Exception)}
     missing = tuple(label for label in scenario.labels if label not in figures)
     return Row(
@@ -113,13 +110,12 @@ def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
     )
 
 
-def _cell(tell: Callable[[], str], outcomes: Outcomes) -> str:
+def _cell(render: Callable[[], str], outcomes: Outcomes) -> str:
     try:
-        return tell()
+        return render()
     except KeyError as error:
         return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
 
 
 def seconds(value: float | None) -> str:
-    """A time for the table."""
     return "not while we waited" if value is None else f"{value:.1f} s"

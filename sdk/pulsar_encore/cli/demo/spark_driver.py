@@ -1,10 +1,10 @@
-"""Spark's driver, to be killed: a stream of a topic into Parquet.
+"""Spark's driver, to be killed: stream a topic into Parquet.
 
-    python -m pulsar_encore.cli.demo.spark_driver
+  python -m pulsar_encore.cli.demo.spark_driver
 
-Its first line of stdin is a JSON object, the arguments of `stream`; a login's secrets are in it,
-and so on no command line. It answers with a JSON object on one line, which is empty or has an
-`error`. When stdin ends, whoever started it is gone, and it ends at once, together with its JVM.
+The first line of stdin is a JSON object, the arguments of `stream`. It contains a login's secrets,
+which must not be on a command line. The answer is a JSON object on one line, empty or with an
+`error`. When stdin ends, the parent has ended, and the driver kills itself and its JVM.
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ _SETTINGS: Final = {
 
 
 def stream(folder: str, options: dict[str, str], *, all_stored: bool) -> None:
-    """Go on with the stream where its checkpoint is.
+    """Continue the stream from its checkpoint.
 
     Args:
-        folder: Of the rows and the checkpoint, and of what Spark leaves lying about.
-        options: Of the source.
-        all_stored: End when all that is stored now is written; else go on until killed.
+        folder: Folder for the rows, the checkpoint and Spark's temporary files.
+        options: Options of the source.
+        all_stored: End when all messages that are stored now are written; else run until killed.
 
     Raises:
-        pyspark.errors.PySparkException: The query failed.
+        pyspark.errors.PySparkException: if the query failed.
     """
-    here = Path(folder)
-    reader: Any = _session(here).readStream.format("pulsar").options(**options)
+    folder_path = Path(folder)
+    reader: Any = _session(folder_path).readStream.format("pulsar").options(**options)
     writer: Any = reader.load().writeStream.format("parquet")
     if all_stored:
         writer = writer.trigger(availableNow=True)
-    checkpoint = str(here / "checkpoint")
-    writer.option("checkpointLocation", checkpoint).start(str(here / "rows")).awaitTermination()
+    checkpoint = str(folder_path / "checkpoint")
+    writer.option("checkpointLocation", checkpoint).start(
+        str(folder_path / "rows")
+    ).awaitTermination()
 
 
 def _session(folder: Path) -> SparkSession:
-    """Spark on two cores of this machine, with all that it writes in that folder."""
+    """Start Spark on two cores of this machine; it writes only to the folder."""
     builder: Any = SparkSession.builder
     builder = builder.master("local[2]").appName("pulsar-encore demo")
     for name, value in {
         **_SETTINGS,
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # A JVM that is killed leaves its performance data in /tmp. For most of its time it is
-        # starting: with one compiler it took 17 s of CPU time where it took 26.
+        # A killed JVM leaves its performance data in /tmp. Most of its time it is starting: with
+        # one compiler it took 17 s of CPU time instead of 26.
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         ),
@@ -71,13 +73,12 @@ def _session(folder: Path) -> SparkSession:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of stdin, then end this process and the JVM, which are one group."""
+    """Wait for the end of stdin, then kill this process and its JVM, which are one group."""
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """The program; it is killed, and never ends by itself."""
     arguments = json.loads(sys.stdin.readline())
     parent = threading.Thread(target=_end_with_parent, daemon=True)
     parent.start()

@@ -1,4 +1,4 @@
-"""Whether Spark can run here: PySpark with pyarrow, and Java."""
+"""Check whether Spark can run here: PySpark with pyarrow, and Java."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 JAVA: Final = 17
 PYSPARK: Final = (4, 2)
 ASK_S: Final = 10.0
-_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # 8 called itself 1.8
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # Java 8 called itself 1.8
 _INSTALL: Final = 'pip install "pulsar-encore[spark]"'
 
 
 def missing() -> str | None:
-    """What it needs, in words; None when all is here."""
+    """Return the requirement that this machine lacks, as text; None if there is none."""
     if os.name != "posix":
         return "a system with process groups (Linux, macOS)"
     return _python() or _java()
@@ -31,7 +31,7 @@ def _python() -> str | None:
         importlib.import_module("pyarrow")
     except ImportError as error:
         library = (error.name or "pyspark").partition(".")[0]
-        return f"{library}, which is not here: {_INSTALL}"
+        return f"{library}, which is not installed: {_INSTALL}"
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if numbers < PYSPARK:
         least = ".".join(map(str, PYSPARK))
@@ -40,19 +40,19 @@ def _python() -> str | None:
 
 
 def _java() -> str | None:
-    """Asks the Java that Spark's scripts would take."""
+    """Check the Java that Spark's scripts would start."""
     wanted = f"Java {JAVA} or later"
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    java_home = os.environ.get("JAVA_HOME")
+    java = str(Path(java_home, "bin", "java")) if java_home else shutil.which("java")
     if java is None:
         return f"{wanted}: set JAVA_HOME, or put java on the PATH"
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, errors="replace", timeout=ASK_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return f"{wanted}, and {java} does not run"
-    found = _VERSION.search(asked.stderr + asked.stdout)
-    if asked.returncode != 0 or found is None:
-        return f"{wanted}, and {java} does not say what it is"
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode != 0 or found is None:
+        return f"{wanted}, and {java} does not print its version"
     return None if int(found[1]) >= JAVA else f"{wanted}, and {java} is Java {found[1]}"

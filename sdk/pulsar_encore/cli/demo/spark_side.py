@@ -1,8 +1,8 @@
-"""The Spark source's measurement: a stream into Parquet, killed in the middle and started again.
+"""Measure the Spark source: a stream into Parquet, killed in the middle and started again.
 
-Runs in a process of its own, and Spark's driver below it in another, which is the one that is
-killed. What is written by then is read from the log of Spark's Parquet sink, which decides what
-belongs to the result: files beside it are of batches that were under way.
+The measurement has its own process, and Spark's driver, which is killed, has another one. Committed
+rows are read from the log of Spark's Parquet sink. Files that are not in the log belong to batches
+in progress.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .workload import LOGIN, LOGIN_OPTIONS, NUMBER_DIGITS, PAYLOAD, Figures, Sto
 
 _MODULE: Final = "pulsar_encore.cli.demo.spark_driver"
 _BATCH: Final = 1000
-_AT_ONCE: Final = 10 * _BATCH
-_LOOK_S: Final = 0.05
-#: What would send the job to another Spark or cluster than the one that comes with PySpark.
-_ELSEWHERE: Final = (
+_MAX_PENDING: Final = 10 * _BATCH
+_POLL_S: Final = 0.05
+#: Variables that would send the job to another Spark or cluster than PySpark's own.
+_SPARK_ENVIRONMENT: Final = (
     "HADOOP_CONF_DIR",
     "PYSPARK_DRIVER_PYTHON",
     "PYSPARK_GATEWAY_PORT",
@@ -48,24 +48,24 @@ _ELSEWHERE: Final = (
 async def killed_stream(url: str, topic: str, *, folder: str, count: int, batches: int) -> Figures:
     """Stream `count` messages into Parquet; kill the driver midway, and start it again.
 
-    Messages are sent while the first driver starts. It is killed when some batches are in the
-    Parquet and the file of another one is being written.
+    Messages are sent while the first driver starts. It is killed when a quarter of the rows is
+    committed and the file of another batch is being written.
 
     Args:
-        folder: For all that is written.
-        count: Messages, numbered.
-        batches: About how many micro-batches they make.
+        folder: Folder for all files.
+        count: Number of messages, which are numbered.
+        batches: Approximate number of micro-batches.
 
     Returns:
-        `count`; `committed` rows when the driver was killed; `first_s` from the second start to its
-        first commit, `per_s` rows behind that; and of the whole Parquet `rows`, `distinct` numbers,
-        the `least` and the `greatest`.
+        `count`; `committed` rows at the kill; `first_s` from the second start to its first commit;
+        `per_s` rows after that; and of all rows `rows`, `distinct` numbers, the `least` and the
+        `greatest`.
 
     Raises:
-        MeasurementError: A driver failed, or was not killed midway.
+        MeasurementError: if a driver failed, or was not killed midway.
     """
-    here = Path(folder)
-    result = Result(here / "rows")
+    folder_path = Path(folder)
+    result = Result(folder_path / "rows")
     options = {
         **LOGIN_OPTIONS,
         "service.url": url,
@@ -73,20 +73,20 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
         "startingOffsets": "earliest",
         "subscription": "spark",
         "maxEntriesPerTrigger": str(max(1, count // _BATCH // batches)),
-        "minPartitions": "2",  # one for each core
+        "minPartitions": "2",  # one per core
     }
     async with Client(url, **LOGIN) as client:
-        # Keeps what is acked, which a query that begins again reads again.
+        # Keeps acked messages, which a query that starts again reads again.
         keep = await client.subscribe(topic, "keep", initial_position=InitialPosition.Earliest)
         await keep.close()
-        async with _driver(here, options, all_stored=False) as ending:
+        async with _driver(folder_path, options, all_stored=False) as driver_end:
             sending = asyncio.ensure_future(_send(client, topic, count))
             try:
-                while not (result.under_way() and result.rows() * 4 >= count):
-                    for each in (ending, sending):
+                while not (result.has_uncommitted_files() and result.rows() * 4 >= count):
+                    for each in (driver_end, sending):
                         if each.done():
                             each.result()
-                    await asyncio.wait([ending], timeout=_LOOK_S)
+                    await asyncio.wait([driver_end], timeout=_POLL_S)
             except BaseException:
                 sending.cancel()
                 raise
@@ -94,44 +94,43 @@ async def killed_stream(url: str, topic: str, *, folder: str, count: int, batche
     committed = result.rows()
     if not 0 < committed < count:
         raise MeasurementError(f"killed when {committed:,} of {count:,} rows were committed")
-    restarted = await _again(here, options, result, count)
+    restarted = await _restart(folder_path, options, result, count)
     return {"count": count, "committed": committed, **restarted, **result.numbers()}
 
 
-async def _again(here: Path, options: Mapping[str, str], result: Result, count: int) -> Figures:
+async def _restart(
+    folder_path: Path, options: Mapping[str, str], result: Result, count: int
+) -> Figures:
     committed = result.rows()
     clock = Stopwatch()
-    async with _driver(here, options, all_stored=True) as ending:
-        while (first := result.rows()) == committed and not ending.done():
-            await asyncio.wait([ending], timeout=_LOOK_S)
+    async with _driver(folder_path, options, all_stored=True) as driver_end:
+        while (first := result.rows()) == committed and not driver_end.done():
+            await asyncio.wait([driver_end], timeout=_POLL_S)
         first_s = clock()
-        while result.rows() < count and not ending.done():
-            await asyncio.wait([ending], timeout=_LOOK_S)
+        while result.rows() < count and not driver_end.done():
+            await asyncio.wait([driver_end], timeout=_POLL_S)
         rest_s = clock() - first_s
-        await ending  # all that was stored, which may be more
+        await driver_end  # ends when all stored messages are written, which may be more
     return {"first_s": first_s, "per_s": (count - first) / rest_s if first < count else None}
 
 
 class Result:
-    """The rows that belong to a folder of Parquet, by the log of Spark's sink."""
+    """The committed rows in a folder of Parquet, by the log of Spark's sink."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rows: dict[str, int] = {}
 
     def rows(self) -> int:
-        """So many are committed."""
         for name in self._committed() - self._rows.keys():
             self._rows[name] = pyarrow.parquet.read_metadata(self._folder / name).num_rows
         return sum(self._rows.values())
 
-    def under_way(self) -> bool:
-        """Whether there are files that are not committed."""
+    def has_uncommitted_files(self) -> bool:
         files = {each.name for each in self._folder.glob("*.parquet")}
         return bool(files - self._committed())
 
     def numbers(self) -> Figures:
-        """What the committed rows are."""
         files = [self._folder / name for name in sorted(self._committed())]
         values = pyarrow.concat_tables(
             pyarrow.parquet.read_table(each, columns=["value"]) for each in files
@@ -154,26 +153,27 @@ class Result:
 
 @asynccontextmanager
 async def _driver(
-    here: Path, options: Mapping[str, str], *, all_stored: bool
+    folder_path: Path, options: Mapping[str, str], *, all_stored: bool
 ) -> AsyncIterator[asyncio.Future[None]]:
-    """Start a driver; gives the end of its stream, and kills it with its JVM at the end."""
-    with (here / "log").open("ab") as log:
+    """Start a driver and yield the end of its stream; at the end kill it with its JVM."""
+    with (folder_path / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", _MODULE),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            env=_environment(here),
-            start_new_session=True,  # a group, which is killed at once
+            env=_environment(folder_path),
+            # a process group, so that all its processes can be killed together
+            start_new_session=True,
         )
     assert process.stdin is not None
-    arguments = {"folder": str(here), "options": options, "all_stored": all_stored}
+    arguments = {"folder": str(folder_path), "options": options, "all_stored": all_stored}
     process.stdin.write(f"{json.dumps(arguments)}\n".encode())
-    ending = asyncio.ensure_future(_end(process))
+    driver_end = asyncio.ensure_future(_end(process))
     try:
-        yield ending
+        yield driver_end
     finally:
-        ending.cancel()
+        driver_end.cancel()
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -183,28 +183,29 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
     line = await process.stdout.readline()
     if not line:
-        raise MeasurementError("Spark's driver ended without a word")
+        raise MeasurementError("Spark's driver ended without an answer")
     if error := json.loads(line).get("error"):
         raise MeasurementError(error)
 
 
-def _environment(here: Path) -> dict[str, str]:
-    """Of the driver, whose workers are to run this interpreter and find this package."""
-    mine = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+def _environment(folder_path: Path) -> dict[str, str]:
+    """Return the driver's environment: its workers need this interpreter and this package."""
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in _SPARK_ENVIRONMENT
+    }
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
-        **mine,
+        **inherited,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_AUTH_SOCKET_TIMEOUT": "120",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "TMPDIR": str(here),
+        "TMPDIR": str(folder_path),
     }
 
 
 async def _send(client: Client, topic: str, count: int) -> None:
-    """Numbered messages, in batches."""
     padding = PAYLOAD[NUMBER_DIGITS:]
     async with client.create_producer(
         topic,
@@ -212,9 +213,9 @@ async def _send(client: Client, topic: str, count: int) -> None:
         batching_max_messages=_BATCH,
         batching_max_allowed_size_in_bytes=1 << 20,
         batching_max_publish_delay_ms=1000,
-        max_pending_messages=2 * _AT_ONCE,
+        max_pending_messages=2 * _MAX_PENDING,
     ) as producer:
-        for start in range(0, count, _AT_ONCE):
-            for number in range(start, min(count, start + _AT_ONCE)):
+        for start in range(0, count, _MAX_PENDING):
+            for number in range(start, min(count, start + _MAX_PENDING)):
                 producer.send_async(b"%0*d" % (NUMBER_DIGITS, number) + padding, None)
             await producer.flush()

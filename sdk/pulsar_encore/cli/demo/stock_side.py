@@ -1,7 +1,7 @@
-"""The stock client's half of every measurement, and the publishing for both halves.
+"""Measurements of the stock client, and the publishing for both sides.
 
-The one module outside `transport/stock` that imports `pulsar`, because here it is the thing that is
-measured: the calls are those an application makes. Nothing in the package depends on this module.
+It is the only module outside `transport/stock` that imports `pulsar`. The calls are those of an
+application. No other code of the package depends on this module.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def publish(
     """Publish `count` messages.
 
     Args:
-        batch: Messages in an entry; 0 for no batches.
-        size: Bytes of each.
-        every_s: A burst each so many seconds; 0 as fast as it goes.
-        burst: Messages in a burst.
+        batch: Messages per entry; 0 for no batches.
+        size: Bytes of each message.
+        every_s: Interval between bursts in s; 0 for no pauses.
+        burst: Messages per burst.
     """
     with _client(url) as client:
         producer = client.create_producer(
@@ -87,9 +87,9 @@ def publish(
 
 
 def fill(url: str, topic: str, *, count: int, batch: int, size: int = len(PAYLOAD)) -> Figures:
-    """Publish before a race; as a measurement, so that it has a process of its own.
+    """Publish before a comparison, as a measurement with a process of its own.
 
-    A subscription that never acks keeps what the racers have acked, as brokers drop it otherwise.
+    A subscription that never acks keeps the messages; otherwise the broker would drop acked ones.
     """
     with _client(url) as client:
         client.subscribe(topic, "keep", **_SHARED).close()
@@ -101,7 +101,6 @@ def fill(url: str, topic: str, *, count: int, batch: int, size: int = len(PAYLOA
 async def continuous_nacks(
     url: str, topic: str, *, delay_s: float, every_s: float, for_s: float
 ) -> Figures:
-    """Nack one message after the other; when does the first come back?"""
     count = round(for_s / every_s)
     await asyncio.to_thread(publish, url, topic, count)
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
@@ -127,7 +126,6 @@ async def _next_at(consumer: Any, clock: Stopwatch) -> float:
 
 
 def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
-    """Nack in a process that is killed; when does the message come to this one?"""
     nacks: dict[str, Any] = {"negative_ack_redelivery_delay_ms": round(delay_s * 1000)}
 
     def nack() -> None:
@@ -153,7 +151,6 @@ def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
 async def timed_out_receives(
     url: str, topic: str, *, count: int, burst: int, every_s: float, timeout_s: float
 ) -> Figures:
-    """Poll with a timeout while messages come; how many are ever seen?"""
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(topic, SUBSCRIPTION, **_SHARED)
     publishing = asyncio.to_thread(publish, url, topic, count, every_s=every_s, burst=burst)
@@ -162,7 +159,7 @@ async def timed_out_receives(
     quiet = 0
     while seen < count and quiet < 5:
         try:
-            # When nothing is published any more, five longer polls for what may still be there.
+            # After the last message was published, five longer polls wait for messages in flight.
             wait_s = 0.2 if sender.done() else timeout_s
             message = await asyncio.wait_for(consumer.receive(), wait_s)
         except TimeoutError:
@@ -177,7 +174,7 @@ async def timed_out_receives(
 
 
 async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> Figures:
-    """Two messages of one batch, for two delays; the consumer has one, the shorter is set."""
+    """Nack two messages of one batch. The consumer has only one delay, the shorter one."""
     await asyncio.to_thread(publish, url, topic, 2, batch=2)
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(
@@ -198,7 +195,6 @@ async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> 
 
 
 def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figures:
-    """What the process grows by while so many nacks wait."""
     with _client(url) as client:
         consumer = client.subscribe(
             topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=round(delay_s * 1000), **_SHARED
@@ -207,13 +203,12 @@ def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figur
         clock = Stopwatch()
         for number in range(count):
             ledger, entry = divmod(number, ENTRIES_PER_LEDGER)
-            # The client's methods take the native id that its messages carry.
+            # The client's methods take the internal id that its messages carry.
             consumer.negative_acknowledge(pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id)
         return {"seconds": clock(), "mb": resident_mb() - before, "count": count}
 
 
 def poison_message(url: str, topic: str, *, most: int) -> Figures:
-    """Nack one message until it is dead-lettered; what does the letter say?"""
     policy = pulsar.ConsumerDeadLetterPolicy(most, f"{topic}-DLQ")
     with _client(url) as client:
         consumer = client.subscribe(
@@ -224,18 +219,21 @@ def poison_message(url: str, topic: str, *, most: int) -> Figures:
             **_SHARED,
         )
         client.create_producer(topic).send(PAYLOAD, {"order": "7"}, event_timestamp=1000)
-        looks = 0
-        while looks <= most:
+        deliveries = 0
+        while deliveries <= most:
             consumer.negative_acknowledge(consumer.receive())
-            looks += 1
+            deliveries += 1
         letter = client.subscribe(f"{topic}-DLQ", SUBSCRIPTION, **_SHARED).receive()
         back = {"order", "REAL_TOPIC", "ORIGIN_MESSAGE_ID"}
-        why = len(letter.properties().keys() - back)
-        return {"looks": looks, "why": why, "event_time": letter.event_timestamp() == 1000}
+        evidence_count = len(letter.properties().keys() - back)
+        return {
+            "deliveries": deliveries,
+            "evidence": evidence_count,
+            "event_time": letter.event_timestamp() == 1000,
+        }
 
 
 async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """Receive and ack one by one, in one task."""
     client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(topic, subscription, **_SHARED)
     message = await consumer.receive()
@@ -249,7 +247,6 @@ async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: 
 
 
 def throughput_sync(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """The same with the synchronous client, in a plain loop."""
     with _client(url) as client:
         consumer = client.subscribe(topic, subscription, **_SHARED)
         message = consumer.receive()

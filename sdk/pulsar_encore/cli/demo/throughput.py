@@ -1,7 +1,7 @@
-"""Receive and acknowledge, one message at a time, in one task: messages a second.
+"""Receive and ack one message at a time, in one task: messages per second.
 
-Four ways over the same topic, each with a subscription and a process of its own, in turn and
-several times, so that a change of the machine's mood meets all of them; the median counts.
+Four ways read the same topic, each with its own subscription and process. They run in turn, several
+times, so that changes in the machine's load affect all of them. The median counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .scenario import MeasuredRun, Outcome, Outcomes, Scenario, attempt
 from .workload import PAYLOAD, Figures
 
 ROUNDS = 3
-#: Label -> side, function, transport, messages in one round: half a second of work or more.
+#: Label -> module, function, transport, messages per round: half a second of work or more.
 WAYS: Final[Mapping[str, tuple[str, str, str, int]]] = {
     "stock asyncio": ("stock", "throughput_asyncio", "stock", 20_000),
     "stock sync": ("stock", "throughput_sync", "stock", 200_000),
@@ -36,13 +36,13 @@ async def compare(
     size: int = len(PAYLOAD),
     ways: Mapping[str, tuple[str, str, str, int]] = WAYS,
 ) -> Outcomes:
-    """Publish, then let each way in turn read from the start; the median of each figure.
+    """Publish, then let each way in turn read from the start; return the median of each figure.
 
     Args:
-        messages: How many to publish; every way reads its share of them, at most all but one.
-        batch: Messages in an entry; 0 for no batches.
+        messages: Messages to publish. Every way reads its number of them, at most all but one.
+        batch: Messages per entry; 0 for no batches.
         size: Bytes of a message.
-        ways: Who takes part, as `WAYS`.
+        ways: The ways to compare, as `WAYS`.
     """
     filled = await attempt(
         run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch, size=size)

@@ -1,4 +1,4 @@
-"""Polling with a timeout: a receive that times out should not take a message with it."""
+"""Poll with a timeout: a receive that times out should not lose a message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ours(figures: Mapping[str, Figures], label: str) -> str:
 SCENARIO = Scenario(
     title=(
         f"asyncio.wait_for(receive(), {TIMEOUT_S * 1000:g} ms) while {BURST} messages come "
-        f"every {EVERY_S * 1000:g} ms: how many are ever seen?"
+        f"every {EVERY_S * 1000:g} ms: how many are received?"
     ),
     labels=tuple(SIDES),
     measure=all_sides(

@@ -1,4 +1,4 @@
-"""Two messages of one batch, nacked for two delays: each should come back at its own time."""
+"""Nack two messages of one batch with two delays: each should be redelivered at its own time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _ours(figures: Mapping[str, Figures], label: str) -> str:
 
 SCENARIO = Scenario(
     title=(
-        f"Two messages of one batch, to come back after {SHORT_S:g} s and {LONG_S:g} s: "
-        "when do they?"
+        f"Two messages of one batch, nacked for {SHORT_S:g} s and {LONG_S:g} s: "
+        "when are they redelivered?"
     ),
     labels=tuple(SIDES),
     measure=all_sides("two_delays", within_s=30, short_s=SHORT_S, long_s=LONG_S),

@@ -1,7 +1,7 @@
-"""What both sides of a measurement have in common: names, sizes and how a figure is handed over.
+"""Names, sizes and figures that both sides of a measurement share.
 
-Owns no client. A measurement is a function of a service URL, a topic and its own parameters; it
-gives `Figures`, and None in them means that it waited long enough and did not see it.
+A measurement is a function of a service URL, a topic and its own parameters. It returns `Figures`;
+None means that the event was not seen in the waiting time.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ Figures = dict[str, float | None]
 
 SUBSCRIPTION: Final = "demo"
 PAYLOAD: Final = b"x" * 100
-#: A pending nack's id: so many entries to a ledger, as brokers cut them by default.
+#: Entries per ledger in the ids of pending nacks: the default of brokers.
 ENTRIES_PER_LEDGER: Final = 50_000
-#: What both clients are made with besides the URL: the login of the run that this process is of.
+#: Keywords for the clients of this process: the login of the run.
 LOGIN: Final[dict[str, Any]] = {}
 #: The same login as options of the Spark source.
 LOGIN_OPTIONS: Final[dict[str, str]] = {}
-#: Digits that a numbered message begins with.
+#: Digits at the start of a numbered message.
 NUMBER_DIGITS: Final = 8
 
 
 def resident_mb() -> float:
-    """Memory of this process in MB (10**6 bytes), after a garbage collection."""
+    """Return the memory of this process in MB (10**6 bytes), after a garbage collection."""
     gc.collect()
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except OSError:  # no /proc: the peak is the nearest the standard library knows
+    except OSError:  # without /proc, the peak is the nearest figure in the standard library
         import resource
         import sys
 
@@ -41,7 +41,7 @@ def resident_mb() -> float:
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Returns the seconds since it was created."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()

@@ -25,7 +25,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from ...core.due_time import bucket_edge
+from ...core.bucket_width import bucket_edge
 from ...core.topic_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
 from ...eventloop.affinity import LoopAffinity

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from ...core.due_time import MessageKey, precision_bits
+from ...core.bucket_width import precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
+from ...core.message_key import MessageKey
 from ...core.topic_state import TopicState
 from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ...core.due_time import precision_bits
+from ...core.bucket_width import precision_bits
 from ...core.entry import Entry
 from ...core.topic_state import TopicState
 from ...eventloop.alarm import Alarm, due_in_ms

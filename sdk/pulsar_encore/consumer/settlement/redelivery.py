@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, Protocol
 
+from ...core.bucket_width import precision_bits
 from ...core.due_index import DueIndex
-from ...core.due_time import DueBatch, MessageKey, precision_bits
 from ...core.entry import Entry, EntryKey, set_bits
+from ...core.message_key import DueBatch, MessageKey
 from ...core.topic_state import TopicState
 from ...errors import NotConnected, TransportError
 from ...eventloop.alarm import Alarm, due_in_ms, now_ms, wall_now_ms

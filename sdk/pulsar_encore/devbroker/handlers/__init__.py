@@ -1,8 +1,6 @@
-"""What is done for each command that a client sends once it is connected.
+"""Handlers of the commands of connected clients, without sockets and event loop.
 
-Written against a `Peer`, as which a session shows its client, and the service that all sessions
-share; no sockets, no event loop. What a handler refuses it raises as `Refusal`, what breaks the
-protocol as another `EncoreError`.
+A handler raises `Refusal` to refuse a command, and another `EncoreError` for a protocol error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands of consumers, from SUBSCRIBE to CLOSE_CONSUMER.
 
-FLOW, ACK and REDELIVER for a consumer that is not there are dropped in silence, SUBSCRIBE with an
-id in use answers SUCCESS and does nothing: so does Pulsar (wire-protocol.md 0).
+As on Pulsar, FLOW, ACK and REDELIVER for an unknown consumer are ignored, and SUBSCRIBE with an id
+in use answers SUCCESS and does nothing (wire-protocol.md 0).
 """
 
 from __future__ import annotations
@@ -28,40 +28,42 @@ from ..rules.topic_log import LATEST
 def on_subscribe(
     service: BrokerService, session: Peer, frame: Frame, probed: Peer | None = None
 ) -> None:
-    """Connect a consumer; a silent holder of what it wants alone is given time."""
-    ask = frame.command.subscribe
-    if ask.consumer_id in session.consumers:
-        session.send(pb.CommandSuccess(request_id=ask.request_id))
+    """Connect a consumer. If it needs an exclusive claim, a silent owner is pinged first."""
+    request = frame.command.subscribe
+    if request.consumer_id in session.consumers:
+        session.send(pb.CommandSuccess(request_id=request.request_id))
         return
-    if not ask.subscription.strip():
+    if not request.subscription.strip():
         raise Refusal("ProducerBusy", "the subscription needs a name")
-    kind = SubscriptionType(ask.subType)
-    if ask.read_compacted and kind.shares:
+    kind = SubscriptionType(request.subType)
+    if request.read_compacted and kind.shares:
         raise Refusal("NotAllowedError", "read_compacted is for Exclusive and Failover")
-    state = service.catalogue.topic(ask.topic, create=ask.force_topic_creation)
+    state = service.catalogue.topic(request.topic, create=request.force_topic_creation)
     service.check_serves(state)
-    subscription = state.subscriptions.get(ask.subscription)
-    holder = _holder(subscription, kind, ask.keySharedMeta)
+    subscription = state.subscriptions.get(request.subscription)
+    holder = _holder(subscription, kind, request.keySharedMeta)
     if holder is not None and holder.session not in (session, probed):
-        again = partial(on_subscribe, service, session, frame, probed=holder.session)
-        holder.session.probe(lambda: session.retry(frame, again))
+        handle_again = partial(on_subscribe, service, session, frame, probed=holder.session)
+        holder.session.probe(lambda: session.retry(frame, handle_again))
         return
-    if ask.HasField("schema"):
-        state.schemas.register(ask.schema)
+    if request.HasField("schema"):
+        state.schemas.register(request.schema)
     created = subscription is None
-    subscription = _subscription(service, state, ask)
-    meta = ask.keySharedMeta
+    subscription = _subscription(service, state, request)
+    meta = request.keySharedMeta
     consumer = SubscribedConsumer(
-        name=ask.consumer_name,
-        priority=ask.priority_level,
-        epoch=ask.consumer_epoch if ask.HasField("consumer_epoch") and not kind.shares else None,
+        name=request.consumer_name,
+        priority=request.priority_level,
+        epoch=request.consumer_epoch
+        if request.HasField("consumer_epoch") and not kind.shares
+        else None,
         ranges=_ranges(meta),
         writable=session.writable,
     )
-    encoder = MessageEncoder(ask.consumer_id, state.log.partition, state.log.persistent)
+    encoder = MessageEncoder(request.consumer_id, state.log.partition, state.log.persistent)
     now_ms = service.clock.wall_ms()
     attached = AttachedConsumer(
-        ask.consumer_id, session, state, subscription, consumer, encoder, now_ms
+        request.consumer_id, session, state, subscription, consumer, encoder, now_ms
     )
     consumer.owner = attached
     try:
@@ -74,17 +76,17 @@ def on_subscribe(
         )
     except Refusal:
         if created:
-            service.forget(state, subscription)
+            service.delete_subscription(state, subscription)
         raise
-    session.consumers[ask.consumer_id] = attached
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
-    service.tell(notices)
+    session.consumers[request.consumer_id] = attached
+    session.send(pb.CommandSuccess(request_id=request.request_id))
+    service.notify(notices)
 
 
 def _holder(
     subscription: Subscription | None, kind: SubscriptionType, meta: pb.KeySharedMeta
 ) -> AttachedConsumer | None:
-    """Who has what a consumer wants for itself: all of an Exclusive subscription, STICKY ranges."""
+    """Return the consumer that owns an Exclusive subscription or the requested STICKY ranges."""
     if subscription is None or subscription.type is not kind:
         return None
     found = None
@@ -101,50 +103,50 @@ def _ranges(meta: pb.KeySharedMeta) -> list[Range]:
 
 
 def _subscription(
-    service: BrokerService, state: BrokerTopic, ask: pb.CommandSubscribe
+    service: BrokerService, state: BrokerTopic, request: pb.CommandSubscribe
 ) -> Subscription:
-    """Find or create the subscription that is asked for."""
-    found = state.subscriptions.get(ask.subscription)
+    found = state.subscriptions.get(request.subscription)
     if found is not None:
-        if found.durable is not ask.durable:
+        if found.durable is not request.durable:
             kinds = "durable" if found.durable else "non-durable"
             raise Refusal("NotAllowedError", f"subscription {found.name!r} exists and is {kinds}")
         return found
-    if ask.durable and not service.settings.auto_create_subscriptions:
-        raise Refusal("SubscriptionNotFound", f"no subscription {ask.subscription!r}")
+    if request.durable and not service.settings.auto_create_subscriptions:
+        raise Refusal("SubscriptionNotFound", f"no subscription {request.subscription!r}")
     log = state.log
-    start = log.base if ask.initialPosition == pb.CommandSubscribe.Earliest else log.end
-    if not ask.durable and ask.HasField("start_message_id"):
-        place = (ask.start_message_id.ledgerId, ask.start_message_id.entryId)
-        # "Latest" leaves the word to the initial position.
-        if place != LATEST:
-            start = log.locate_from(*place)
-    if ask.start_message_rollback_duration_sec:
-        ago_ms = ask.start_message_rollback_duration_sec * 1000
+    start = log.base if request.initialPosition == pb.CommandSubscribe.Earliest else log.end
+    if not request.durable and request.HasField("start_message_id"):
+        start_id = (request.start_message_id.ledgerId, request.start_message_id.entryId)
+        # With "latest" the initial position decides.
+        if start_id != LATEST:
+            start = log.locate_from(*start_id)
+    if request.start_message_rollback_duration_sec:
+        ago_ms = request.start_message_rollback_duration_sec * 1000
         start = log.locate_time(service.clock.wall_ms() - ago_ms)
-    return service.catalogue.subscription(state, ask.subscription, start=start, durable=ask.durable)
+    return service.catalogue.subscription(
+        state, request.subscription, start=start, durable=request.durable
+    )
 
 
 def on_flow(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """More permits."""
-    ask = frame.command.flow
-    if not ask.messagePermits:
+    request = frame.command.flow
+    if not request.messagePermits:
         raise ProtocolError("FLOW with 0 permits")
-    attached = session.consumers.get(ask.consumer_id)
+    attached = session.consumers.get(request.consumer_id)
     if attached is not None:
-        attached.subscription.flow(attached.consumer, ask.messagePermits)
+        attached.subscription.flow(attached.consumer, request.messagePermits)
         service.scheduler.wake(attached.state, attached.subscription)
 
 
 def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Acks, one command for many ids; answered only if a request id asks for it."""
-    ask = frame.command.ack
-    attached = session.consumers.get(ask.consumer_id)
+    """Ack many ids with one command. Only a request id gets an answer."""
+    request = frame.command.ack
+    attached = session.consumers.get(request.consumer_id)
     if attached is None:
         return
     subscription, state = attached.subscription, attached.state
-    ids = ask.message_id
-    if ask.ack_type == pb.CommandAck.Individual:
+    ids = request.message_id
+    if request.ack_type == pb.CommandAck.Individual:
         ack = subscription.ack
         for mid in ids:
             words = mid.ack_set
@@ -153,10 +155,12 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
         words = ids[0].ack_set
         mask = from_words(words) if words else None
         subscription.ack_cumulative(ids[0].ledgerId, ids[0].entryId, mask)
-    if ask.HasField("request_id"):
-        session.send(pb.CommandAckResponse(consumer_id=ask.consumer_id, request_id=ask.request_id))
+    if request.HasField("request_id"):
+        session.send(
+            pb.CommandAckResponse(consumer_id=request.consumer_id, request_id=request.request_id)
+        )
     if state.log.terminated:
-        service.tell(subscription.end_of_topic())
+        service.notify(subscription.end_of_topic())
     settings = service.settings
     if (
         subscription.cursor.mark - state.log.base > settings.entries_per_ledger
@@ -167,102 +171,100 @@ def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Give entries back; no ids means all that is held."""
-    ask = frame.command.redeliverUnacknowledgedMessages
-    attached = session.consumers.get(ask.consumer_id)
+    """Release entries for redelivery; without ids all held entries."""
+    request = frame.command.redeliverUnacknowledgedMessages
+    attached = session.consumers.get(request.consumer_id)
     if attached is None:
         return
-    epoch = ask.consumer_epoch if ask.HasField("consumer_epoch") else None
-    ids = [(mid.ledgerId, mid.entryId) for mid in ask.message_ids]
+    epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+    ids = [(mid.ledgerId, mid.entryId) for mid in request.message_ids]
     attached.subscription.redeliver(attached.consumer, ids, epoch)
     service.scheduler.wake(attached.state, attached.subscription)
 
 
 def on_close_consumer(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Close a consumer; unknown ids are fine."""
-    ask = frame.command.close_consumer
-    attached = session.consumers.get(ask.consumer_id)
+    request = frame.command.close_consumer
+    attached = session.consumers.get(request.consumer_id)
     if attached is not None:
         service.detach(attached)
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
+    session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Delete the subscription, if nobody else uses it or by force."""
-    ask = frame.command.unsubscribe
-    attached = _known(session, ask.consumer_id)
+    """Delete the subscription, if no other consumer uses it or by force."""
+    request = frame.command.unsubscribe
+    attached = _known(session, request.consumer_id)
     subscription, state = attached.subscription, attached.state
     others = [c for c in subscription.consumers if c is not attached.consumer]
-    if others and not ask.force:
+    if others and not request.force:
         raise Refusal("MetadataError", f"subscription {subscription.name!r} has other consumers")
     session.consumers.pop(attached.id, None)
     subscription.unload()
     service.close_consumers(others)
-    service.forget(state, subscription)
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
+    service.delete_subscription(state, subscription)
+    session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Move the cursor; consumers are closed first and subscribe again."""
-    ask = frame.command.seek
-    attached = _known(session, ask.consumer_id)
+    """Move the cursor. Consumers are closed first and subscribe again."""
+    request = frame.command.seek
+    attached = _known(session, request.consumer_id)
     log = attached.state.log
     mask = None
-    if ask.HasField("message_id"):
-        seq = log.locate_from(ask.message_id.ledgerId, ask.message_id.entryId)
-        words = ask.message_id.ack_set
-        exact = log.locate(ask.message_id.ledgerId, ask.message_id.entryId) is not None
+    if request.HasField("message_id"):
+        seq = log.locate_from(request.message_id.ledgerId, request.message_id.entryId)
+        words = request.message_id.ack_set
+        exact = log.locate(request.message_id.ledgerId, request.message_id.entryId) is not None
         mask = from_words(words) if words and exact else None
-    elif ask.HasField("message_publish_time"):
-        seq = log.locate_time(ask.message_publish_time)
+    elif request.HasField("message_publish_time"):
+        seq = log.locate_time(request.message_publish_time)
     else:
         raise Refusal("MetadataError", "SEEK needs a message id or a time")
     subscription = attached.subscription
     closed, notices = subscription.seek(seq, service.clock.wall_ms(), mask)
     service.close_consumers(closed)
-    service.tell(notices)
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
+    service.notify(notices)
+    session.send(pb.CommandSuccess(request_id=request.request_id))
     service.scheduler.wake(attached.state, subscription)
 
 
 def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """The last id of the topic and how far the subscription has acked."""
-    ask = frame.command.getLastMessageId
-    attached = _known(session, ask.consumer_id)
+    """Answer the last id of the topic and the mark-delete position of the subscription."""
+    request = frame.command.getLastMessageId
+    attached = _known(session, request.consumer_id)
     log = attached.state.log
     if not log.persistent:
         raise Refusal("UnknownError", f"{log.name} keeps no messages, and has no last one")
     if log.end > log.base:
         last = log.at(log.end - 1)
-        where, index = (last.ledger, last.entry), last.batch - 1
+        last_id, index = (last.ledger, last.entry), last.batch - 1
     else:
-        where, index = (-1, -1), -1
+        last_id, index = (-1, -1), -1
     marked = message_id(*log.id_before(attached.subscription.cursor.mark), partition=None)
     session.send(
         pb.CommandGetLastMessageIdResponse(
-            request_id=ask.request_id,
-            last_message_id=message_id(*where, partition=log.partition, batch_index=index),
+            request_id=request.request_id,
+            last_message_id=message_id(*last_id, partition=log.partition, batch_index=index),
             consumer_mark_delete_position=marked,
         )
     )
 
 
 def on_consumer_stats(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Permits, unacked messages and backlog."""
-    ask = frame.command.consumerStats
-    attached = session.consumers.get(ask.consumer_id)
+    request = frame.command.consumerStats
+    attached = session.consumers.get(request.consumer_id)
     if attached is None:
-        raise ProtocolError(f"CONSUMER_STATS for unknown consumer {ask.consumer_id}")
+        raise ProtocolError(f"CONSUMER_STATS for unknown consumer {request.consumer_id}")
     consumer, subscription = attached.consumer, attached.subscription
     since = datetime.fromtimestamp(attached.since_ms / 1000, UTC)
     session.send(
         pb.CommandConsumerStatsResponse(
-            request_id=ask.request_id,
+            request_id=request.request_id,
             msgRateOut=0.0,
             msgThroughputOut=0.0,
             msgRateRedeliver=0.0,
             consumerName=consumer.name,
-            # Permits can be below zero, and the field is unsigned.
+            # Permits can be negative, and the field is unsigned.
             availablePermits=consumer.permits & 0xFFFF_FFFF_FFFF_FFFF,
             unackedMessages=consumer.unacked,
             blockedConsumerOnUnackedMsgs=consumer.blocked,

@@ -1,7 +1,7 @@
 """Commands of producers: PRODUCER, SEND, CLOSE_PRODUCER.
 
-An entry is stored byte for byte; of its metadata only what delivery needs is read, and a batch is
-never opened. The checksum is verified, as Pulsar does.
+An entry is stored byte for byte. Only the metadata that delivery needs is read, and batches are not
+unpacked. The checksum is verified, as on Pulsar.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from ..rules.refusal import Refusal
 from ..rules.topic_log import LogEntry
 from ..rules.topic_producers import AccessMode, Publisher
 
-MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
+MAX_BATCH = 1_000_000  # messages in one entry; its ack set takes 125 kB
 
 
 def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
-    """Create a producer; a silent holder of its name is given time to show that it lives."""
-    ask = frame.command.producer
-    known = session.producers.get(ask.producer_id)
-    if known is not None and ask.epoch <= known.publisher.epoch:
+    """Create a producer. A silent owner of the same name is pinged first."""
+    request = frame.command.producer
+    known = session.producers.get(request.producer_id)
+    if known is not None and request.epoch <= known.publisher.epoch:
         session.send(
             pb.CommandProducerSuccess(
-                request_id=ask.request_id,
+                request_id=request.request_id,
                 producer_name=known.publisher.name,
                 last_sequence_id=-1,
                 producer_ready=True,
             )
         )
         return
-    state = service.catalogue.topic(ask.topic)
+    state = service.catalogue.topic(request.topic)
     service.check_serves(state)
     state.log.check_open()
-    name = ask.producer_name
+    name = request.producer_name
     publisher = Publisher(
-        key=(session.id, ask.producer_id),
+        key=(session.id, request.producer_id),
         name=name or f"encore-{session.id}-{next(service.producer_names)}",
-        access=AccessMode(ask.producer_access_mode),
-        epoch=ask.epoch,
-        generated=not (name and ask.user_provided_producer_name),
-        request_id=ask.request_id,
+        access=AccessMode(request.producer_access_mode),
+        epoch=request.epoch,
+        generated=not (name and request.user_provided_producer_name),
+        request_id=request.request_id,
     )
     holder = state.producers.holder(publisher)
     if holder is not None and not probed and holder.owner.session is not session:
-        again = partial(on_producer, service, session, frame, probed=True)
-        holder.owner.session.probe(lambda: session.retry(frame, again))
+        handle_again = partial(on_producer, service, session, frame, probed=True)
+        holder.owner.session.probe(lambda: session.retry(frame, handle_again))
         return
-    if ask.HasField("schema"):
-        publisher.schema_version = state.schemas.register(ask.schema)
-    state.producers.add(publisher, ask.topic_epoch if ask.HasField("topic_epoch") else None)
-    encoder = ReceiptEncoder(ask.producer_id, state.log.partition, state.log.persistent)
-    attached = AttachedProducer(ask.producer_id, session, state, publisher, encoder)
+    if request.HasField("schema"):
+        publisher.schema_version = state.schemas.register(request.schema)
+    state.producers.add(publisher, request.topic_epoch if request.HasField("topic_epoch") else None)
+    encoder = ReceiptEncoder(request.producer_id, state.log.partition, state.log.persistent)
+    attached = AttachedProducer(request.producer_id, session, state, publisher, encoder)
     publisher.owner = attached
-    session.producers[ask.producer_id] = attached
-    session.closed_producers.discard(ask.producer_id)
-    first = ask.initial_subscription_name
+    session.producers[request.producer_id] = attached
+    session.closed_producers.discard(request.producer_id)
+    first = request.initial_subscription_name
     if first and first not in state.subscriptions:
         service.catalogue.subscription(state, first, start=state.log.base)
     service.producer_ready(attached)
@@ -76,7 +76,8 @@ def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
     attached = session.producers.get(send.producer_id)
     if attached is None:
         if send.producer_id in session.closed_producers:
-            return  # in flight when this side closed the producer; it sends again after PRODUCER
+            # sent before the client saw CLOSE_PRODUCER; the client sends it again after PRODUCER
+            return
         raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
     publisher = attached.publisher
     if publisher.fenced or not publisher.ready:
@@ -88,11 +89,11 @@ def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def read_entry(body: bytes) -> LogEntry:
-    """What delivery needs to know of a stored body.
+    """Read the metadata that delivery needs from a stored body.
 
     Raises:
-        Refusal: ChecksumError, or NotAllowedError for an impossible batch.
-        EntryError: Metadata that cannot be read; the connection's end.
+        Refusal: ChecksumError; NotAllowedError for an invalid batch size.
+        EntryError: if the metadata cannot be read. The connection is closed.
     """
     try:
         metadata = decode_body(body).metadata
@@ -112,7 +113,7 @@ def read_entry(body: bytes) -> LogEntry:
 
 
 def _key(metadata: pb.MessageMetadata) -> bytes:
-    """What Key_Shared hashes: ordering key, else key, else something unique to the entry."""
+    """Return the key that Key_Shared hashes: ordering key, else key, else a unique value."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
@@ -127,12 +128,12 @@ def _key(metadata: pb.MessageMetadata) -> bytes:
 
 
 def on_close_producer(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Close a producer; unknown ids are fine."""
-    ask = frame.command.close_producer
-    attached = session.producers.get(ask.producer_id)
+    """Close a producer; accept unknown ids."""
+    request = frame.command.close_producer
+    attached = session.producers.get(request.producer_id)
     if attached is not None:
-        service.withdraw(attached)
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
+        service.detach_producer(attached)
+    session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {

@@ -1,4 +1,4 @@
-"""Which answer carries a refusal: every request has its own."""
+"""Answers to refused commands. Several request types have an error answer of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..rules.refusal import Refusal
 
 
 def refuse(command: pb.BaseCommand, refusal: Refusal) -> Message:
-    """The answer to a refused command."""
     error = pb.ServerError.Value(refusal.code)
     message = refusal.message
     kinds = pb.BaseCommand
@@ -42,7 +41,7 @@ def refuse(command: pb.BaseCommand, refusal: Refusal) -> Message:
     if command.type == kinds.SEND:
         return pb.CommandSendError(
             producer_id=command.send.producer_id,
-            # For a batch, Pulsar 4.2.4 names the last sequence id; a receipt names the first.
+            # For a batch, Pulsar 4.2.4 names the last sequence id here; a receipt names the first.
             sequence_id=max(command.send.sequence_id, command.send.highest_sequence_id),
             error=error,
             message=message,

@@ -15,12 +15,12 @@ from ..rules.topic_watchers import MAX_PATTERN, TopicPattern, Watcher
 
 
 def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """How many partitions; creates the topic unless told not to."""
-    ask = frame.command.partitionMetadata
-    count = service.catalogue.partitions(ask.topic, ask.metadata_auto_creation_enabled)
+    """Answer the number of partitions. Creates the topic unless the client forbids it."""
+    request = frame.command.partitionMetadata
+    count = service.catalogue.partitions(request.topic, request.metadata_auto_creation_enabled)
     session.send(
         pb.CommandPartitionedTopicMetadataResponse(
-            request_id=ask.request_id,
+            request_id=request.request_id,
             partitions=count,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
         )
@@ -28,10 +28,10 @@ def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame)
 
 
 def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """This broker serves every topic, or the one that it refers to does."""
-    ask = frame.command.lookupTopic
+    """Answer this broker's address, or redirect to the broker in the settings."""
+    request = frame.command.lookupTopic
     settings = service.settings
-    topic = service.catalogue.name(ask.topic).full
+    topic = service.catalogue.name(request.topic).full
     tls = session.url.startswith("pulsar+ssl:")
     response = pb.CommandLookupTopicResponse.Connect
     url = (settings.advertised_url_tls if tls else settings.advertised_url) or session.url
@@ -41,7 +41,7 @@ def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
         service.looked_up.add(topic)
     session.send(
         pb.CommandLookupTopicResponse(
-            request_id=ask.request_id,
+            request_id=request.request_id,
             brokerServiceUrl=None if tls else url,
             brokerServiceUrlTls=url if tls else None,
             response=response,
@@ -51,24 +51,24 @@ def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
 
 
 def on_topics_of_namespace(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """The topics of a namespace; a pattern that is too long is left to the client."""
-    ask = frame.command.getTopicsOfNamespace
+    """List the topics of a namespace. Too long patterns are left to the client."""
+    request = frame.command.getTopicsOfNamespace
     topics = []
-    if ask.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        topics += _in_namespace(service, ask.namespace)
-    if ask.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-        topics += _in_namespace(service, ask.namespace, "non-persistent")
-    filtered = 0 < len(ask.topics_pattern) <= MAX_PATTERN
+    if request.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        topics += _in_namespace(service, request.namespace)
+    if request.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+        topics += _in_namespace(service, request.namespace, "non-persistent")
+    filtered = 0 < len(request.topics_pattern) <= MAX_PATTERN
     if filtered:
         try:
-            topics = TopicPattern(ask.topics_pattern).filter(topics)
+            topics = TopicPattern(request.topics_pattern).filter(topics)
         except Refusal as refusal:
             raise Refusal("MetadataError", refusal.message) from refusal
     hashed = topics_hash(topics)
-    same = ask.topics_hash == hashed
+    same = request.topics_hash == hashed
     session.send(
         pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=ask.request_id,
+            request_id=request.request_id,
             topics=[] if same else topics,
             filtered=filtered,
             topics_hash=hashed,
@@ -84,52 +84,54 @@ def _in_namespace(service: BrokerService, namespace: str, domain: str = "persist
 
 
 def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Tell a client from now on of topics that come and go; again, how the list is now."""
-    ask = frame.command.watchTopicList
+    """Start to watch a list of topics. Watching the same id again answers the current list."""
+    request = frame.command.watchTopicList
     if not service.settings.topic_watchers:
         raise Refusal("NotAllowedError", "topic watchers are off (BrokerSettings.topic_watchers)")
-    if len(ask.topics_pattern) > MAX_PATTERN:
+    if len(request.topics_pattern) > MAX_PATTERN:
         raise Refusal("NotAllowedError", f"Pattern longer than maximum: {MAX_PATTERN}")
-    watcher = Watcher(ask.watcher_id, ask.namespace, TopicPattern(ask.topics_pattern))
-    topics = watcher.pattern.filter(_in_namespace(service, ask.namespace))
-    session.watchers[ask.watcher_id] = watcher
+    watcher = Watcher(request.watcher_id, request.namespace, TopicPattern(request.topics_pattern))
+    topics = watcher.pattern.filter(_in_namespace(service, request.namespace))
+    session.watchers[request.watcher_id] = watcher
     hashed = topics_hash(topics)
     session.send(
         pb.CommandWatchTopicListSuccess(
-            request_id=ask.request_id,
-            watcher_id=ask.watcher_id,
-            topic=[] if ask.topics_hash == hashed else topics,
+            request_id=request.request_id,
+            watcher_id=request.watcher_id,
+            topic=[] if request.topics_hash == hashed else topics,
             topics_hash=hashed,
         )
     )
 
 
 def on_watch_close(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Tell no more; unknown ids are fine."""
-    ask = frame.command.watchTopicListClose
-    session.watchers.pop(ask.watcher_id, None)
-    session.send(pb.CommandSuccess(request_id=ask.request_id))
+    """Stop watching; accept unknown ids."""
+    request = frame.command.watchTopicListClose
+    session.watchers.pop(request.watcher_id, None)
+    session.send(pb.CommandSuccess(request_id=request.request_id))
 
 
 def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """One version of a topic's schema, or the latest."""
-    ask = frame.command.getSchema
-    states = service.catalogue.states(ask.topic)
-    version = ask.schema_version if ask.HasField("schema_version") else None
+    """Answer one version of a topic's schema, or the latest."""
+    request = frame.command.getSchema
+    states = service.catalogue.states(request.topic)
+    version = request.schema_version if request.HasField("schema_version") else None
     schema, found = states[0].schemas.get(version)
     session.send(
-        pb.CommandGetSchemaResponse(request_id=ask.request_id, schema=schema, schema_version=found)
+        pb.CommandGetSchemaResponse(
+            request_id=request.request_id, schema=schema, schema_version=found
+        )
     )
 
 
 def on_get_or_create_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """Register a schema, on every partition alike."""
-    ask = frame.command.getOrCreateSchema
+    """Register a schema on every partition."""
+    request = frame.command.getOrCreateSchema
     version = b""
-    for state in service.catalogue.states(ask.topic):
-        version = state.schemas.register(ask.schema)
+    for state in service.catalogue.states(request.topic):
+        version = state.schemas.register(request.schema)
     session.send(
-        pb.CommandGetOrCreateSchemaResponse(request_id=ask.request_id, schema_version=version)
+        pb.CommandGetOrCreateSchemaResponse(request_id=request.request_id, schema_version=version)
     )
 
 

@@ -1,5 +1,5 @@
-"""What the development broker decides: no event loop, no clock, no sockets, no logging.
+"""Rules of the development broker, without event loop, clock, sockets and logging.
 
-Ids and times come in, deliveries, notices and refusals go out. The transport in memory of
-`pulsar_encore.testing` obeys the same rules.
+Ids and times are arguments; deliveries, notices and refusals are results. The transport in memory
+of `pulsar_encore.testing` obeys the same rules.
 """

@@ -1,7 +1,7 @@
-"""One consumer as a subscription sees it: permits, what it holds, and how much of that is unacked.
+"""One consumer of a subscription: its permits and its held entries.
 
-A value with arithmetic; who is served, and when, is `dispatch`. Invariant: `unacked` is the sum of
-`held`. Permits grow only through `Subscription.flow`, and may be negative after a batch.
+Invariant: `unacked` is the sum of `held`. Permits grow only through `Subscription.flow`, and may be
+negative after a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .topic_log import LogEntry
 
 
 class SubscriptionType(Enum):
-    """The four types, with the protocol's numbers."""
+    """Subscription types, with the protocol's numbers."""
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -25,12 +25,12 @@ class SubscriptionType(Enum):
 
     @property
     def shares(self) -> bool:
-        """Whether entries are held one by one, by several consumers."""
+        """True if several consumers hold entries, each entry on its own."""
         return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
 class NoticeKind(Enum):
-    """What a consumer is told besides messages."""
+    """Notifications that a consumer gets besides messages."""
 
     ACTIVE = "active"
     STANDBY = "standby"
@@ -42,12 +42,12 @@ class SubscribedConsumer:
     """A consumer connected to a subscription.
 
     Args:
-        name: Consumer name; orders Failover and places Key_Shared.
+        name: Consumer name. It orders Failover consumers and distributes Key_Shared keys.
         priority: 0 is served first.
-        epoch: Echoed with every message of Exclusive and Failover; None when the client sent none.
+        epoch: Sent with every message of Exclusive and Failover; None if the client sent none.
         ranges: Declared STICKY ranges.
-        owner: Whatever the caller wants to find again; never looked at here.
-        writable: False while its connection has too much unsent.
+        owner: An object of the caller, not used here.
+        writable: False while the client leaves too many bytes unread.
     """
 
     name: str = ""
@@ -61,20 +61,17 @@ class SubscribedConsumer:
     blocked: bool = False
     held: dict[int, int] = field(default_factory=dict)
     queue: list[int] = field(default_factory=list)
-    told_end: bool = False
+    end_notified: bool = False
 
     @property
     def ready(self) -> bool:
-        """Whether an entry may be sent to it now."""
         return self.permits > 0 and not self.blocked and self.writable
 
 
 class Notice(NamedTuple):
-    """Something to tell a consumer."""
-
     consumer: SubscribedConsumer
     kind: NoticeKind
 
 
 Delivery: TypeAlias = tuple[SubscribedConsumer, LogEntry, int, int | None]
-"""To whom, what, its redelivery count, and the mask of a partly acked entry."""
+"""Consumer, entry, redelivery count, and the mask of a partly acked entry."""

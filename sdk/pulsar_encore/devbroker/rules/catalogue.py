@@ -1,6 +1,6 @@
-"""All topics of a broker: what exists, what is partitioned, what hangs on each topic.
+"""All topics of a broker.
 
-Pure. Invariant: a partitioned topic has no log of its own, only its partitions have.
+Invariant: a partitioned topic has no log of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PARTITIONS = 10_000
 
 
 class BrokerTopic:
-    """One topic or partition with everything that hangs on it."""
+    """One topic or partition with its subscriptions, producers and schemas."""
 
     def __init__(self, log: TopicLog) -> None:
         self.log = log
@@ -31,12 +31,12 @@ class BrokerTopic:
         self.body_bytes = 0
 
     def terminate(self) -> list[Notice]:
-        """No more messages; returns who is to be told that there is nothing left for them."""
+        """Accept no more messages; return notices for consumers that have acked all."""
         self.log.terminated = True
         return [each for one in self.subscriptions.values() for each in one.end_of_topic()]
 
     def trim(self) -> None:
-        """Drop closed ledgers that every subscription has acked; keeps all while there is none."""
+        """Drop closed ledgers that every subscription has acked. Without subscriptions keep all."""
         if self.subscriptions:
             self.log.trim(min(s.cursor.mark for s in self.subscriptions.values()))
 
@@ -45,10 +45,8 @@ class Catalogue:
     """Finds and creates topics and subscriptions.
 
     Args:
-        rules: Which topics there may be.
-        subscription_rules: What every subscription obeys.
-        next_ledger: Gives ledger ids, unique in the whole broker.
-        created: Called with the full name of each new topic or partition, once it is there.
+        next_ledger: Returns ledger ids, unique in the broker.
+        created: Called with the full name of each new topic or partition.
     """
 
     def __init__(
@@ -82,10 +80,10 @@ class Catalogue:
         return name
 
     def partitions(self, topic: str, create: bool) -> int:
-        """Number of partitions, 0 for a topic without; may create the topic.
+        """Return the number of partitions, 0 for a topic without. May create the topic.
 
         Raises:
-            Refusal: TopicNotFound when it is missing and not to be created.
+            Refusal: TopicNotFound, if the topic is missing and is not created.
         """
         name = self.name(topic)
         if name.full in self.partitioned:
@@ -103,10 +101,12 @@ class Catalogue:
         return count
 
     def create_partitioned(self, topic: str, count: int) -> None:
-        """Create a partitioned topic, or let it grow; durable subscriptions are copied.
+        """Create a partitioned topic, or add partitions. Durable subscriptions are copied to new
+        ones.
 
         Raises:
-            Refusal: NotAllowedError for a bad count, or a plain topic of that name.
+            Refusal: NotAllowedError for an invalid count, or if the name is that of a topic without
+                partitions.
         """
         name = self.name(topic)
         have = self.partitioned.get(name.full, 0)
@@ -128,10 +128,10 @@ class Catalogue:
                     self.subscription(state, known.name, start=0)
 
     def create(self, topic: str) -> None:
-        """Create a topic without partitions, whatever the settings say of automatic creation.
+        """Create a topic without partitions, even if automatic creation is off.
 
         Raises:
-            Refusal: InvalidTopicName, TopicNotFound for an unknown namespace, NotAllowedError for a
+            Refusal: InvalidTopicName; TopicNotFound for an unknown namespace; NotAllowedError for a
                 partition of a topic that is not partitioned.
         """
         name = self.name(topic)
@@ -139,7 +139,7 @@ class Catalogue:
         self._create(name)
 
     def _check_partition(self, name: TopicName) -> None:
-        """Refuse a partition that no partitioned topic has."""
+        """Refuse a partition of a topic that is not partitioned, or has fewer partitions."""
         if name.partition < 0:
             return
         count = self.partitioned.get(name.base)
@@ -167,11 +167,11 @@ class Catalogue:
         return state
 
     def topic(self, topic: str, *, create: bool = True) -> BrokerTopic:
-        """The topic to publish to or subscribe to.
+        """Return the topic to publish to or subscribe to.
 
         Raises:
-            Refusal: TopicNotFound, NotAllowedError for the base name of a partitioned topic and for
-                a partition of one that is not partitioned.
+            Refusal: TopicNotFound; NotAllowedError for the base name of a partitioned topic, or for
+                a partition of a topic that is not partitioned.
         """
         state = self.topics.get(topic)
         if state is not None:
@@ -188,7 +188,7 @@ class Catalogue:
         return self._create(name)
 
     def states(self, topic: str) -> list[BrokerTopic]:
-        """The topic, or all partitions of a partitioned one.
+        """Return the topic, or all partitions of a partitioned topic.
 
         Raises:
             Refusal: TopicNotFound.
@@ -200,7 +200,7 @@ class Catalogue:
         return [self.topics[f"{name.full}-partition-{i}"] for i in range(count)]
 
     def delete(self, topic: str) -> list[BrokerTopic]:
-        """Forget a topic, or a partitioned one with all its partitions; returns what it was.
+        """Delete a topic with all its partitions, and return them.
 
         Raises:
             Refusal: TopicNotFound; NotAllowedError for a single partition.
@@ -217,7 +217,7 @@ class Catalogue:
     def subscription(
         self, state: BrokerTopic, name: str, *, start: int, durable: bool = True
     ) -> Subscription:
-        """Create a subscription; `start` is clamped to what the log still has."""
+        """Create a subscription. `start` is clamped to the stored entries."""
         created = Subscription(
             state.log, name, self._subscription_rules, durable=durable, start=start
         )
@@ -225,6 +225,6 @@ class Catalogue:
         return created
 
     def in_namespace(self, namespace: str, domain: str = "persistent") -> list[str]:
-        """Full names of the topics and partitions of a namespace, of one domain."""
+        """Return the full names of a namespace's topics and partitions in one domain."""
         prefix = f"{domain}://{namespace}/"
         return sorted(name for name in self.topics if name.startswith(prefix))

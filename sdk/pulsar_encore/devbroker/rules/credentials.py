@@ -1,7 +1,4 @@
-"""Who may connect: what a client presents, and until when that is good.
-
-Pure: time is an argument. Invariant: a secret is compared, never shown.
-"""
+"""Credentials that a broker accepts, and their expiry. Secrets are compared and never shown."""
 
 from __future__ import annotations
 
@@ -16,18 +13,17 @@ METHODS = ("token", "basic", "tls")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credential:
-    """Something that a client may authenticate with.
+    """A credential for clients.
 
     Args:
         data: The token; ``user:password`` for basic; for tls the common name of the client's
             certificate, which the TLS handshake has verified.
         method: ``"token"``, ``"basic"`` or ``"tls"``.
-        role: Whom it stands for. A connection keeps its role when it shows a new credential.
-        expires_s: Seconds after the broker's start from which it is not good any more; None for
-            never.
+        role: Role of the client. A connection keeps its role when it presents a new credential.
+        expires_s: Seconds after the broker's start at which the credential expires; None for never.
 
     Raises:
-        ConfigurationError: An unknown method, or nothing to present.
+        ConfigurationError: if the method is unknown or `data` is empty.
     """
 
     data: str = field(repr=False)
@@ -42,12 +38,12 @@ class Credential:
             raise ConfigurationError(f"the {self.method} credential of {self.role!r} is empty")
 
     def expired(self, now_ms: float) -> bool:
-        """Whether it is not good any more; `now_ms` counts from the broker's start."""
+        """Return True if it has expired. `now_ms` counts from the broker's start."""
         return self.expires_s is not None and now_ms >= self.expires_s * 1000
 
 
 class Credentials:
-    """All that a broker accepts; with none it accepts everybody."""
+    """The accepted credentials. Without any, every client is accepted."""
 
     def __init__(self, accepted: Sequence[Credential]) -> None:
         self._accepted = tuple(accepted)
@@ -55,16 +51,12 @@ class Credentials:
     def check(
         self, method: str, data: bytes, certificate: str | None, now_ms: float
     ) -> Credential | None:
-        """Find what a client presents.
+        """Find the credential that a client presents; return None if authentication is off.
 
         Args:
-            method: `auth_method_name` of the command.
-            data: `auth_data`; not looked at for tls.
-            certificate: Common name of the client's certificate, None without.
+            data: `auth_data`; not used for tls.
+            certificate: Common name of the client's certificate; None without one.
             now_ms: Ms since the broker's start.
-
-        Returns:
-            The credential; None when the broker asks for none.
 
         Raises:
             Refusal: AuthenticationError.

@@ -1,18 +1,17 @@
-"""What one subscription has acknowledged: a low-water mark, holes above it, and parts of batches.
+"""The acks of one subscription: a low-water mark, acked entries above it, and partial acks.
 
-Invariants: everything below `mark` is acked, `mark` itself is not; `_acked` holds only places above
-`mark`; `_partial` holds masks (1 = still to be delivered) of entries that are neither wholly
-acked nor untouched. Knows nothing of consumers, permits or redelivery.
+Invariants: every entry below `mark` is acked, `mark` itself is not; `_acked` holds only sequence
+numbers above `mark`; `_partial` holds masks (1 = unacked) of entries that are acked in part.
 """
 
 from __future__ import annotations
 
 
 class Cursor:
-    """The acknowledged part of a log, by sequence number.
+    """The acked part of a log, by sequence number.
 
     Args:
-        mark: First place that is not acked.
+        mark: First entry that is not acked.
     """
 
     __slots__ = ("_acked", "_partial", "mark")
@@ -23,20 +22,19 @@ class Cursor:
         self._partial: dict[int, int] = {}
 
     def is_acked(self, seq: int) -> bool:
-        """Whether the whole entry is acked."""
         return seq < self.mark or seq in self._acked
 
     def remaining(self, seq: int) -> int | None:
-        """The mask of a partly acked entry; None when none of it is acked."""
+        """Return the mask of a partly acked entry; None if it has no partial ack."""
         return self._partial.get(seq) if self._partial else None
 
     @property
     def has_partial(self) -> bool:
-        """Whether any entry is partly acked (saves the look-up for most subscriptions)."""
+        """True if any entry is partly acked. Saves the lookup for most subscriptions."""
         return bool(self._partial)
 
     def ack(self, seq: int) -> bool:
-        """Ack a whole entry; False when it was acked before."""
+        """Ack a whole entry; return False if it was acked before."""
         if seq < self.mark or seq in self._acked:
             return False
         if self._partial:
@@ -58,7 +56,7 @@ class Cursor:
         """AND a mask (1 = still unacked) into an entry of `size` indexes.
 
         Returns:
-            The bits left, 0 once the entry is wholly acked; None when it was wholly acked before.
+            The unacked bits, 0 if the entry is now acked; None if it was acked before.
         """
         if self.is_acked(seq):
             return None
@@ -71,11 +69,10 @@ class Cursor:
         return left
 
     def forget_partial_of(self, seq: int) -> None:
-        """Nothing single is acked of an entry any more, unless all of it is."""
         self._partial.pop(seq, None)
 
     def ack_below(self, seq: int) -> None:
-        """Ack everything before a place; never moves back."""
+        """Ack every entry before `seq`. The mark never moves back."""
         if seq <= self.mark:
             return
         self.mark = seq
@@ -84,15 +81,14 @@ class Cursor:
         self._close_holes()
 
     def reset(self, seq: int) -> None:
-        """Seek: forget everything and start at a place."""
+        """Seek: drop all acks and start at `seq`."""
         self.mark = seq
         self._acked.clear()
         self._partial.clear()
 
     def forget_partial(self) -> None:
-        """What a topic unload does: partial acks are not read back (consumer-semantics.md 6.8)."""
+        """Drop all partial acks, as a topic unload does (consumer-semantics.md 6.8)."""
         self._partial.clear()
 
     def backlog(self, end: int) -> int:
-        """Entries before `end` that are not wholly acked."""
         return end - self.mark - len(self._acked)

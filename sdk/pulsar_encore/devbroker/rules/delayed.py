@@ -1,7 +1,7 @@
-"""Entries that are not yet to be delivered (`deliver_at_time`), with the broker's coarse clock.
+"""Entries held back until their `deliver_at_time`, with the broker's coarse timer.
 
-Not strict, an entry goes up to one tick early, and one that is due within a tick is not held at
-all; strict, it is never early and up to a tick late. The caller asks `wake_ms` when to look
+Without `strict`, an entry is delivered up to one tick early, or at once if it is due within a tick.
+With `strict`, it is never early and up to a tick late. The caller asks `wake_ms` when to check
 again.
 """
 
@@ -14,7 +14,7 @@ class DelayedEntries:
     """Waiting entries by due time.
 
     Args:
-        tick_ms: Grid on which due entries are looked for.
+        tick_ms: Interval of the checks for due entries.
         strict: See the module.
     """
 
@@ -30,14 +30,14 @@ class DelayedEntries:
         return len(self._heap)
 
     def add(self, seq: int, deliver_at_ms: int, wall_now_ms: int) -> bool:
-        """Hold an entry back; False when it is to be delivered at once."""
+        """Hold an entry back; return False if it is due now."""
         if deliver_at_ms <= wall_now_ms + self._slack_ms:
             return False
         heappush(self._heap, (deliver_at_ms, seq))
         return True
 
     def pop_due(self, wall_now_ms: int) -> list[int]:
-        """Take out everything that may be delivered now, in order of due time."""
+        """Remove and return all due entries, in order of due time."""
         due = []
         heap = self._heap
         while heap and heap[0][0] <= wall_now_ms + self._slack_ms:
@@ -45,9 +45,10 @@ class DelayedEntries:
         return due
 
     def wake_ms(self) -> int | None:
-        """Wall ms at which to look again; None when nothing waits.
+        """Return the time of the next check in wall ms; None if no entry waits.
 
-        On the tick grid: the first point not before the head when strict, else the nearest one.
+        It lies on the tick grid: with `strict` the first tick at or after the due time, otherwise
+        the nearest tick.
         """
         if not self._heap:
             return None

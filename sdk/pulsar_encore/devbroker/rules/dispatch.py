@@ -1,14 +1,12 @@
-"""Who gets the next entry, by subscription type.
+"""Dispatching on Shared, and the interface of all dispatchers.
 
-Three rules: one active consumer (Exclusive, Failover), round robin (Shared), by key (Key_Shared, in
-`keyed`). A dispatcher owns the read position and, for the sharing types, who holds what and how
-often it came. Invariant of those: every entry from the cursor's mark to `read` is acked, held by
-one consumer, waiting for redelivery or for its consumer, or delayed, and in one of these places
-only.
+The sharing types own the read position, the held entries and the redelivery counts. Their
+invariant: every entry from the cursor's mark to `_read` is in exactly one state: acked, held by one
+consumer, waiting for redelivery or for its consumer, or delayed.
 
-Chunks of one message go to one consumer: who holds any of them gets the others. Pulsar goes by who
-got the first one, and may so deliver neither the rest nor anything else (wire-protocol.md 6.4);
-that is not copied.
+All chunks of a message go to the consumer that holds any of them. Pulsar sends them to the consumer
+that got the first one, and may then deliver neither the rest nor any other message
+(wire-protocol.md 6.4). That is not copied.
 """
 
 from __future__ import annotations
@@ -22,26 +20,26 @@ from .delayed import DelayedEntries
 from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
-TURN = 20  # entries per consumer and turn of the round robin, as the broker does
+TURN = 20  # entries per consumer and round-robin turn, as on Pulsar
 
 
 class Dispatcher(Protocol):
-    """What a subscription asks of its type's rule."""
+    """The dispatching rule of one subscription type."""
 
     type: SubscriptionType
     consumers: list[SubscribedConsumer]
 
     def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None: ...
-    def settled(self, seq: int) -> None: ...
-    def partly_settled(self, seq: int, left: int) -> None: ...
+    def acked(self, seq: int) -> None: ...
+    def partly_acked(self, seq: int, left: int) -> None: ...
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None: ...
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]: ...
     def wake_ms(self, wall_now_ms: int) -> int | None: ...
 
 
 class SharedDispatch:
-    """Round robin over the consumers of the highest priority that has permits."""
+    """Round robin over the consumers of the highest priority that have permits."""
 
     type = SubscriptionType.SHARED
 
@@ -59,7 +57,7 @@ class SharedDispatch:
         self._replay: list[int] = []
         self._delayed = DelayedEntries(rules.delayed_tick_ms, rules.delayed_strict)
         self._counts: dict[int, int] = {}
-        # Who holds chunks of a message, and how many.
+        # The consumer that holds chunks of a message, and how many.
         self._chunks: dict[str, tuple[SubscribedConsumer, int]] = {}
         self._unacked = 0
         self._blocked = False
@@ -67,43 +65,42 @@ class SharedDispatch:
         self._next_turn = 0
 
     def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer joins; the list stays ordered by priority."""
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda c: c.priority)
 
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer leaves: what it held goes to the others, counts unchanged."""
+        """Remove a consumer. Its entries go to the others, with unchanged redelivery counts."""
         self.consumers.remove(consumer)
         for seq in self._drop_held(consumer):
-            self._again(seq)
+            self._enqueue(seq)
         for seq in consumer.queue:
             heappush(self._replay, seq)
         consumer.queue.clear()
         self._unblock_total()
 
-    def settled(self, seq: int) -> None:
-        """A whole entry was acked, by whichever consumer."""
+    def acked(self, seq: int) -> None:
+        """Release an entry that is acked in full, by any consumer."""
         if self._counts:
             self._counts.pop(seq, None)
         for consumer in self.consumers:
             left = consumer.held.pop(seq, None)
             if left is not None:
-                self._released(consumer, left, seq)
+                self._release_held(consumer, left, seq)
                 return
 
-    def partly_settled(self, seq: int, left: int) -> None:
-        """Some indexes of an entry were acked; `left` remain."""
+    def partly_acked(self, seq: int, left: int) -> None:
+        """Count a partial ack of an entry with `left` unacked indexes."""
         if self._reset_on_partial:
             self._counts.pop(seq, None)
         for consumer in self.consumers:
-            before = consumer.held.get(seq)
-            if before is not None:
+            previous = consumer.held.get(seq)
+            if previous is not None:
                 consumer.held[seq] = left
-                self._uncharge(consumer, before - left)
+                self._subtract_unacked(consumer, previous - left)
                 return
 
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
-        """Take back what this consumer holds of `seqs` (None: all), counting a delivery each."""
+        """Release entries that the consumer holds (None: all of them), and count redeliveries."""
         everything = seqs is None
         held = consumer.held
         for seq in sorted(held if seqs is None else set(seqs)):
@@ -111,17 +108,16 @@ class SharedDispatch:
             if left is None:
                 continue
             self._counts[seq] = self._counts.get(seq, 0) + 1
-            self._released(consumer, left, seq)
-            self._again(seq)
+            self._release_held(consumer, left, seq)
+            self._enqueue(seq)
         if everything:
             consumer.blocked = False
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
-        """Hand out up to `limit` entries."""
         out: list[Delivery] = []
         if self._delayed:
             for seq in self._delayed.pop_due(wall_now_ms):
-                self._again(seq)
+                self._enqueue(seq)
         while len(out) < limit and not self._blocked:
             consumer = self._next_consumer()
             if consumer is None:
@@ -136,11 +132,10 @@ class SharedDispatch:
         return out
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """When a delayed entry is next to be looked at, wall ms."""
         return self._delayed.wake_ms()
 
     def _next_consumer(self) -> SubscribedConsumer | None:
-        """The next ready one in turn, of the highest priority that has a ready one."""
+        """Return the next ready consumer in turn, of the highest priority with a ready consumer."""
         consumers = self.consumers
         count = len(consumers)
         best = None
@@ -166,7 +161,7 @@ class SharedDispatch:
         return sent
 
     def _take(self, consumer: SubscribedConsumer, wall_now_ms: int) -> int | None:
-        """The next place to deliver: what waits for this one, what was given back, the log."""
+        """Return the next entry: first of the consumer's queue, then redeliveries, then the log."""
         is_acked = self._cursor.is_acked
         for waiting in (consumer.queue, self._replay):
             while waiting:
@@ -179,7 +174,7 @@ class SharedDispatch:
         return None
 
     def _is_for(self, consumer: SubscribedConsumer, seq: int) -> bool:
-        """Whether an entry may go to a consumer; else it is put where it waits for another."""
+        """Return True if the consumer may get an entry, else queue it for its chunks' holder."""
         holder = self._chunks.get(self._log.at(seq).chunked)
         if holder is None or holder[0] is consumer:
             return True
@@ -220,17 +215,16 @@ class SharedDispatch:
             self._blocked = True
         out.append((consumer, entry, self._counts.get(seq, 0) if self._counts else 0, mask))
 
-    def _again(self, seq: int) -> None:
-        """Put an entry that nobody holds in line for delivery."""
+    def _enqueue(self, seq: int) -> None:
         heappush(self._replay, seq)
 
-    def _released(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
-        """An entry left a consumer's hands, acked or given back."""
-        self._uncharge(consumer, left)
-        self._unchain(seq)
+    def _release_held(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
+        """Release an entry that was acked or is to be redelivered."""
+        self._subtract_unacked(consumer, left)
+        self._release_chunk(seq)
 
-    def _unchain(self, seq: int) -> None:
-        """One chunk less of its message is held."""
+    def _release_chunk(self, seq: int) -> None:
+        """Count one held chunk less."""
         if not self._chunks:
             return
         chunked = self._log.at(seq).chunked
@@ -241,7 +235,7 @@ class SharedDispatch:
             else:
                 del self._chunks[chunked]
 
-    def _uncharge(self, consumer: SubscribedConsumer, messages: int) -> None:
+    def _subtract_unacked(self, consumer: SubscribedConsumer, messages: int) -> None:
         consumer.unacked -= messages
         self._unacked -= messages
         if consumer.blocked and consumer.unacked <= self._max_consumer // 2:
@@ -256,7 +250,7 @@ class SharedDispatch:
         seqs = sorted(consumer.held)
         consumer.held.clear()
         for seq in seqs:
-            self._unchain(seq)
+            self._release_chunk(seq)
         self._unacked -= consumer.unacked
         consumer.unacked = 0
         consumer.blocked = False

@@ -1,8 +1,7 @@
-"""Faults by step number: what goes wrong with the n-th command of a type.
+"""Fault plans: faults for the n-th command of a type.
 
-Pure and deterministic: the plan counts commands of each type and direction from the moment it is
-installed, over all connections, and says what is to happen; the session does it. What fired is
-kept in `FaultPlan.fired`.
+A plan is deterministic. It counts the commands of each type and direction over all connections,
+from the moment when it is installed. The session carries the faults out.
 """
 
 from __future__ import annotations
@@ -23,20 +22,27 @@ _FROM_BROKER = ("CONNECTED", "SUCCESS", "ERROR", "MESSAGE", "SEND_RECEIPT", "SEN
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """A fault on the n-th command of a type.
 
     Args:
-        kind: ``"drop"`` it, ``"delay"`` it by `delay_ms` (later commands overtake it),
-            ``"duplicate"`` it, close the connection before or after it, ``"refuse"`` it with
-            `error`, or start an ``"outage"`` of `outage_s` seconds instead of it.
-        command: Type name, such as ``"ACK"``.
-        nth: Which command of that type and direction, from 1.
-        times: On how many in a row from there.
-        direction: ``"in"`` from the client; None: ``"out"`` for what only a broker sends.
-        topic: Count only commands for this topic's name (SUBSCRIBE, PRODUCER, LOOKUP ...).
+        kind: ``"drop"``, ``"delay"`` (by `delay_ms`; later commands overtake it) or ``"duplicate"``
+            the command, ``"close_before"`` or ``"close_after"`` close the connection, ``"refuse"``
+            answers with `error`, ``"outage"`` drops the command and starts an outage of `outage_s`
+            seconds.
+        command: Type name of the command, such as ``"ACK"``.
+        nth: First command of that type and direction, counted from 1.
+        times: Number of commands in a row.
+        direction: ``"in"`` from the client, ``"out"`` from the broker; None derives it from the
+            command.
+        topic: Count only commands of this topic, given by its full name.
 
     Raises:
-        ConfigurationError: A value that can never fire.
+        ConfigurationError: if a value is invalid, so that the fault could never fire.
+
+    Example:
+        Drop the second ack::
+
+            FaultPlan([Fault(kind="drop", command="ACK", nth=2)])
     """
 
     kind: Kind
@@ -53,19 +59,18 @@ class Fault:
         if self.kind not in get_args(Kind):
             raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}")
         if self.command not in pb.BaseCommand.Type.keys():
-            raise ConfigurationError(f"command {self.command!r} is no command of the protocol")
+            raise ConfigurationError(f"command {self.command!r} is not a command of the protocol")
         if self.nth < 1 or self.times < 1:
             raise ConfigurationError("nth and times count from 1")
         if self.delay_ms < 0 or self.outage_s < 0:
             raise ConfigurationError("delay_ms and outage_s cannot be negative")
         if self.error not in pb.ServerError.keys():
-            raise ConfigurationError(f"error {self.error!r} is no ServerError of the protocol")
+            raise ConfigurationError(f"error {self.error!r} is not a ServerError of the protocol")
         if self.kind == "refuse" and self.command not in _REFUSABLE:
             raise ConfigurationError(f"only {', '.join(_REFUSABLE)} can be refused")
 
     @property
     def side(self) -> Direction:
-        """The direction it counts."""
         if self.direction is not None:
             return self.direction
         name = self.command
@@ -75,14 +80,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A fault that happened, at which command of its type."""
+    """A fault that fired, and the number of its command."""
 
     fault: Fault
     step: int
 
 
 class FaultPlan:
-    """A list of faults, each of which waits for its step."""
+    """A list of faults, each with its own count.
+
+    Attributes:
+        fired: Faults that have fired, in order.
+    """
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self._faults = [(fault, fault.side) for fault in faults]
@@ -91,7 +100,6 @@ class FaultPlan:
         self.by_topic: bool = any(fault.topic is not None for fault, _ in self._faults)
 
     def step(self, direction: Direction, command: str, topic: str | None = None) -> list[Fault]:
-        """Count one command; returns what is to happen to it."""
         firing = []
         for at, (fault, side) in enumerate(self._faults):
             if fault.command != command or side != direction:
@@ -107,7 +115,7 @@ class FaultPlan:
 
     @property
     def done(self) -> bool:
-        """Whether every fault has fired for the last time."""
+        """True if every fault has fired for the last time."""
         return all(
             seen >= fault.nth + fault.times - 1
             for seen, (fault, _) in zip(self._seen, self._faults, strict=True)

@@ -1,8 +1,7 @@
-"""Which consumer a key belongs to: the two Key_Shared layouts and the ring of Failover.
+"""Assign keys to consumers: the two Key_Shared layouts, and the hash ring of Failover.
 
-Owns nothing but arithmetic. The constants are the protocol's (wire-protocol.md 5.1): a key goes
-to the same consumer here and on Pulsar, or an ordering test against one proves nothing about the
-other.
+The constants are the protocol's (wire-protocol.md 5.1). A key goes to the same consumer here and on
+Pulsar, so that ordering tests hold for both.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Range = tuple[int, int]
 
 
 class NamedConsumer(Protocol):
-    """What the layouts need of a consumer."""
+    """The part of a consumer that the layouts need."""
 
     name: str
     ranges: Sequence[Range]
@@ -32,7 +31,7 @@ C = TypeVar("C", bound=NamedConsumer)
 
 
 class AutoSplit(Generic[C]):
-    """A ring of points per consumer; a key goes to the first point at or after its hash."""
+    """A ring of points per consumer. A key belongs to the first point at or after its hash."""
 
     def __init__(self, consumers: Sequence[C]) -> None:
         points: dict[int, C] = {}
@@ -48,11 +47,9 @@ class AutoSplit(Generic[C]):
 
     @staticmethod
     def slot(key_hash: int) -> int:
-        """The place of a murmur3 hash on this layout."""
         return key_hash % AUTO_SPLIT_RANGE + 1
 
     def owner(self, slot: int) -> C | None:
-        """The consumer of one slot; None when there are no consumers."""
         if not self._owners:
             return None
         at = bisect_left(self._points, slot)
@@ -60,33 +57,31 @@ class AutoSplit(Generic[C]):
 
 
 class StickyRanges(Generic[C]):
-    """Ranges that the consumers declared; a slot nobody declared has no owner."""
+    """Ranges that the consumers declared. Other slots have no owner."""
 
     def __init__(self, consumers: Sequence[C]) -> None:
-        spans = sorted(
+        declared = sorted(
             (start, end, at)
             for at, consumer in enumerate(consumers)
             for start, end in consumer.ranges
         )
-        self._starts = [start for start, _, _ in spans]
-        self._spans = [(end, consumers[at]) for _, end, at in spans]
+        self._starts = [start for start, _, _ in declared]
+        self._declared = [(end, consumers[at]) for _, end, at in declared]
 
     @staticmethod
     def slot(key_hash: int) -> int:
-        """The place of a murmur3 hash on this layout; 0 is not used."""
+        """Return the slot of a murmur3 hash. Slot 0 is not used."""
         return key_hash % STICKY_RANGE or 1
 
     def owner(self, slot: int) -> C | None:
-        """The consumer whose range holds the slot."""
         at = bisect_left(self._starts, slot + 1) - 1
         if at < 0:
             return None
-        end, consumer = self._spans[at]
+        end, consumer = self._declared[at]
         return consumer if slot <= end else None
 
 
 def overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    """Whether any of some ranges, ends included, has a hash of any of others."""
     return any(a <= d and c <= b for a, b in some for c, d in others)
 
 
@@ -112,7 +107,7 @@ def check_ranges(new: Sequence[Range], taken: Sequence[Range]) -> None:
 
 
 def ring_index(names: Sequence[str], key: str) -> int:
-    """Which of `names` a hash ring gives `key` to (Failover on a topic without partitions)."""
+    """Return the index in `names` that a hash ring assigns to `key`."""
     points = {
         murmur3(f"{name}{i}".encode()): at
         for at, name in enumerate(names)

@@ -1,8 +1,8 @@
 """Key_Shared: every key belongs to one consumer at a time.
 
-Entries read ahead wait in the queue of the consumer that owns their slot. A slot whose earlier
-entries another consumer still holds is parked until they are settled, so that a key is never with
-two consumers (PIP-379), unless the subscription allows out-of-order delivery.
+Entries that were read ahead wait in the queue of the consumer that owns their slot. If another
+consumer still holds earlier entries of the slot, the entries wait until those are released, so that
+two consumers never hold the same key (PIP-379). Out-of-order delivery switches this off.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .key_ranges import AutoSplit, StickyRanges
 from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
-TURN_AHEAD = 100  # entries kept ready per consumer, so that one slow key does not stop the reading
+TURN_AHEAD = 100  # entries kept ready per consumer, so that a slow key does not stop the reading
 
 
 class KeySharedDispatch(SharedDispatch):
-    """Shared, with the consumer chosen by the key's hash.
+    """Shared, with consumers selected by the hash of the key.
 
     Args:
-        sticky: Ranges declared by the consumers, instead of the ring.
+        sticky: Use the ranges that the consumers declared, instead of the ring.
         out_of_order: `allowOutOfOrderDelivery`.
     """
 
@@ -47,43 +47,41 @@ class KeySharedDispatch(SharedDispatch):
             []
         )
         self._slot_of = StickyRanges.slot if sticky else AutoSplit.slot
-        self._holding: dict[int, tuple[SubscribedConsumer, int]] = {}
-        self._parked: dict[int, list[int]] = {}
+        self._slot_holders: dict[int, tuple[SubscribedConsumer, int]] = {}
+        self._slot_queues: dict[int, list[int]] = {}
         self._waiting = 0
 
     def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer joins and takes over slots; what waits is dealt out anew."""
         super().add(consumer, wall_now_ms)
-        self._deal()
+        self._redistribute()
 
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer leaves; its slots and what it held go to the others."""
         super().remove(consumer, wall_now_ms)
-        self._deal()
+        self._redistribute()
 
-    def _deal(self) -> None:
-        """Give all that waits to the present owners."""
+    def _redistribute(self) -> None:
+        """Assign all waiting entries to the current owners."""
         waiting = self._replay
         self._replay = []
         for consumer in self.consumers:
             waiting.extend(consumer.queue)
             consumer.queue.clear()
-        for parked in self._parked.values():
-            waiting.extend(parked)
-        self._parked.clear()
+        for queued in self._slot_queues.values():
+            waiting.extend(queued)
+        self._slot_queues.clear()
         self._waiting = 0
         self._layout = StickyRanges(self.consumers) if self.sticky else AutoSplit(self.consumers)
         for seq in waiting:
-            self._again(seq)
+            self._enqueue(seq)
 
     def _slot(self, seq: int) -> int:
         return self._slot_of(self._log.at(seq).key_hash)
 
-    def _again(self, seq: int) -> None:
+    def _enqueue(self, seq: int) -> None:
         if self._cursor.is_acked(seq):
             return
         owner = self._layout.owner(self._slot(seq))
-        # A slot without an owner waits in `_replay` until the consumers change.
+        # An entry without an owner waits in `_replay` until the consumers change.
         heappush(self._replay if owner is None else owner.queue, seq)
         self._waiting += 1
 
@@ -91,9 +89,9 @@ class KeySharedDispatch(SharedDispatch):
         """Read ahead within bounds, then serve every ready consumer from its own queue."""
         out: list[Delivery] = []
         for seq in self._delayed.pop_due(wall_now_ms):
-            self._again(seq)
+            self._enqueue(seq)
         while not self._blocked and len(out) < limit:
-            before = len(out)
+            previous = len(out)
             ready = [consumer for consumer in self.consumers if consumer.ready]
             while (
                 ready
@@ -103,10 +101,10 @@ class KeySharedDispatch(SharedDispatch):
                 read = self._read_log(wall_now_ms)
                 if read is None:
                     break
-                self._again(read)
+                self._enqueue(read)
             for consumer in ready:
                 self._serve(consumer, limit - len(out), wall_now_ms, out)
-            if len(out) == before:
+            if len(out) == previous:
                 break
         return out
 
@@ -115,7 +113,7 @@ class KeySharedDispatch(SharedDispatch):
     ) -> int:
         queue = consumer.queue
         sent = 0
-        # Permits count entries within one read, as by Pulsar: batches make them very negative.
+        # As on Pulsar, permits count entries within one read, so batches make them very negative.
         limit = min(limit, TURN_AHEAD, consumer.permits)
         while queue and sent < limit and not consumer.blocked and not self._blocked:
             seq = heappop(queue)
@@ -123,18 +121,18 @@ class KeySharedDispatch(SharedDispatch):
             if self._cursor.is_acked(seq):
                 continue
             slot = self._slot(seq)
-            holder = self._holding.get(slot)
+            holder = self._slot_holders.get(slot)
             if holder is not None and holder[0] is not consumer and not self._out_of_order:
-                self._parked.setdefault(slot, []).append(seq)
+                self._slot_queues.setdefault(slot, []).append(seq)
                 self._waiting += 1
                 continue
-            self._holding[slot] = (consumer, holder[1] + 1 if holder else 1)
+            self._slot_holders[slot] = (consumer, holder[1] + 1 if holder else 1)
             self._hold(consumer, seq, out)
             sent += 1
         return sent
 
-    def _released(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
-        super()._released(consumer, left, seq)
+    def _release_held(self, consumer: SubscribedConsumer, left: int, seq: int) -> None:
+        super()._release_held(consumer, left, seq)
         self._unhold(self._slot(seq))
 
     def _drop_held(self, consumer: SubscribedConsumer) -> list[int]:
@@ -144,13 +142,13 @@ class KeySharedDispatch(SharedDispatch):
         return seqs
 
     def _unhold(self, slot: int) -> None:
-        holder = self._holding.get(slot)
+        holder = self._slot_holders.get(slot)
         if holder is None:
             return
         if holder[1] > 1:
-            self._holding[slot] = (holder[0], holder[1] - 1)
+            self._slot_holders[slot] = (holder[0], holder[1] - 1)
             return
-        del self._holding[slot]
-        for seq in self._parked.pop(slot, ()):
+        del self._slot_holders[slot]
+        for seq in self._slot_queues.pop(slot, ()):
             self._waiting -= 1
-            self._again(seq)
+            self._enqueue(seq)

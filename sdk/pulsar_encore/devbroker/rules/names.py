@@ -1,7 +1,7 @@
-"""Topic names as the protocol spells them.
+"""Parse topic names.
 
-A topic whose name says non-persistent is one: what is on it has no id, and is done with once it
-was delivered. Of what Pulsar drops there, because nobody has permits, nothing is dropped here.
+Messages of non-persistent topics have no ids, and count as acked once delivered. Pulsar also drops
+them if no consumer has permits; this broker does not.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import NamedTuple
 from .refusal import Refusal
 
 PARTITION_MARK = "-partition-"
-_PARTITION = re.compile(PARTITION_MARK + r"(0|[1-9]\d{0,8})$")  # "-partition-07" is none
+_PARTITION = re.compile(PARTITION_MARK + r"(0|[1-9]\d{0,8})$")  # "-partition-07" is not a partition
 
 
 class TopicName(NamedTuple):
     """A parsed name.
 
     Args:
-        full: ``persistent://tenant/namespace/topic``, with the partition's suffix if it has one;
-            or non-persistent.
+        full: ``persistent://tenant/namespace/topic`` or non-persistent, with any partition suffix.
         namespace: ``tenant/namespace``.
-        base: `full` without the suffix.
-        partition: -1 when there is no suffix.
+        base: `full` without the partition suffix.
+        partition: Partition number, or -1 if the topic is not a partition.
     """
 
     full: str
@@ -33,7 +32,7 @@ class TopicName(NamedTuple):
 
 
 def parse(name: str) -> TopicName:
-    """Read a topic name; short names mean ``persistent://public/default``.
+    """Parse a topic name. Short names mean ``persistent://public/default``.
 
     Raises:
         Refusal: InvalidTopicName.

@@ -1,7 +1,7 @@
-"""The one way the broker's rules say no: a server error by its protocol name.
+"""Refusals of requests by the broker's rules.
 
-Pure rules raise `Refusal`; the session turns it into the answer that belongs to the command
-(ERROR, a failed lookup, SEND_ERROR). It never closes a connection: that is for broken bytes.
+The session turns a `Refusal` into the answer that belongs to the command (ERROR, a failed lookup,
+SEND_ERROR). A refusal never closes a connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Refusal(EncoreError):
 
     Args:
         code: Name of the protocol's `ServerError`, such as ``"ConsumerBusy"``.
-        message: What is wrong and what to change; sent to the client.
+        message: Problem and remedy. Sent to the client.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -26,6 +26,6 @@ class Refusal(EncoreError):
 
 
 def missing_subscription(topic: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    """The error for a subscription that was asked about and does not exist."""
+    """Return the error for a subscription that does not exist."""
     names = ", ".join(repr(each) for each in sorted(known)) or "none"
     return ConfigurationError(f"{topic!r} has no subscription {name!r}; it has {names}")

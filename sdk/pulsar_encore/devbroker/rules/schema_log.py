@@ -1,6 +1,6 @@
-"""The schemas of one topic, by version; incompatible means of another type.
+"""The schema versions of one topic.
 
-Pulsar also compares structures; a broker for tests does not pretend to.
+Schemas of different types are incompatible. Pulsar also compares structures; this broker does not.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ _AUTO_CONSUME = 21
 
 
 class SchemaLog:
-    """Versions of a topic's schema, the first one 0."""
-
     def __init__(self) -> None:
         self._versions: list[pb.Schema] = []
 
     def register(self, schema: pb.Schema) -> bytes:
-        """Find or add a schema; returns its version as the wire shows it, empty for none.
+        """Find or add a schema; return its version as sent on the wire, empty for no schema.
 
         Raises:
             Refusal: IncompatibleSchema.
@@ -41,10 +39,11 @@ class SchemaLog:
         return _version(len(self._versions) - 1)
 
     def get(self, version: bytes | None) -> tuple[pb.Schema, bytes]:
-        """One version, or the latest when None.
+        """Return one version, or the latest for None.
 
         Raises:
-            Refusal: TopicNotFound when there is none; IncompatibleSchema for a malformed version.
+            Refusal: TopicNotFound if there is no such version; IncompatibleSchema for a malformed
+                one.
         """
         if version is not None and len(version) != 8:
             raise Refusal("IncompatibleSchema", "a schema version is 8 bytes")

@@ -1,13 +1,13 @@
-"""Exclusive and Failover: one consumer reads in order, and a rewind reads again from the cursor.
+"""Exclusive and Failover: one consumer reads in order.
 
-Nothing is held one by one and no counts are kept: what was sent and not acked comes again only by a
-rewind (REDELIVER, another active consumer, a reconnect). Delivery times are ignored
+No entry is held and no counts are kept. Unacked entries are sent again only after a rewind:
+REDELIVER, another active consumer, or a reconnect. Delivery times are ignored
 (consumer-semantics.md 9.1).
 
-Entries are read in blocks, one a ms, and a block that was read is sent whole. A REDELIVER that
-meets a read under way goes wrong as on Pulsar 4.2 (wire-protocol.md 5.5): the block that is being
-read belongs to nobody, but its end becomes the read position again when the read completes, some
-blocks later. What lies between is skipped until the next rewind.
+Entries are read in blocks, one per ms, and a block is sent whole. A REDELIVER during a read goes
+wrong as on Pulsar 4.2 (wire-protocol.md 5.5): the block of that read is discarded, but when the
+read completes, some blocks later, its end becomes the read position again. The entries in between
+are skipped until the next rewind.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from .key_ranges import ring_index
 from .rule_settings import SubscriptionRules
 from .topic_log import LogEntry, TopicLog
 
-READ_ENTRIES = 100  # of one read, as Pulsar's dispatcherMaxReadBatchSize
+READ_ENTRIES = 100  # per read, as Pulsar's dispatcherMaxReadBatchSize
 READ_MS = 1
-LATEST_BLOCK = 6  # an overtaking read completes after at most so many of the rewound ones
+LATEST_BLOCK = 6  # an overtaking read completes after at most this many blocks of the rewind
 
 
 class _Block(NamedTuple):
-    """What one read gives: the entries that are not acked, and where the next one starts."""
+    """The result of one read: unacked entries, and the start of the next read."""
 
     entries: list[LogEntry]
     end: int
 
 
 class _LateRead(NamedTuple):
-    """A read that a rewind has met under way: where it ends, and blocks until it completes."""
+    """A read that was in flight at a rewind: its end, and the blocks until it completes."""
 
     end: int
     blocks: int
 
 
 class Overtaking:
-    """Which rewinds of a subscription are overtaken, and by how late a read.
+    """Decides which rewinds of a subscription are overtaken, and after how many blocks.
 
-    Chance without chance: topics differ, and do the same in every run that makes them in order.
+    The choice is a hash, not random: topics differ, but every run that creates them in the same
+    order behaves the same.
 
     Args:
         rules: `rewind_overtaken` and `rewind_seed`.
-        ledger: Tells topics apart.
+        ledger: Distinguishes topics.
     """
 
     def __init__(self, rules: SubscriptionRules, ledger: int) -> None:
@@ -56,15 +57,13 @@ class Overtaking:
         self._rewinds = 0
 
     def next(self) -> int:
-        """After how many blocks the next rewind is overtaken; 0 when it is not."""
+        """Return the number of blocks after which the next rewind is overtaken; 0 for never."""
         self._rewinds += 1
-        drawn = murmur3(f"{self._seed} {self._rewinds}".encode())
-        return drawn % LATEST_BLOCK + 1 if drawn // LATEST_BLOCK % 1000 < self.share * 1000 else 0
+        hashed = murmur3(f"{self._seed} {self._rewinds}".encode())
+        return hashed % LATEST_BLOCK + 1 if hashed // LATEST_BLOCK % 1000 < self.share * 1000 else 0
 
 
 class SingleActive:
-    """The rule of the types with one active consumer."""
-
     def __init__(
         self,
         kind: SubscriptionType,
@@ -85,38 +84,35 @@ class SingleActive:
         self._late: _LateRead | None = None
 
     def add(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer joins and may become the active one."""
         self.consumers.append(consumer)
         self._elect(wall_now_ms)
 
     def remove(self, consumer: SubscribedConsumer, wall_now_ms: int) -> None:
-        """A consumer leaves; another may become active."""
         self.consumers.remove(consumer)
         self._elect(wall_now_ms)
 
     def rewind(self) -> None:
-        """Read again from the first entry that is not acked."""
         self._read = self._cursor.mark
         self._late = None
 
-    def settled(self, seq: int) -> None:
-        """Nothing to do: nothing is held."""
+    def acked(self, seq: int) -> None:
+        """Do nothing: no entry is held."""
 
-    def partly_settled(self, seq: int, left: int) -> None:
-        """Nothing to do: nothing is held."""
+    def partly_acked(self, seq: int, left: int) -> None:
+        """Do nothing: no entry is held."""
 
     def redeliver(self, consumer: SubscribedConsumer, seqs: list[int] | None) -> None:
-        """Rewind, whatever ids were given; ignored from a consumer that is not active."""
+        """Rewind, whatever the ids are. Ignored from an inactive consumer."""
         if consumer is not self.active:
             return
-        under_way = self._next_block(READ_ENTRIES) if self._ready else None
+        read_in_flight = self._next_block(READ_ENTRIES) if self._ready else None
         self.rewind()
-        if under_way is not None and under_way.entries:
+        if read_in_flight is not None and read_in_flight.entries:
             blocks = self._overtaking.next()
-            self._late = _LateRead(under_way.end, blocks) if blocks else None
+            self._late = _LateRead(read_in_flight.end, blocks) if blocks else None
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
-        """Send the active consumer what its permits allow: one block, or all if none overtakes."""
+        """Send the active consumer one block, or up to its permits if no read overtakes."""
         out: list[Delivery] = []
         consumer = self.active
         cursor = self._cursor
@@ -144,7 +140,7 @@ class SingleActive:
         return self.active is not None and self.active.permits > 0 and self.active.writable
 
     def _next_block(self, most: int) -> _Block:
-        """The read that the active consumer's permits allow; they count entries here."""
+        """Return the next block. The permits of the active consumer count entries here."""
         assert self.active is not None
         log, cursor = self._log, self._cursor
         most = min(most, self.active.permits)
@@ -157,7 +153,7 @@ class SingleActive:
         return _Block(entries, seq)
 
     def _complete_late_read(self) -> None:
-        """One more block is out; without permits the late read has all the time it needs."""
+        """Count a sent block. Without permits the read in flight completes at once."""
         late = self._late
         if late is None:
             return
@@ -168,14 +164,14 @@ class SingleActive:
         self._read = max(self._read, late.end)
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """When the next read completes or a new active consumer may start, wall ms."""
-        waits = wall_now_ms < self._not_before_ms and self._ready
-        return self._not_before_ms if waits else None
+        """Return when the next read completes or a new active consumer may start, in wall ms."""
+        is_waiting = wall_now_ms < self._not_before_ms and self._ready
+        return self._not_before_ms if is_waiting else None
 
     def _elect(self, wall_now_ms: int) -> None:
-        """Choose within the top priority: partitions spread over it, else a hash ring."""
+        """Choose an active consumer of the top priority: by partition number, else by hash ring."""
         self.consumers.sort(key=lambda c: (c.priority, c.name))
-        before = self.active
+        previous = self.active
         self.active = None
         if self.consumers:
             top = [c for c in self.consumers if c.priority == self.consumers[0].priority]
@@ -186,6 +182,6 @@ class SingleActive:
                 else ring_index([c.name for c in top], self._log.name)
             )
             self.active = top[at]
-        if self.active is not before:
+        if self.active is not previous:
             self.rewind()
             self._not_before_ms = wall_now_ms + self._delay_ms

@@ -1,10 +1,8 @@
-"""A subscription: its cursor, its consumers and the rule that serves them.
+"""Subscriptions: a cursor, consumers and the dispatcher that serves them.
 
-The whole behaviour of the broker towards consumers is behind this class and is pure: ids and
-times come in, deliveries and notices go out. Invariant: an entry before the end of the log is
-acked, held by a live consumer, or will be delivered once somebody has permits. Refuses consumers
-of another type while some are connected. `wall_now_ms` is the broker's wall clock, the one that
-delivery times are compared with.
+This class is all of the broker's behaviour towards consumers. Invariant: an entry before the end of
+the log is acked, held by a live consumer, or will be delivered to a consumer with permits.
+`wall_now_ms` is the broker's wall clock, with which delivery times are compared.
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ from .rule_settings import SubscriptionRules
 from .single_active import Overtaking, SingleActive
 from .topic_log import TopicLog
 
-_BEFORE_FIRST = 2**64 - 1  # -1 as the wire shows it
+_BEFORE_FIRST = 2**64 - 1  # -1 as an unsigned number
 
 
 class Subscription:
-    """One named subscription of one topic.
+    """A named subscription of one topic.
 
     Args:
-        durable: False for a reader's cursor, which ends with its consumer.
-        start: First place it delivers.
+        durable: False for a reader's cursor, which is deleted with its consumer.
+        start: First entry to deliver.
     """
 
     def __init__(
@@ -57,23 +55,20 @@ class Subscription:
 
     @property
     def consumers(self) -> list[SubscribedConsumer]:
-        """Who is connected now."""
         return list(self._dispatcher.consumers) if self._dispatcher else []
 
     @property
     def type(self) -> SubscriptionType | None:
-        """The type its consumers share; None while nobody is connected."""
+        """The type of the connected consumers; None without consumers."""
         return self._dispatcher.type if self._dispatcher and self._dispatcher.consumers else None
 
     @property
     def active(self) -> SubscribedConsumer | None:
-        """The consumer that Exclusive or Failover serves."""
         rule = self._dispatcher
         return rule.active if isinstance(rule, SingleActive) else None
 
     @property
     def backlog(self) -> int:
-        """Entries not wholly acked."""
         return self.cursor.backlog(self.log.end)
 
     def add_consumer(
@@ -88,7 +83,7 @@ class Subscription:
         """Connect a consumer.
 
         Raises:
-            Refusal: ConsumerBusy (taken, or another type), ConsumerAssignError (STICKY ranges).
+            Refusal: ConsumerBusy (exclusive, or another type), ConsumerAssignError (STICKY ranges).
         """
         rule = self._dispatcher
         if rule is not None and rule.consumers:
@@ -109,9 +104,9 @@ class Subscription:
         if sticky:
             check_ranges(consumer.ranges, [r for c in rule.consumers for r in c.ranges])
         self._dispatcher = rule
-        before = self.active
+        previous = self.active
         rule.add(consumer, wall_now_ms)
-        return self._changes(before, consumer) + self.end_of_topic()
+        return self._changes(previous, consumer) + self.end_of_topic()
 
     def _check_joins(self, rule: Dispatcher, kind: SubscriptionType, sticky: bool) -> None:
         if rule.type is not kind:
@@ -128,52 +123,51 @@ class Subscription:
             )
 
     def remove_consumer(self, consumer: SubscribedConsumer, wall_now_ms: int) -> list[Notice]:
-        """Disconnect a consumer; what it held is delivered again, to others or later."""
+        """Disconnect a consumer. Its held entries are redelivered."""
         rule = self._dispatcher
         if rule is None or consumer not in rule.consumers:
             return []
-        before = self.active
+        previous = self.active
         rule.remove(consumer, wall_now_ms)
         if not rule.consumers:
-            # The last one takes the redelivery counts with it (consumer-semantics.md 3.8).
+            # Redelivery counts are lost with the last consumer (consumer-semantics.md 3.8).
             self._dispatcher = None
-        return self._changes(before, None)
+        return self._changes(previous, None)
 
     def _changes(
-        self, before: SubscribedConsumer | None, newcomer: SubscribedConsumer | None
+        self, previous: SubscribedConsumer | None, newcomer: SubscribedConsumer | None
     ) -> list[Notice]:
-        """Who is told which Failover consumer is active: all on a change, else the newcomer."""
+        """Return notices of the active Failover consumer: all on a change, else the newcomer's."""
         if self.type is not SubscriptionType.FAILOVER:
             return []
         active = self.active
         return [
             Notice(c, NoticeKind.ACTIVE if c is active else NoticeKind.STANDBY)
             for c in self.consumers
-            if active is not before or c is newcomer
+            if active is not previous or c is newcomer
         ]
 
     def end_of_topic(self) -> list[Notice]:
-        """Who is to be told, once, that a terminated topic has nothing left for them."""
+        """Return notices, once for each consumer, that a terminated topic is fully acked."""
         if not self.log.terminated or self.backlog:
             return []
-        untold = [consumer for consumer in self.consumers if not consumer.told_end]
-        for consumer in untold:
-            consumer.told_end = True
-        return [Notice(consumer, NoticeKind.END_OF_TOPIC) for consumer in untold]
+        unnotified = [consumer for consumer in self.consumers if not consumer.end_notified]
+        for consumer in unnotified:
+            consumer.end_notified = True
+        return [Notice(consumer, NoticeKind.END_OF_TOPIC) for consumer in unnotified]
 
     def flow(self, consumer: SubscribedConsumer, permits: int) -> None:
-        """A consumer asks for so many more messages."""
         consumer.permits += permits
 
     def ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Ack an entry, or the indexes whose bit is 0; other ids are accepted silently."""
+        """Ack an entry, or the indexes with bit 0. Unknown ids are ignored."""
         seq = self.log.locate(ledger, entry)
         if seq is None:
             return
         rule = self._dispatcher
         if mask is None:
             if self.cursor.ack(seq) and rule is not None:
-                rule.settled(seq)
+                rule.acked(seq)
             return
         if not self._rules.batch_index_ack:
             return
@@ -181,15 +175,15 @@ class Subscription:
         if left is None or rule is None:
             return
         if left:
-            rule.partly_settled(seq, left.bit_count())
+            rule.partly_acked(seq, left.bit_count())
         else:
-            rule.settled(seq)
+            rule.acked(seq)
 
     def ack_cumulative(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Ack everything up to an id; ignored on Shared and Key_Shared, as by Pulsar.
+        """Ack every entry up to an id. Ignored on Shared and Key_Shared, as on Pulsar.
 
-        An entry of -1 is before the first of its ledger. Inside a batch the mask replaces what was
-        acked of the entry, single acks behind it included (seen on 4.2.4).
+        Entry -1 is before the first entry of its ledger. Inside a batch, the mask replaces all
+        earlier partial acks of the entry, also those of later indexes (seen on 4.2.4).
         """
         if self._dispatcher is not None and self._dispatcher.type.shares:
             return
@@ -213,9 +207,10 @@ class Subscription:
         ids: Iterable[tuple[int, int]] | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Give entries back: those ids this consumer holds, or all it holds when None or empty.
+        """Release the given ids that this consumer holds for redelivery; None or empty releases
+        all.
 
-        Exclusive and Failover rewind instead, and `epoch` raises the consumer's own.
+        Exclusive and Failover rewind instead, and `epoch` raises the epoch of the consumer.
         """
         if epoch is not None and epoch > (consumer.epoch or 0):
             consumer.epoch = epoch
@@ -229,10 +224,10 @@ class Subscription:
     def seek(
         self, seq: int, wall_now_ms: int, mask: int | None = None
     ) -> tuple[list[SubscribedConsumer], list[Notice]]:
-        """Move to a place; returns the consumers that are thereby closed, and notices.
+        """Move the cursor. Return the consumers that this closes, and notices.
 
         Args:
-            mask: Indexes of the entry at `seq` still to be delivered (bit 1).
+            mask: Indexes of the entry at `seq` that are still to be delivered (bit 1).
         """
         rule = self._dispatcher
         closed: list[SubscribedConsumer] = []
@@ -250,16 +245,15 @@ class Subscription:
         return closed, notices
 
     def unload(self) -> list[SubscribedConsumer]:
-        """What a topic unload does: consumers go, counts and partial acks are lost."""
+        """Unload the topic: remove all consumers, and lose counts and partial acks."""
         closed = self.consumers
         self._dispatcher = None
         self.cursor.forget_partial()
         return closed
 
     def dispatch(self, wall_now_ms: int, limit: int = 1000) -> list[Delivery]:
-        """Entries to send now, charged to their consumers."""
         return self._dispatcher.dispatch(wall_now_ms, limit) if self._dispatcher else []
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """Wall ms at which to call `dispatch` again; None when nothing waits for time."""
+        """Return when to call `dispatch` again, in wall ms; None if no entry waits for a time."""
         return self._dispatcher.wake_ms(wall_now_ms) if self._dispatcher else None

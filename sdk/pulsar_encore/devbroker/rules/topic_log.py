@@ -1,8 +1,8 @@
-"""The log of one topic: entries in ledgers, and how an id finds its place.
+"""The log of one topic: entries in ledgers, with their ids.
 
-Every entry has a sequence number (`seq`, 0-based, never reused), so that cursors are plain ints;
-ids (ledger, entry) exist at the edges only. Invariant: `entries[i].seq == base + i`, and ids grow
-with `seq`. Refuses appends after `terminate`. Bodies are kept as they came, checksum included.
+Every entry has a sequence number (`seq`, from 0, never reused), so that cursors are plain ints. Ids
+(ledger, entry) are used only at the edges. Invariant: `entries[i].seq == base + i`, and ids grow
+with `seq`. Bodies are stored unchanged, with their checksums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...wire.key_hashes import murmur3
 from .refusal import Refusal
 
-EARLIEST = (2**64 - 1, 2**64 - 1)  # -1:-1 as the wire's unsigned fields show it
+EARLIEST = (2**64 - 1, 2**64 - 1)  # -1:-1 in the unsigned fields of the wire
 LATEST = (2**63 - 1, 2**63 - 1)
 
 
@@ -23,12 +23,12 @@ class LogEntry:
     """One stored entry: a message, a batch or a chunk.
 
     Args:
-        body: Everything after the command, as it will be sent again.
-        batch: `num_messages_in_batch`, 0 when the entry is not laid out as a batch.
-        publish_ms: The producer's clock, wall ms.
-        deliver_at_ms: Wall ms before which Shared and Key_Shared hold it back; 0 for none.
-        key: What Key_Shared hashes.
-        chunked: What all chunks of a message have in common; empty for what is no chunk.
+        body: The bytes after the command, sent again unchanged.
+        batch: `num_messages_in_batch`; 0 if the entry is not a batch.
+        publish_ms: Publish time by the producer's clock, in wall ms.
+        deliver_at_ms: Earliest delivery on Shared and Key_Shared, in wall ms; 0 for none.
+        key: The key that Key_Shared hashes.
+        chunked: An id that all chunks of a message share; empty for other entries.
     """
 
     body: bytes
@@ -48,7 +48,7 @@ class LogEntry:
 
     @property
     def key_hash(self) -> int:
-        """murmur3 of the key, computed when first asked for."""
+        """murmur3 of the key, computed on first access."""
         if self._hash < 0:
             self._hash = murmur3(self.key)
         return self._hash
@@ -58,10 +58,8 @@ class TopicLog:
     """The log of one topic or partition.
 
     Args:
-        name: Full name, with domain, tenant and namespace.
-        next_ledger: Gives ledger ids, unique in the whole broker.
-        entries_per_ledger: A ledger is closed when it holds so many.
-        partition: Index of the partition, -1 for a topic without partitions.
+        next_ledger: Returns ledger ids, unique in the broker.
+        partition: Number of the partition; -1 for a topic without partitions.
     """
 
     def __init__(
@@ -86,14 +84,14 @@ class TopicLog:
         self.roll_ledger()
 
     def roll_ledger(self) -> None:
-        """Start a new ledger, as Pulsar does when one is full or the topic is loaded again."""
+        """Start a new ledger, as Pulsar does when one is full or the topic is reloaded."""
         if self._ledger_starts and self._ledger_starts[-1] == self.end:
             return
         self._ledger_ids.append(self._next_ledger())
         self._ledger_starts.append(self.end)
 
     def check_open(self) -> None:
-        """Whether there may be more entries.
+        """Check that the topic accepts entries.
 
         Raises:
             Refusal: TopicTerminatedError.
@@ -102,7 +100,7 @@ class TopicLog:
             raise Refusal("TopicTerminatedError", f"{self.name} was terminated")
 
     def append(self, entry: LogEntry) -> LogEntry:
-        """Store an entry and give it its id.
+        """Store an entry and set its id.
 
         Raises:
             Refusal: TopicTerminatedError.
@@ -118,11 +116,10 @@ class TopicLog:
         return entry
 
     def at(self, seq: int) -> LogEntry:
-        """The entry with this sequence number."""
         return self.entries[seq - self.base]
 
     def locate(self, ledger: int, entry: int) -> int | None:
-        """The sequence number of an id that is stored; None for any other id."""
+        """Return the sequence number of a stored id; None for any other id."""
         ids = self._ledger_ids
         if ledger == ids[-1]:
             at = len(ids) - 1
@@ -136,7 +133,7 @@ class TopicLog:
         return seq if self.base <= seq < stop else None
 
     def locate_from(self, ledger: int, entry: int) -> int:
-        """Where reading from an id starts: its own place, or the first stored after it."""
+        """Return where reading from an id starts: its entry, or the first stored one after it."""
         if (ledger, entry) == EARLIEST:
             return self.base
         at = bisect_right(self._ledger_ids, ledger) - 1
@@ -144,17 +141,17 @@ class TopicLog:
             return self.base
         stop = self._ledger_starts[at + 1] if at + 1 < len(self._ledger_starts) else self.end
         if ledger != self._ledger_ids[at]:
-            return stop  # a ledger between two known ones
+            return stop  # a ledger between two known ledgers
         if entry >= 2**63:
-            entry = 0  # entry -1: before the ledger's first
+            entry = 0  # entry -1: before the first entry of the ledger
         return max(self.base, min(self._ledger_starts[at] + entry, stop))
 
     def locate_time(self, publish_ms: int) -> int:
-        """The first entry published at or after a wall time, by bisection; else the end."""
+        """Return the first entry published at or after a wall time, by bisection; else the end."""
         return self.base + bisect_left(self.entries, publish_ms, key=lambda e: e.publish_ms)
 
     def id_before(self, seq: int) -> tuple[int, int]:
-        """The id just before a place: the wire's mark-delete position. Entry -1 is 2**64-1."""
+        """Return the id before `seq`: the mark-delete position on the wire. Entry -1 is 2**64-1."""
         if seq > self.base:
             last = self.at(seq - 1)
             return last.ledger, last.entry
@@ -162,7 +159,7 @@ class TopicLog:
         return self._ledger_ids[at], (seq - self._ledger_starts[at] - 1) % 2**64
 
     def trim(self, acked_below: int) -> int:
-        """Drop closed ledgers whose entries all lie below a place; returns entries dropped."""
+        """Drop closed ledgers below `acked_below`; return the number of dropped entries."""
         keep = max(bisect_right(self._ledger_starts, acked_below) - 1, 0)
         dropped = self._ledger_starts[keep] - self.base
         if dropped > 0:

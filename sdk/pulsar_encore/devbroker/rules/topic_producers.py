@@ -1,8 +1,7 @@
 """The producers of one topic: names and access modes.
 
-Invariant: an exclusive producer is the only ready one. A fenced producer is not told
-(wire-protocol.md 7.4): it stays out of this list, and its next SEND is an error of the
-connection.
+Invariant: an exclusive producer is the only ready one. A fenced producer gets no notice
+(wire-protocol.md 7.4). It is removed from this list, and its next SEND closes the connection.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class Publisher:
     """A producer of a topic.
 
     Args:
-        key: Tells the same producer over and over on one connection.
+        key: Identifies the producer on one connection.
         epoch: Raised by the client with every reconnect.
-        generated: The broker chose the name.
-        request_id: Of the PRODUCER command, which a waiting one is answered to later.
+        generated: True if the broker chose the name.
+        request_id: Request id of PRODUCER; a waiting producer is answered later with it.
     """
 
     key: tuple[int, int]
@@ -47,15 +46,13 @@ class Publisher:
 
 
 class Producers:
-    """Who may publish to a topic."""
-
     def __init__(self) -> None:
         self.ready: dict[str, Publisher] = {}
         self.waiting: list[Publisher] = []
         self.topic_epoch: int | None = None
 
     def holder(self, publisher: Publisher) -> Publisher | None:
-        """Who stands in the way by name or exclusively, if anybody."""
+        """Return the producer that blocks another one by its name or exclusively, if any."""
         same = self.ready.get(publisher.name)
         if same is not None:
             return same
@@ -67,7 +64,7 @@ class Producers:
         return None
 
     def add(self, publisher: Publisher, topic_epoch: int | None = None) -> None:
-        """Admit a producer, at once or (`ready` False) when the exclusive one has left.
+        """Admit a producer now, or (`ready` False) when the exclusive producer has left.
 
         Raises:
             Refusal: ProducerBusy, ProducerFenced.
@@ -90,8 +87,8 @@ class Producers:
                 publisher.ready = False
                 self.waiting.append(publisher)
                 return
-            for loser in self.ready.values():
-                loser.fenced = True
+            for other in self.ready.values():
+                other.fenced = True
             self.ready.clear()
         self._admit(publisher)
 
@@ -102,13 +99,13 @@ class Producers:
         self.ready[publisher.name] = publisher
 
     def remove(self, publisher: Publisher) -> Publisher | None:
-        """Let a producer go; returns the waiting one that thereby became ready."""
+        """Remove a producer; return the waiting producer that becomes ready, if any."""
         if publisher in self.waiting:
             self.waiting.remove(publisher)
         if self.ready.get(publisher.name) is publisher:
             del self.ready[publisher.name]
         if self.ready or not self.waiting:
             return None
-        following = self.waiting.pop(0)
-        self._admit(following)
-        return following
+        successor = self.waiting.pop(0)
+        self._admit(successor)
+        return successor

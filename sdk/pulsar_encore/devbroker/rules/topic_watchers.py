@@ -1,8 +1,8 @@
-"""Patterns that topics of a namespace are matched with, and who watches which.
+"""Match topics of a namespace with patterns, for lists and watchers.
 
-Pure. A pattern is matched in full against ``tenant/namespace/topic``: no domain, and a partition by
-the name of its topic (wire-protocol.md 4). The dialect is Python's, Pulsar's is Java's: for the
-patterns that people write they agree, and clients filter again anyway.
+A pattern is matched in full against ``tenant/namespace/topic``, without the domain; a partition is
+matched by the name of its topic (wire-protocol.md 4). The dialect is Python's and not Java's. They
+agree on common patterns, and clients filter the list again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .names import parse
 from .refusal import Refusal
 
 MAX_PATTERN = 50
-"""Longest pattern a broker applies, in characters: `subscriptionPatternMaxLength`."""
+"""Maximum length of a pattern, in characters: `subscriptionPatternMaxLength`."""
 
 
 class TopicPattern:
-    """A pattern as a client sends it.
+    """A pattern from a client.
 
     Raises:
-        Refusal: InvalidTopicName, when it is no regular expression.
+        Refusal: InvalidTopicName, if it is not a regular expression.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -32,30 +32,23 @@ class TopicPattern:
             raise Refusal("InvalidTopicName", f"pattern {pattern!r}: {error}") from error
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic or partition belongs to it, by its full name."""
         _, _, path = parse(topic).base.partition("://")
         return self._expression.fullmatch(path) is not None
 
     def filter(self, topics: Iterable[str]) -> list[str]:
-        """Those that match, in the same order."""
         return [topic for topic in topics if self.matches(topic)]
 
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Somebody who is told of the topics of a namespace that match.
-
-    Args:
-        id: The client's number for it.
-        namespace: ``tenant/namespace``.
-    """
+    """A watch of the matching topics of a namespace. `id` is the client's id."""
 
     id: int
     namespace: str
     pattern: TopicPattern
 
     def concerns(self, topic: str) -> bool:
-        """Whether a topic, by its full name, is one of those."""
+        """Return True if the watcher covers a topic, given by its full name."""
         if not topic.startswith("persistent://"):
-            return False  # of the others no broker tells
+            return False  # brokers report only persistent topics
         return parse(topic).namespace == self.namespace and self.pattern.matches(topic)

@@ -1,1 +1,1 @@
-"""In the driver: topics, positions and cursors, and what each micro-batch takes."""
+"""The driver's side of a read: topics, offsets, cursors and the planning of micro-batches."""

@@ -1,8 +1,8 @@
-"""A batch: planned once, from what is stored then.
+"""Batch reads: the tasks are planned once, from the messages that are stored at that time.
 
-Owns `PulsarBatchReader`, which PySpark calls: `partitions` in the driver, `read` in tasks; and
-`NarrowedBatchReader`, which it also tells the filters of the query. PySpark refuses one that can
-take filters where `spark.sql.python.filterPushdown.enabled` is false, as it is by itself.
+PySpark calls `partitions` in the driver and `read` in the tasks. `NarrowedBatchReader` also accepts
+the filters of the query. It is a class of its own because PySpark rejects a reader with
+`pushFilters` unless `spark.sql.python.filterPushdown.enabled` is true, and its default is false.
 """
 
 from __future__ import annotations
@@ -37,13 +37,7 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reads what is stored when it is planned.
-
-    Args:
-        options: Of the read.
-        schema: Of the rows, checked.
-        plan: How values are decoded.
-    """
+    """Reader for the messages that are stored when the batch is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
@@ -53,14 +47,8 @@ class PulsarBatchReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
-        """The ranges of the tasks.
-
-        Raises:
-            ConfigurationError: A topic is missing, or an option does not fit what is there.
-            TransportError: The brokers could not be asked.
-        """
-        here = runtime()
-        client = here.client(self._options.connection)
+        process_runtime = runtime()
+        client = process_runtime.client(self._options.connection)
 
         async def plan() -> list[ReadRange]:
             cluster = Cluster(client, self._options)
@@ -69,7 +57,7 @@ class PulsarBatchReader(DataSourceReader):
             finally:
                 await cluster.close()
 
-        return list(here.call(plan(), "plan a batch"))
+        return list(process_runtime.call(plan(), "plan a batch"))
 
     async def _plan(self, cluster: Cluster) -> list[ReadRange]:
         options = self._options
@@ -91,50 +79,52 @@ class PulsarBatchReader(DataSourceReader):
         ledgers = await cluster.ledgers(begin)
         for topic, stored in ledgers.items():
             if may_be_gone(begin[topic], stored, None):
-                self._lost(gone_text(topic, begin[topic], stored[0].id, sure=False))
+                self._report_loss(gone_text(topic, begin[topic], stored[0].id, sure=False))
         spans: dict[str, EntrySpan] = {}
-        made_up: set[str] = set()  # topics whose end somebody said, and perhaps no entry
-        narrowed: set[str] = set()  # and those whose start is one
+        # Topics with an end that may not be an entry: a number or a filter set it.
+        unstored_ends: set[str] = set()
+        # Topics with a start that may not be an entry: a filter set it.
+        narrowed_starts: set[str] = set()
         for topic, start in begin.items():
-            of_topic = ledgers.get(topic, ())
-            first, stop = narrowing.span(start, later(start, end[topic]), of_topic)
-            said = edge_position(options.end, topic, base_name(topic))
+            topic_ledgers = ledgers.get(topic, ())
+            first, stop = narrowing.span(start, later(start, end[topic]), topic_ledgers)
+            edge = edge_position(options.end, topic, base_name(topic))
             if stop != later(start, end[topic]) or (
-                isinstance(said, Position) and stop != last[topic]
+                isinstance(edge, Position) and stop != last[topic]
             ):
-                made_up.add(topic)
+                unstored_ends.add(topic)
             if first != start:
-                narrowed.add(topic)
+                narrowed_starts.add(topic)
             per_entry = cluster.per_entry.get(topic, 1.0)
-            spans[topic] = EntrySpan(first, later(first, stop), of_topic, per_entry)
+            spans[topic] = EntrySpan(first, later(first, stop), topic_ledgers, per_entry)
         slicing = slicing_of(options, (span.per_entry for span in spans.values()))
         return [
             replace(
                 each,
-                is_end_stored=each.topic not in made_up,
-                is_kept=each.topic in narrowed,
+                is_end_stored=each.topic not in unstored_ends,
+                is_kept=each.topic in narrowed_starts,
             )
             for each in ranges_of(spans, numbers, slicing)
         ]
 
-    def _lost(self, text: str) -> None:
+    def _report_loss(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{text}. Set failOnDataLoss=false to read what there is")
-        log.warning("%s; what there is is read, as failOnDataLoss=false says", text)
+            raise DataLossError(f"{text}. Set failOnDataLoss=false to read the remaining messages")
+        log.warning("%s; the remaining messages are read because failOnDataLoss=false", text)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range; see `reading.task.read_range`."""
-        if not isinstance(partition, ReadRange):  # what PySpark makes of no ranges at all
+        # PySpark passes another object if there are no ranges.
+        if not isinstance(partition, ReadRange):
             return
         with plain_errors():
             yield from read_range(self._options, self._schema, self._plan_of_values, partition)
 
 
 class NarrowedBatchReader(PulsarBatchReader):
-    """Reads less than all of that, where the filters of the query say so."""
+    """Batch reader that also uses the filters of the query to read less."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take the filters of a query, all of which hold; gives them back, for Spark to apply."""
+        """Take the filters that restrict the read. All are returned: Spark applies them as well."""
         shape = self._options.shape
         columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
         names = {shape.prefix + each.key: each.key for each in columns}

@@ -1,7 +1,7 @@
-"""What the driver asks of the brokers: topics, their ends, places by time, their ledgers.
+"""Requests of the driver to the brokers: topics, last messages, messages by time, ledgers.
 
-Owns `Cluster`. For each topic one subscription is kept that is not durable and gets no permits:
-it is there to ask by, and fetches nothing. All methods run on the runtime's loop.
+`Cluster` keeps one non-durable subscription per topic that gets no permits. It serves only for
+requests such as GetLastMessageId.
 """
 
 from __future__ import annotations
@@ -33,18 +33,13 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 50
+_MAX_CONCURRENT_REQUESTS: Final = 50
 _SMOOTHING: Final = 4
-_READ_S: Final = 30.0
+_READ_TIMEOUT_S: Final = 30.0
 
 
 class Cluster:
-    """The brokers, as a read sees them.
-
-    Args:
-        client: The process's.
-        options: Of the read.
-    """
+    """The topics of one read, as the brokers report them. Used on the runtime's loop only."""
 
     def __init__(self, client: Client, options: ReadOptions) -> None:
         self._client = client
@@ -53,22 +48,21 @@ class Cluster:
         has_admin = options.connection.admin_url is not None
         self._admin = Admin(options.connection) if has_admin else None
         self._probes: dict[str, TransportConsumer] = {}
-        self._limit = asyncio.Semaphore(_AT_ONCE)
-        self._answered = False
-        #: Messages of an entry on average, by topic: by the last entries that were seen.
+        self._limit = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
+        self._has_answered = False
+        #: Mean number of messages per entry, by topic: a moving average over the last entries.
         self.per_entry: dict[str, float] = {}
 
     @property
     def admin(self) -> Admin | None:
-        """The web service, where one was named."""
         return self._admin
 
     async def topics(self) -> dict[str, int]:
-        """Topics and partitions to be read, by full name, with partition numbers; -1 without.
+        """Return the full names of the topics to read, with the partition number or -1.
 
         Raises:
-            ConfigurationError: A topic that was named has no such partition, or is not stored.
-            TransportError: The brokers could not be asked.
+            ConfigurationError: if a topic has no such partition, does not exist, or is
+                non-persistent.
         """
         wanted = self._options.topics
         if wanted.pattern is not None:
@@ -76,32 +70,33 @@ class Cluster:
             bases = list(dict.fromkeys(map(base_name, found)))
         else:
             bases = list(wanted.names)
-        parts = await self._each(bases, self._parts)
+        partitions = await self._request_each(bases, self._partitions_of)
         chosen = dict(wanted.chosen)
         topics: dict[str, int] = {}
         for base in bases:
             topics |= {
                 topic: number
-                for topic, number in parts[base].items()
+                for topic, number in partitions[base].items()
                 if base not in chosen or number in chosen[base]
             }
             for number in chosen.get(base, ()):
-                if number not in parts[base].values():
+                if number not in partitions[base].values():
+                    has_any = -1 not in partitions[base].values()
                     raise ConfigurationError(
                         f"assign: {base} has no partition {number}; it has "
-                        f"{len(parts[base]) if -1 not in parts[base].values() else 'none'}"
+                        f"{len(partitions[base]) if has_any else 'none'}"
                     )
         return topics
 
     @property
     def _may_be_missing(self) -> bool:
-        """A topic that is not there may come, or come again."""
+        """True if a missing topic is no error, because it may be created later."""
         return self._options.wait_for_topics or self._options.topics.pattern is not None
 
-    async def _parts(self, topic: str) -> dict[str, int]:
+    async def _partitions_of(self, topic: str) -> dict[str, int]:
         if topic.startswith("non-persistent://"):
             raise ConfigurationError(
-                f"{topic} is not stored: there is nothing of it that a batch could read again"
+                f"{topic} is not stored: a non-persistent topic cannot be read again"
             )
         if base_name(topic) != topic:
             return {topic: int(topic.rpartition("-")[2])}
@@ -116,20 +111,16 @@ class Cluster:
         return {name: int(name.rpartition("-")[2]) for name in names}
 
     async def last(self, topics: Iterable[str]) -> dict[str, Position]:
-        """The last message of each topic, `EARLIEST` of an empty one.
+        """Return the position of the last message of each topic; `EARLIEST` for an empty topic.
 
-        A topic that does not exist is left out where it may come later.
-
-        Raises:
-            ConfigurationError: There is no such topic.
-            TransportError: The brokers could not be asked.
+        A missing topic is left out if it may be created later, else a ConfigurationError.
         """
-        found = await self._each(topics, self._last)
+        found = await self._request_each(topics, self._last)
         return {topic: position for topic, position in found.items() if position is not None}
 
     async def _last(self, topic: str) -> Position | None:
         try:
-            last = await self._ask_last(topic)
+            last = await self._request_last_id(topic)
         except TopicNotFound as error:
             await self.forget(topic)
             if self._may_be_missing:
@@ -137,7 +128,8 @@ class Cluster:
             raise _missing(topic) from error
         except TransportError as error:
             if error.retryable:
-                await self.forget(topic)  # its backoff is longer than ours; a new one asks at once
+                # The consumer's own backoff is longer than ours; a new one tries at once.
+                await self.forget(topic)
             raise
         if last.entry_id() < 0:
             return EARLIEST
@@ -146,10 +138,11 @@ class Cluster:
         self.per_entry[topic] = size if known is None else known + (size - known) / _SMOOTHING
         return Position(last.ledger_id(), last.entry_id())
 
-    async def _ask_last(self, topic: str) -> MessageId:
+    async def _request_last_id(self, topic: str) -> MessageId:
         try:
             return await (await self._probe(topic)).last_message_id()
-        except NotSupportedError:  # by the stock library's readers; they can read it
+        except NotSupportedError:
+            # Readers of the stock transport cannot ask; they can read the last message.
             reader = await self._client.create_reader(
                 topic,
                 MessageId.latest,
@@ -160,7 +153,7 @@ class Cluster:
         try:
             if not await reader.has_message_available():
                 return MessageId.earliest
-            return (await reader.read_next(timeout=_READ_S)).message_id()
+            return (await reader.read_next(timeout=_READ_TIMEOUT_S)).message_id()
         finally:
             await reader.close()
 
@@ -170,7 +163,7 @@ class Cluster:
             probe = await self._transport.subscribe(
                 Subscription(
                     topics=(topic,),
-                    subscription_name=self._name("probe"),
+                    subscription_name=self._subscription_name("probe"),
                     consumer_type=ConsumerType.Exclusive,
                     receiver_queue_size=1,
                     durable=False,
@@ -181,29 +174,28 @@ class Cluster:
             self._probes[topic] = probe
         return probe
 
-    def _name(self, what: str) -> str:
-        return f"{self._options.reading.role_prefix}-{what}-{uuid.uuid4().hex[:10]}"
+    def _subscription_name(self, purpose: str) -> str:
+        return f"{self._options.reading.role_prefix}-{purpose}-{uuid.uuid4().hex[:10]}"
 
     async def first_at(self, topic: str, time_ms: int) -> Position | None:
-        """The first entry that was published then or later; None where there is none.
+        """Return the first entry published at `time_ms` or later; None without one.
 
-        Args:
-            topic: Full name.
-            time_ms: Ms since the epoch, by the producers' clocks.
+        Times are by the producers' clocks, in ms since the epoch.
         """
         reader = await self._client.create_reader(
             topic,
             MessageId.earliest,
             receiver_queue_size=1,
             subscription_role_prefix=self._options.reading.role_prefix,
-            # Ids and times are never encrypted: what plans a read needs no keys.
+            # Encryption covers only the payload. Planning reads ids and times and needs no keys.
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
         try:
             await reader.seek(time_ms)
-            # What a broker says of a place between its entries is near; this looks at each.
+            # The broker seeks to an entry near that time, so the publish time of each entry is
+            # checked.
             while await reader.has_message_available():
-                [message, *_] = await reader.read_entry(timeout=_READ_S)
+                [message, *_] = await reader.read_entry(timeout=_READ_TIMEOUT_S)
                 if message.publish_timestamp() >= time_ms:
                     here = message.message_id()
                     here = here.first_chunk or here
@@ -213,32 +205,32 @@ class Cluster:
             await reader.close()
 
     async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[LedgerSize, ...]]:
-        """What is stored, by topic; nothing without a web service to ask."""
+        """Return the stored ledgers by topic; an empty dict without a web service."""
         admin = self._admin
         if admin is None:
             return {}
 
-        async def ask(topic: str) -> tuple[LedgerSize, ...]:
+        async def request(topic: str) -> tuple[LedgerSize, ...]:
             try:
                 return (await admin.ledgers(topic)).ledgers
             except TopicNotFound:
                 if self._may_be_missing:
-                    return ()  # deleted since it was listed; the next look tells
+                    return ()  # deleted since the topics were listed
                 raise
 
-        return await self._each(topics, ask)
+        return await self._request_each(topics, request)
 
-    async def _each(
-        self, topics: Iterable[str], ask: Callable[[str], Awaitable[T]]
+    async def _request_each(
+        self, topics: Iterable[str], request: Callable[[str], Awaitable[T]]
     ) -> dict[str, T]:
-        """Ask of all topics, some at a time; the first error is raised when all have ended."""
+        """Send a limited number of requests at a time; raise the first error at the end."""
 
-        async def one(topic: str) -> T:
+        async def request_one(topic: str) -> T:
             async with self._limit:
-                return await ask(topic)
+                return await request(topic)
 
         names = list(topics)
-        answers = await asyncio.gather(*map(one, names), return_exceptions=True)
+        answers = await asyncio.gather(*map(request_one, names), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -248,46 +240,39 @@ class Cluster:
             if not isinstance(answer, BaseException)
         }
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]], doing: str) -> T:
-        """Ask again after errors that may pass, as `fetchOffset.*` says.
+    async def patiently(self, request: Callable[[], Awaitable[T]], doing: str) -> T:
+        """Retry a request after retryable errors, as often as the `fetchOffset.*` options allow.
 
-        Until something was answered once, all attempts together take no longer than the operation
-        timeout: a URL may be wrong, and whoever started the query waits to be told. Later it is a
-        query that runs, and brokers that restart.
-
-        Args:
-            ask: An attempt.
-            doing: For the log.
-
-        Raises:
-            TransportError: The last one.
+        Until a broker has answered once, all attempts together take no longer than the operation
+        timeout: the URL may be wrong, and the user who started the query waits for the error. After
+        the first answer the query is running, and brokers may be restarting.
         """
         options = self._options
         clock = asyncio.get_running_loop().time
-        until = clock() + options.connection.operation_timeout_s
-        for left in range(options.retries, -1, -1):
+        deadline = clock() + options.connection.operation_timeout_s
+        for retries_left in range(options.retries, -1, -1):
             try:
-                answer = await ask()
+                answer = await request()
             except TransportError as error:
-                self._answered |= isinstance(error, ConsumerBusy)  # which a broker says
-                late = not self._answered and clock() + options.retry_ms / 1000 >= until
-                if not left or late or not error.retryable:
+                self._has_answered |= isinstance(error, ConsumerBusy)  # a broker's answer too
+                is_too_late = (
+                    not self._has_answered and clock() + options.retry_ms / 1000 >= deadline
+                )
+                if not retries_left or is_too_late or not error.retryable:
                     raise
-                log.warning("%s: %s; asked again", doing, error)
+                log.warning("%s: %s; retrying", doing, error)
             else:
-                self._answered = True
+                self._has_answered = True
                 return answer
             await asyncio.sleep(options.retry_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
     async def forget(self, topic: str) -> None:
-        """Close what is kept of a topic."""
         probe = self._probes.pop(topic, None)
         if probe is not None:
             await probe.close()
 
     async def close(self) -> None:
-        """Close all that is kept."""
         for topic in list(self._probes):
             await self.forget(topic)
         if self._admin is not None:

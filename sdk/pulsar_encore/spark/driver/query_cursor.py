@@ -1,9 +1,9 @@
-"""The durable subscription of a query: kept level with the checkpoint.
+"""The durable subscription of a query, which follows the checkpoint.
 
-Owns `QueryCursors`. A consumer of each topic holds the subscription, Exclusive, so that a second
-query on it is refused, and fetches nothing. The checkpoint decides what is read; the subscription
-is there so that brokers keep what is not read yet, and show an honest backlog. An ack that fails is
-made good by the next one.
+`QueryCursors` holds the subscription of each topic with an Exclusive consumer, so that a second
+query is rejected. The consumer gets no permits. The checkpoint decides which messages are read. The
+subscription only makes the brokers keep unread messages and shows the true backlog. If an ack
+fails, the next ack covers it.
 """
 
 from __future__ import annotations
@@ -34,182 +34,174 @@ from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_BUSY_S: Final = 20.0  # a driver that was killed has its connection closed by then
-_AGAIN_S: Final = 0.5
-_ACK_S: Final = 10.0
-_LOOK_S: Final = 0.2
-# By this a person who looks at a subscription finds the driver that holds it.
-_OWN_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
+_BUSY_S: Final = 20.0  # by then the brokers have closed the connection of a driver that was killed
+_RETRY_DELAY_S: Final = 0.5
+_ACK_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.2
+# Shown by `pulsar-admin topics stats`, so that an operator can find the driver.
+_CONSUMER_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
 
 
 class QueryCursors:
-    """The subscription of one query, on each of its topics; on the runtime's loop.
-
-    Args:
-        client: The process's.
-        options: Of the read, with a subscription.
-        admin: The web service, where one was named.
+    """The subscription of one query on each of its topics. Used on the runtime's loop only.
 
     Raises:
-        ConfigurationError: Nobody can tell whether the subscription is there, and it matters.
+        ConfigurationError: if `subscriptionCreate=false` and nothing can tell whether it exists.
     """
 
     def __init__(self, client: Client, options: ReadOptions, admin: Admin | None) -> None:
         self._admin = admin
         assert options.cursor.subscription is not None
         self._transport = transport_of(client)
-        self._tells = admin is not None or self._transport.capabilities.name == "native"
-        if not (self._tells or options.cursor.create):
+        self._can_check_existence = (
+            admin is not None or self._transport.capabilities.name == "native"
+        )
+        if not (self._can_check_existence or options.cursor.create):
             raise ConfigurationError(
                 "subscriptionCreate=false needs admin.url with pulsar.client.transport=stock: "
                 "only the web service tells which subscriptions there are"
             )
         self._options = options
         self._name: str = options.cursor.subscription
-        self._links: dict[str, TransportConsumer] = {}
-        self._piles: dict[str, FetchBuffer] = {}  # what they say; of messages there are none
+        self._consumers: dict[str, TransportConsumer] = {}
+        self._piles: dict[str, FetchBuffer] = {}  # they get no messages, but learn of errors
         self._acked: dict[str, Position] = {}
-        self._was_there: set[str] = set()  # topics that had it before
-        self._found: dict[str, Position] = {}  # where it was when it was taken
-        #: Acks that failed since the last one that did not.
+        self._preexisting: set[str] = set()  # topics that had the subscription before
+        # Of each topic, the position when the query attached.
+        self._first_positions: dict[str, Position] = {}
+        #: Acks that failed in a row.
         self.errors: int = 0
 
     async def position(self, topic: str, begin: Position | None) -> Position | None:
-        """Hold the subscription of a topic, and say where it is.
+        """Attach to the subscription of a topic and return the last acked message, if known.
 
         Args:
             topic: Full name, of the partition if any.
-            begin: Where one begins that is not there yet; None for the end of the topic.
-
-        Returns:
-            The last message acked; None where the engine cannot tell.
+            begin: Where a new subscription begins; None for the end of the topic.
 
         Raises:
-            ConsumerBusy: Another query holds it.
-            ConfigurationError: It is not there, and is not to be made.
+            ConsumerBusy: if another query holds the subscription.
+            ConfigurationError: if it does not exist and must not be created.
         """
-        if topic not in self._links:
-            self._links[topic] = await self._hold(topic, begin)
-        acked = await self._links[topic].acked_position()
+        if topic not in self._consumers:
+            self._consumers[topic] = await self._attach(topic, begin)
+        acked = await self._consumers[topic].acked_position()
         if acked is None:
             return None
         found = _position_of(acked)
-        self._found.setdefault(topic, found)
+        self._first_positions.setdefault(topic, found)
         return found
 
-    async def _hold(self, topic: str, begin: Position | None) -> TransportConsumer:
+    async def _attach(self, topic: str, begin: Position | None) -> TransportConsumer:
         subscription = Subscription(
             topics=(topic,),
             subscription_name=self._name,
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=0,
-            consumer_name=_OWN_NAME,
+            consumer_name=_CONSUMER_NAME,
             initial_position=InitialPosition.Latest if begin is None else InitialPosition.Earliest,
             force_topic_creation=False,
         )
-        if await self._is_there(topic):
-            self._was_there.add(topic)
+        if await self._exists(topic):
+            self._preexisting.add(topic)
         elif not self._options.cursor.create:
             raise ConfigurationError(
                 f"{topic} has no subscription {self._name!r}: check the name, or set "
                 "subscriptionCreate=true"
             )
-        until = asyncio.get_running_loop().time() + _BUSY_S
+        deadline = asyncio.get_running_loop().time() + _BUSY_S
         while True:
             try:
-                link = await self._transport.subscribe(subscription)
+                consumer = await self._transport.subscribe(subscription)
                 break
             except ConsumerBusy as error:
-                if asyncio.get_running_loop().time() >= until:
+                if asyncio.get_running_loop().time() >= deadline:
                     raise ConsumerBusy(
                         f"the subscription {self._name!r} of {topic} is in use: "
-                        f"{await self._holder(topic)}; stop it, or name another subscription"
+                        f"{await self._describe_holder(topic)}; stop it, or name another "
+                        "subscription"
                     ) from error
-                await asyncio.sleep(_AGAIN_S)
-            except NotAllowedError:  # the one that asked whether it is there is not gone yet
-                if asyncio.get_running_loop().time() >= until:
+                await asyncio.sleep(_RETRY_DELAY_S)
+            except NotAllowedError:  # the broker has not yet removed the consumer of `_exists`
+                if asyncio.get_running_loop().time() >= deadline:
                     raise
-                await asyncio.sleep(_AGAIN_S)
-        self._piles[topic] = pile = FetchBuffer(asyncio.get_running_loop())
-        link.start(pile)  # with a queue of 0 it asks for nothing
-        return link
+                await asyncio.sleep(_RETRY_DELAY_S)
+        self._piles[topic] = buffer = FetchBuffer(asyncio.get_running_loop())
+        consumer.start(buffer)  # a queue of 0 requests no messages
+        return consumer
 
-    async def _holder(self, topic: str) -> str:
-        """Who holds the subscription, or how that is found out."""
-        otherwise = (
+    async def _describe_holder(self, topic: str) -> str:
+        unknown_holder = (
             "another query or consumer holds it (`pulsar-admin topics stats` names it, and so does "
             "this error if admin.url is set)"
         )
         if self._admin is None:
-            return otherwise
+            return unknown_holder
         try:
             held_by = await self._admin.holders(topic, self._name)
         except TransportError as error:
-            return f"another query or consumer holds it (who, cannot be asked: {error})"
-        return f"{' and '.join(held_by)} holds it" if held_by else otherwise
+            return f"another query or consumer holds it (admin.url does not answer: {error})"
+        return f"{' and '.join(held_by)} holds it" if held_by else unknown_holder
 
-    async def _is_there(self, topic: str) -> bool:
-        """Whether a topic has the subscription; False also where nobody can tell.
+    async def _exists(self, topic: str) -> bool:
+        """Return True if a topic has the subscription; False also if that cannot be told.
 
-        Without a web service a broker is asked for one of that name that is not durable, which it
-        refuses beside one that is.
+        Without a web service, a non-durable subscription of the same name is tried: the broker
+        rejects it if a durable one exists.
         """
-        if not self._tells:
+        if not self._can_check_existence:
             return False
         if self._admin is not None:
             return self._name in (await self._admin.ledgers(topic)).subscriptions
-        asked = Subscription(
+        request = Subscription(
             topics=(topic,),
             subscription_name=self._name,
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=0,
             durable=False,
-            # Who subscribes while brokers remove this one again may be given its place.
+            # The earliest, because a consumer that subscribes while this one is removed may
+            # inherit its position.
             start_message_id=MessageId.earliest,
             force_topic_creation=False,
         )
         try:
-            link = await self._transport.subscribe(asked)
+            consumer = await self._transport.subscribe(request)
         except (NotAllowedError, ConsumerBusy):
             return True
-        await link.close()
+        await consumer.close()
         return False
 
     def was_there(self, topic: str) -> bool | None:
-        """Whether a topic that is held had the subscription before; None where nobody can tell."""
-        return topic in self._was_there if self._tells else None
+        """True if an attached topic had the subscription before; None if that cannot be told."""
+        return topic in self._preexisting if self._can_check_existence else None
 
     async def drop_failed(self) -> list[str]:
-        """Let go of those that are not attached again, because they or their topics were deleted:
-        what is made in their place has kept nothing.
+        """Drop subscriptions that cannot be attached again, and return their topics.
 
-        Returns:
-            Their topics.
+        They or their topics were deleted. A subscription created in their place keeps no old
+        message.
         """
-        failed = [topic for topic, pile in self._piles.items() if pile.failed]
+        failed = [topic for topic, buffer in self._piles.items() if buffer.failed]
         for topic in failed:
             await self.forget(topic)
         return failed
 
     @property
     def held(self) -> Container[str]:
-        """Topics whose subscription is held."""
-        return self._links
+        return self._consumers
 
     async def keeps(self, topic: str, start: Position, first: int | None = None) -> bool:
-        """Whether brokers have kept all behind `start`, whose ledger may be gone.
+        """Return True if the brokers have kept all messages behind `start`.
 
-        They have where the subscription is no further. A time-to-live or a quota that deletes what
-        is not acked moves it; so does the end of a ledger that was acked to it, to the beginning of
-        the next. An expiry that ends there too, while no query runs, cannot be told from that.
+        They have if the subscription is not ahead of `start`. A time-to-live or backlog quota that
+        deletes unacked messages moves it forward. So does the end of a ledger that was acked
+        completely, to the beginning of the next ledger. An expiry while no query runs that ends at
+        the beginning of a ledger looks the same and is not detected.
 
         Args:
             topic: Full name, of the partition if any.
-            start: What was read last.
-            first: The first ledger that is stored, where that is known.
-
-        Raises:
-            TransportError: The brokers could not be asked.
+            start: The last message that was read. Its ledger may be gone.
+            first: The first stored ledger, if known.
         """
         acked = await self._acked_position(topic)
         if acked is None:
@@ -217,77 +209,81 @@ class QueryCursors:
         position = _position_of(acked)
         if position.order <= start.order:
             return True
-        # One that was made behind what was read has kept nothing.
-        kept = topic in self._was_there or self._found[topic].order <= start.order
+        # A subscription created ahead of the last message read has not kept the messages between.
+        kept = topic in self._preexisting or self._first_positions[topic].order <= start.order
         is_first = first is None or position.ledger == first
         return kept and is_first and position.entry < 0
 
     async def _acked_position(self, topic: str) -> MessageId | None:
-        """None where it cannot be told, as of one that is not attached again."""
-        link, pile = self._links.get(topic), self._piles.get(topic)
-        if link is None or pile is None:
+        """Return the acked position; None if unknown, as while re-attaching fails."""
+        consumer, buffer = self._consumers.get(topic), self._piles.get(topic)
+        if consumer is None or buffer is None:
             return None
-        asked = asyncio.ensure_future(link.acked_position())
+        request = asyncio.ensure_future(consumer.acked_position())
         try:
-            while not asked.done() and not pile.failed:
-                await asyncio.wait([asked], timeout=_LOOK_S)
-            return asked.result() if asked.done() and not pile.failed else None
+            while not request.done() and not buffer.failed:
+                await asyncio.wait([request], timeout=_POLL_S)
+            return request.result() if request.done() and not buffer.failed else None
         finally:
-            asked.cancel()
+            request.cancel()
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
-        """Ack up to what the checkpoint holds; what fails is logged and counted."""
+        """Ack up to the positions in the checkpoint. Failures are logged and counted."""
         await asyncio.gather(
             *(
                 self._commit(topic, position)
                 for topic, position in positions.items()
-                if topic in self._links and position.order > self._acked.get(topic, EARLIEST).order
+                if topic in self._consumers
+                and position.order > self._acked.get(topic, EARLIEST).order
             )
         )
 
     async def _commit(self, topic: str, position: Position) -> None:
-        # A cumulative ack within a batch undoes single ones behind it; up to the entry before does
-        # not, and the rest of that entry is kept.
+        # A cumulative ack within a batch would undo single acks behind it. An ack of the entry
+        # before does not; the broker then keeps the whole batch.
         entry = position.entry - (position.batch_index >= 0)
         if position.ledger < 0:
             return
         try:
-            receipt = self._links[topic].ack(AckPlan(0, (position.ledger, entry, 0, -1), [], []))
+            receipt = self._consumers[topic].ack(
+                AckPlan(0, (position.ledger, entry, 0, -1), [], [])
+            )
             if receipt is not None:
-                async with asyncio.timeout(_ACK_S):
+                async with asyncio.timeout(_ACK_TIMEOUT_S):
                     await receipt
         except TimeoutError:
-            self._not_acked(topic, position, f"no answer within {_ACK_S:g} s")
+            self._report_failed_ack(topic, position, f"no answer within {_ACK_TIMEOUT_S:g} s")
             return
         except EncoreError as error:
-            self._not_acked(topic, position, error)
+            self._report_failed_ack(topic, position, error)
             return
         self._acked[topic] = position
 
-    def _not_acked(self, topic: str, position: Position, why: object) -> None:
+    def _report_failed_ack(self, topic: str, position: Position, reason: object) -> None:
         self.errors += 1
-        log.warning("%s: %s is not acked yet: %s", topic, position, why)
+        log.warning("%s: %s is not acked yet: %s", topic, position, reason)
 
     async def forget(self, topic: str) -> None:
-        """The topic is no more."""
         self._piles.pop(topic, None)
         self._acked.pop(topic, None)
-        self._found.pop(topic, None)
-        self._was_there.discard(topic)
-        link = self._links.pop(topic, None)
-        if link is not None:
-            await link.close()
+        self._first_positions.pop(topic, None)
+        self._preexisting.discard(topic)
+        consumer = self._consumers.pop(topic, None)
+        if consumer is not None:
+            await consumer.close()
 
     async def close(self, *, delete: bool) -> None:
-        """Give the subscription back; it stays at the brokers unless it is to be deleted."""
-        links, self._links = self._links, {}
-        for topic, link in links.items():
+        """Detach from the subscription, or delete it."""
+        consumers, self._consumers = self._consumers, {}
+        for topic, consumer in consumers.items():
             if delete:
                 try:
-                    await link.unsubscribe()
+                    await consumer.unsubscribe()
                 except (TransportError, TopicNotFound) as error:
-                    log.warning("%s: the subscription %s stays: %s", topic, self._name, error)
-            await link.close()
+                    log.warning(
+                        "%s: the subscription %s is not deleted: %s", topic, self._name, error
+                    )
+            await consumer.close()
 
 
 def _position_of(acked: MessageId) -> Position:

@@ -1,7 +1,4 @@
-"""Where a read begins and ends, as options say it, as positions.
-
-Owns `begin_of` and `end_of`.
-"""
+"""Conversion of the start and end options of a read into positions."""
 
 from __future__ import annotations
 
@@ -20,41 +17,34 @@ from .cluster import Cluster
 
 
 async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """The position from behind which a topic is read.
+    """Return the position behind which the read of a topic begins.
 
-    Args:
-        cluster: To ask.
-        options: Of the read.
-        topic: Full name, of the partition if any.
-        last: Its last message.
-
-    Raises:
-        ConfigurationError: Nothing is as late as it is to begin at, and that is an error.
+    If no message is as late as the starting time, the options decide between its end and an error.
     """
-    said = edge_position(options.start, topic, base_name(topic))
-    if isinstance(said, Position):
-        return said
-    if isinstance(said, int):
-        first = await cluster.first_at(topic, said)
+    edge_value = edge_position(options.start, topic, base_name(topic))
+    if isinstance(edge_value, Position):
+        return edge_value
+    if isinstance(edge_value, int):
+        first = await cluster.first_at(topic, edge_value)
         if first is not None:
             return before(first)
         if options.start_missing == "error" and last != EARLIEST:
             raise ConfigurationError(
-                f"startingTime: {topic} has no message of {said} ms or later; set "
+                f"startingTime: {topic} has no message of {edge_value} ms or later; set "
                 "startingOffsetsByTimestampStrategy=latest to begin at its end"
             )
         return last
-    if said == EARLIEST_WORD:
+    if edge_value == EARLIEST_WORD:
         return EARLIEST
-    assert said == LATEST_WORD, said  # `Progress` asks the cursor for `SUBSCRIPTION_WORD`
+    assert edge_value == LATEST_WORD, edge_value  # `QueryProgress` handles `SUBSCRIPTION_WORD`
     return last
 
 
 async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
-    """The same place, of which it is known how many entries are behind it, if that can be had.
+    """Return an equivalent position with a countable number of entries behind it, if possible.
 
-    From the beginning of a topic nobody can count, but for the web service; from behind a place in
-    its only ledger everybody can.
+    From the beginning of a topic only the web service can count entries. From a position in the
+    topic's only ledger no web service is needed.
     """
     if begin != EARLIEST or cluster.admin is not None:
         return begin
@@ -63,48 +53,31 @@ async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
 
 
 async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
-    """The last message that a batch reads of a topic.
-
-    Args:
-        cluster: To ask.
-        options: Of the read.
-        topic: Full name, of the partition if any.
-        last: Its last message: nothing behind it is waited for.
-    """
-    said = edge_position(options.end, topic, base_name(topic))
-    if isinstance(said, Position):
-        return said if said.order < last.order else last
-    if isinstance(said, int):
-        first = await cluster.first_at(topic, said)
+    """Return the last message that a batch reads of a topic, at most the stored `last`."""
+    edge_value = edge_position(options.end, topic, base_name(topic))
+    if isinstance(edge_value, Position):
+        return edge_value if edge_value.order < last.order else last
+    if isinstance(edge_value, int):
+        first = await cluster.first_at(topic, edge_value)
         return last if first is None else before(first)
     return last
 
 
 def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
-    """What is said of a topic whose messages are gone.
-
-    Args:
-        topic: Full name.
-        start: What was read last.
-        first: The first ledger that is stored.
-        sure: That there were any.
-    """
-    doubt = "" if sure else ", unless that was the last of its ledger, which nobody knows by now"
+    """Return the error text for lost messages; not `sure` if they may never have existed."""
+    caveat = "" if sure else ", unless that was the last of its ledger, which is no longer known"
     return (
-        f"{topic}: messages behind {start} are gone{doubt}; the first that is stored is in ledger "
+        f"{topic}: messages behind {start} are gone{caveat}; the first stored message is in ledger "
         f"{first}: retention or a backlog quota deleted them before they were read"
     )
 
 
 def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
-    """That positions are of topics that are read.
-
-    Raises:
-        ConfigurationError: One is of another.
-    """
+    """Raise ConfigurationError if an option has a position for a topic that is not read."""
     known = [*topics, *map(base_name, topics)]
     unknown = unknown_topics(edge, known)
     if unknown:
         raise ConfigurationError(
-            f"{name} names {unknown[0]}, which is not read; read are {', '.join(sorted(topics))}"
+            f"{name} names {unknown[0]}, which is not among the topics that are read: "
+            f"{', '.join(sorted(topics))}"
         )

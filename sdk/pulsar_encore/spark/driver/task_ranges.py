@@ -1,4 +1,4 @@
-"""Spans of topics as the ranges of tasks."""
+"""Conversion of the entry spans of a batch into the ranges of its tasks."""
 
 from __future__ import annotations
 
@@ -10,38 +10,30 @@ from ..source_options import ReadOptions
 
 
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
-    """How a batch is cut, as the options say.
+    """Return how a batch is split into tasks.
 
-    Args:
-        options: Of the read.
-        per_entry: Messages of an entry on average, of each topic: `maxRecordsPerPartition` is as
-            many entries as hold so many messages by the largest of them.
+    The largest of the mean messages per entry (`per_entry`) converts `maxRecordsPerPartition` into
+    entries.
     """
-    most = 0
+    max_entries = 0
     if options.max_records is not None:
-        most = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))
-    return Slicing(options.min_partitions or 1, most, options.split == "ledger")
+        max_entries = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))
+    return Slicing(options.min_partitions or 1, max_entries, options.split == "ledger")
 
 
 def numbers_of(topics: Iterable[str]) -> dict[str, int]:
-    """Partition numbers, as the names of partitions have them; -1 without."""
-    found = {}
+    """Return the partition number of each topic by its name, or -1."""
+    numbers = {}
     for topic in topics:
         _, mark, number = topic.rpartition("-partition-")
-        found[topic] = int(number) if mark and number.isdigit() else -1
-    return found
+        numbers[topic] = int(number) if mark and number.isdigit() else -1
+    return numbers
 
 
 def ranges_of(
     spans: Mapping[str, EntrySpan], numbers: Mapping[str, int], slicing: Slicing
 ) -> list[ReadRange]:
-    """The ranges of a batch: the same for the same spans.
-
-    Args:
-        spans: By full name of a topic or partition.
-        numbers: Their partition numbers; -1 without.
-        slicing: How they are cut.
-    """
+    """Return the ranges of a batch; the same spans give the same ranges."""
     entries = {
         topic: sum(each.entries for each in span.stretches() or ())
         for topic, span in spans.items()
@@ -50,10 +42,10 @@ def ranges_of(
     ranges = []
     for topic, parts in shared_parts(entries, slicing.parts, slicing.most).items():
         for start, end in split(spans[topic], parts, by_ledger=slicing.by_ledger):
-            passed = tuple(
+            closed_ledgers = tuple(
                 (each.id, each.entries - 1)
                 for each in spans[topic].ledgers
                 if start.ledger <= each.id <= end.ledger and each.closed and each.entries
             )
-            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, passed))
+            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, closed_ledgers))
     return ranges

@@ -1,1 +1,1 @@
-"""In a task: an exact range of a topic as Arrow record batches."""
+"""The tasks' side of a read: an exact range of a topic becomes Arrow record batches."""

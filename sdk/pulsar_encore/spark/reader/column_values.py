@@ -1,8 +1,4 @@
-"""One column's values, until they are made an array.
-
-Owns `ColumnValues`. What many rows have in common is kept once, with how often; what is an array
-already stays one.
-"""
+"""The values of one column, until they become an Arrow array."""
 
 from __future__ import annotations
 
@@ -15,11 +11,7 @@ import pyarrow as pa
 
 
 class ColumnValues:
-    """Values of one column, in order.
-
-    Args:
-        kind: Of the array.
-    """
+    """Values of one column, in order. A value of many rows is stored once with its count."""
 
     __slots__ = ("_arrays", "_counts", "_kind", "_values")
 
@@ -30,17 +22,15 @@ class ColumnValues:
         self._counts: list[int] = []
 
     def add(self, value: Any) -> None:
-        """One."""
         self._values.append(value)
         self._counts.append(1)
 
     def extend(self, values: Sequence[Any], counts: Sequence[int] | None = None) -> None:
-        """Some, each for one row or for so many."""
+        """Add values, each for one row or for its count of rows."""
         self._values += values
         self._counts += repeat(1, len(values)) if counts is None else counts
 
     def repeat(self, value: Any, count: int) -> None:
-        """The same for so many rows."""
         if self._values and self._values[-1] is value:
             self._counts[-1] += count
         else:
@@ -48,19 +38,19 @@ class ColumnValues:
             self._counts.append(count)
 
     def append(self, array: pa.Array) -> None:
-        """Some, of the column's type or one that can be made that."""
-        self._close()
+        """Add an array of the column's type, or of a type that casts to it."""
+        self._close_run()
         self._arrays.append(array.cast(self._kind))
 
     def take(self) -> pa.Array:
-        """All that was gathered; then there is nothing."""
-        self._close()
+        """Return all values as one array and start again empty."""
+        self._close_run()
         arrays, self._arrays = self._arrays, []
         if len(arrays) == 1:
             return arrays[0]
         return pa.concat_arrays(arrays) if arrays else pa.array([], self._kind)
 
-    def _close(self) -> None:
+    def _close_run(self) -> None:
         if not self._values:
             return
         values, counts = self._values, self._counts

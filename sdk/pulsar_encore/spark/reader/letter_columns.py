@@ -1,6 +1,6 @@
-"""What a letter says, as values of the columns of ``view=dlq`` and ``view=retry``.
+"""The properties of a letter as typed values, for the columns of ``view=dlq`` and ``view=retry``.
 
-Owns `letter_values`. Numbers and times that are none are null: nothing here trusts a property.
+A number or time that cannot be parsed becomes null.
 """
 
 from __future__ import annotations
@@ -23,37 +23,31 @@ from ...letters.letter_reader import LetterFacts
 from ...values.topic_names import base_name
 from ..source_columns import LAST_US
 
-_MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
+_MAX_BY_BITS: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
 
 
 def letter_values(letter: LetterFacts[Any], topic: str) -> dict[str, Any]:
-    """By column.
-
-    Args:
-        letter: As read.
-        topic: Full name of the topic it is on.
-    """
-    said = letter.properties.get
-    delay = _number(said(DELAY_TIME), 64)
-    subscription = said(REAL_SUBSCRIPTION)
-    if subscription is None:  # not where it is blank, which `deadletters.Letter` takes as said
-        subscription = _named_after(topic, letter.real_topic)
+    get_property = letter.properties.get
+    delay = _number(get_property(DELAY_TIME), 64)
+    subscription = get_property(REAL_SUBSCRIPTION)
+    if subscription is None:  # a blank name is kept here; `deadletters.Letter` treats it as missing
+        subscription = _subscription_in_name(topic, letter.real_topic)
     return {
         "realTopic": letter.real_topic or None,
         "realSubscription": subscription,
-        "originMessageId": said(ORIGIN_MESSAGE_ID),
-        "reconsumeTimes": _number(said(RECONSUME_TIMES), 32),
+        "originMessageId": get_property(ORIGIN_MESSAGE_ID),
+        "reconsumeTimes": _number(get_property(RECONSUME_TIMES), 32),
         "delayTime": delay,
         "dueTime": None if delay is None else _time_us(letter.written_ms + delay),
-        "attempts": _number(said(ATTEMPTS), 32),
-        "reason": said(REASON),
+        "attempts": _number(get_property(ATTEMPTS), 32),
+        "reason": get_property(REASON),
         "errorClass": letter.error_class or None,
         "errorMessage": letter.error_message or None,
-        "errorStack": said(ERROR_STACK),
+        "errorStack": get_property(ERROR_STACK),
         "fingerprint": letter.fingerprint or None,
-        "firstTime": _time(said(FIRST_TIME)),
-        "lastTime": _time(said(LAST_TIME)),
-        "consumer": said(CONSUMER),
+        "firstTime": _time(get_property(FIRST_TIME)),
+        "lastTime": _time(get_property(LAST_TIME)),
+        "consumer": get_property(CONSUMER),
         "replayId": letter.replay_id or None,
     }
 
@@ -62,22 +56,22 @@ def _number(text: str | None, bits: int) -> int | None:
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 20):
         return None
     number = int(text)
-    return number if number <= _MOST[bits] else None
+    return number if number <= _MAX_BY_BITS[bits] else None
 
 
 def _time(text: str | None) -> int | None:
-    """Ms since the epoch as us."""
+    """Convert ms since the epoch to us."""
     number = _number(text, 64)
     return None if number is None else _time_us(number)
 
 
 def _time_us(time_ms: int) -> int | None:
-    """Of ms since the epoch; None where Spark has no such time."""
+    """Convert ms since the epoch to us; None for a time that Spark cannot represent."""
     return time_ms * 1000 if time_ms * 1000 <= LAST_US else None
 
 
-def _named_after(topic: str, real_topic: str) -> str | None:
-    """The subscription that a letter topic of Java's name is of."""
+def _subscription_in_name(topic: str, real_topic: str) -> str | None:
+    """Return the subscription in the name of a letter topic that is named as in Java."""
     stem, _, kind = base_name(topic).rpartition("-")
     if kind not in ("DLQ", "RETRY") or not real_topic:
         return None

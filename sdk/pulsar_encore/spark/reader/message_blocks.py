@@ -1,8 +1,4 @@
-"""Which messages are read together.
-
-Owns `MessageBlock` and `blocks`. What is asked of a few hundred messages at once costs a fraction
-of what it costs to ask each, and entries may hold one message only.
-"""
+"""Grouping of messages into blocks, because processing them one by one costs several times more."""
 
 from __future__ import annotations
 
@@ -16,22 +12,18 @@ from ...transport.native.consumer.message_views import BatchMessage, BatchMessag
 from .plain_messages import PlainMessages, plain_messages
 from .range_filter import Cut
 
-_TOGETHER: Final = 1024
-_TOGETHER_BYTES: Final = 1024 * 1024
-_MANY: Final = 48  # messages of batches, for which it pays to look at all at once
+_MAX_MESSAGES: Final = 1024
+_MAX_BYTES: Final = 1024 * 1024
+_MIN_PLAIN_MESSAGES: Final = 48  # messages of batches from which reading all at once pays
 
 
 class MessageBlock:
-    """Messages of entries of one kind, one after the other.
-
-    Args:
-        cuts: What of which entries.
+    """Consecutive messages of entries that are all batches, or all not.
 
     Attributes:
         deliveries: The entries.
-        counts: How many messages of each.
-        count: And of all.
-        plain: Where their payloads are, if none has more than a value and a sequence id of its own.
+        counts: Number of messages of each entry.
+        plain: Positions of the payloads, if each message has only a value and a sequence id.
     """
 
     def __init__(self, cuts: Sequence[Cut]) -> None:
@@ -39,16 +31,16 @@ class MessageBlock:
         self.deliveries: list[Delivery] = [delivery for delivery, _, _ in cuts]
         self.counts: list[int] = [stop - first for _, first, stop in cuts]
         self.count: int = sum(self.counts)
-        self.plain: PlainMessages | None = _plain(cuts) if self.count >= _MANY else None
+        self.plain: PlainMessages | None = (
+            _plain(cuts) if self.count >= _MIN_PLAIN_MESSAGES else None
+        )
 
     @cached_property
     def firsts(self) -> list[RawMessage]:
-        """A message of each entry."""
         return [each.messages[0] for each in self.deliveries]
 
     @cached_property
     def messages(self) -> Sequence[RawMessage]:
-        """All of them."""
         if self.count == len(self._cuts) and self.deliveries[0].batch_size == 0:
             return self.firsts
         found: list[Any] = []
@@ -60,7 +52,7 @@ class MessageBlock:
 
     @cached_property
     def indexes(self) -> Sequence[int]:
-        """Of each message in its batch; -1 of one that is its entry."""
+        """The batch index of each message; -1 for a message outside a batch."""
         if self.deliveries[0].batch_size == 0:
             return [-1] * self.count
         found: list[int] = []
@@ -69,52 +61,49 @@ class MessageBlock:
         return found
 
 
-def blocks(cuts: Iterable[Cut], most: int) -> Iterator[MessageBlock]:
-    """All messages of some cuts, in order.
+def blocks(cuts: Iterable[Cut], max_messages: int) -> Iterator[MessageBlock]:
+    """Group the messages into blocks of at most `max_messages`, in order.
 
-    Args:
-        cuts: What of which entries.
-        most: Messages of a block. It has a limit of bytes besides, which one message may exceed.
+    A block also has a limit in bytes, which a single message may exceed.
     """
-    most = min(most, _TOGETHER)
-    together: list[Cut] = []
+    max_messages = min(max_messages, _MAX_MESSAGES)
+    pending: list[Cut] = []
     kind, count, size = (False, False), 0, 0
     for delivery, begin, end in cuts:
         messages = delivery.messages
-        is_alone = delivery.batch_size == 0
+        is_unbatched = delivery.batch_size == 0
         is_batch = isinstance(messages, BatchMessages)
         if isinstance(messages, BatchMessages):
-            its_size = len(messages.batch.buffer)
+            entry_size = len(messages.batch.buffer)
         else:
-            its_size = sum(each.length() for each in messages[begin:end])
-        for first in range(begin, end, most):
-            stop = min(end, first + most)
-            if together and (
-                kind != (is_alone, is_batch)
-                or count + stop - first > most
-                or size + its_size > _TOGETHER_BYTES
+            entry_size = sum(each.length() for each in messages[begin:end])
+        for first in range(begin, end, max_messages):
+            stop = min(end, first + max_messages)
+            if pending and (
+                kind != (is_unbatched, is_batch)
+                or count + stop - first > max_messages
+                or size + entry_size > _MAX_BYTES
             ):
-                yield MessageBlock(together)
-                together, count, size = [], 0, 0
-            together.append((delivery, first, stop))
-            kind = (is_alone, is_batch)
+                yield MessageBlock(pending)
+                pending, count, size = [], 0, 0
+            pending.append((delivery, first, stop))
+            kind = (is_unbatched, is_batch)
             count += stop - first
-            size += its_size
-    if together:
-        yield MessageBlock(together)
+            size += entry_size
+    if pending:
+        yield MessageBlock(pending)
 
 
 def _plain(cuts: Sequence[Cut]) -> PlainMessages | None:
-    """All of them at once, if they are plain."""
     starts: list[int] = []
     buffers: list[bytes] = []
-    before = 0
+    base = 0
     for delivery, first, stop in cuts:
         messages = delivery.messages
         if not isinstance(messages, BatchMessages):
             return None
-        some = messages.starts[first:stop]
-        starts += [start + before for start in some] if before else some
+        offsets = messages.starts[first:stop]
+        starts += [start + base for start in offsets] if base else offsets
         buffers.append(messages.batch.buffer)
-        before += len(messages.batch.buffer)
+        base += len(messages.batch.buffer)
     return plain_messages(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts)

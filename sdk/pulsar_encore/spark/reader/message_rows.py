@@ -1,9 +1,7 @@
-"""Messages as columns of Arrow.
+"""Conversion of messages into Arrow columns.
 
-Owns `MessageRows`, which gathers the messages of one topic, column by column, and makes record
-batches of them; only what was asked for is looked at. The usual messages of a batch, which have
-nothing but a value and a sequence id of their own, are read from its bytes all at once (`plain`);
-all others are asked as `RawMessage`.
+Most messages in a batch have only a value and a sequence id; they are read from the bytes of the
+batch all at once (`plain`). All others are read through `RawMessage`.
 """
 
 from __future__ import annotations
@@ -31,23 +29,21 @@ from .payloads import Payloads
 from .range_filter import Cut
 from .values.value_decoder import ValueDecoder
 
-_MANY: Final = 48  # messages of an entry, for which it pays to make their ids at once
-_MOST_KEPT: Final = 4096  # messages of a batch, up to which its ids are kept for the next one
-_MOST_BYTES: Final = 4 * 1024 * 1024
+_MIN_ARRAY_MESSAGES: Final = 48  # messages of an entry from which building their ids at once pays
+_MAX_CACHED_BATCH: Final = 4096  # largest batch for which the ids are cached
+_MAX_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
 
 class MessageRows:
-    """Gathers rows of one topic.
+    """Collects the rows of one topic, column by column.
 
     Args:
-        schema: Of the rows: the value's columns, by `values`, and some of `columns`.
-        columns: Those beside the value.
-        prefix: Of their names.
-        values: What becomes of the values.
-        topic: Full name, of the partition if any.
-        partition: Its number, or -1.
-        most_rows: Of one record batch.
+        schema: Columns of the value, as `values` decodes it, and of `columns`.
+        columns: The chosen metadata columns; `prefix` begins their names.
+        values: Decoder of the values.
+        topic, partition: Full name, of the partition if any; partition number, or -1.
+        most_rows: Maximum rows of one record batch.
     """
 
     def __init__(
@@ -63,7 +59,7 @@ class MessageRows:
         self._values = values
         self._topic = topic
         self._partition = partition
-        self._most_rows = most_rows
+        self._max_rows = most_rows
         self._arrow = pa.schema(
             [pa.field(field.name, arrow_type(field.dataType), field.nullable) for field in schema]
         )
@@ -79,26 +75,26 @@ class MessageRows:
             (_GATHER[key], gathered) for key, gathered in self._gathered.items() if key in _GATHER
         ]
         self._payloads = Payloads()
-        #: Whether values are looked at, and not only what is beside them.
+        #: False if the schema has no column of the value, so that values are not read.
         self.has_values: bool = any(each.name not in keys for each in self._arrow)
 
     def add(self, cuts: Iterable[Cut]) -> Iterator[pa.RecordBatch]:
-        """Gather some messages; gives the record batches that are full."""
-        for block in blocks(cuts, self._most_rows):
-            if len(self._payloads) and len(self._payloads) + block.count > self._most_rows:
+        """Collect messages and yield the record batches that become full."""
+        for block in blocks(cuts, self._max_rows):
+            if len(self._payloads) and len(self._payloads) + block.count > self._max_rows:
                 yield self.flush()
             self._add(block)
             payloads = self._payloads
-            if len(payloads) >= self._most_rows or payloads.size >= _MOST_BYTES:
+            if len(payloads) >= self._max_rows or payloads.size >= _MAX_BYTES:
                 yield self.flush()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What was gathered and is not in a record batch yet, if anything."""
+        """Yield the last record batch, if any rows are left."""
         if len(self._payloads):
             yield self.flush()
 
     def _add(self, block: MessageBlock) -> None:
-        if not self.has_values:  # not even looked at: it may be one that nobody can read
+        if not self.has_values:  # do not read the value at all: it may be unreadable
             self._payloads.add([None] * block.count)
         elif block.plain is not None:
             self._payloads.add_plain(block.plain)
@@ -115,33 +111,30 @@ class MessageRows:
     def _add_letters(self, block: MessageBlock) -> None:
         ids = _ids(block, self._partition)
         for message, message_id in zip(block.messages, ids, strict=True):
-            told = letter_values(LetterFacts(_Written(message, message_id)), self._topic)
+            letter = letter_values(LetterFacts(_LetterMessage(message, message_id)), self._topic)
             for key in self._letters:
-                self._gathered[key].add(told[key])
+                self._gathered[key].add(letter[key])
 
     def flush(self) -> pa.RecordBatch:
-        """All that was gathered."""
         payloads, self._payloads = self._payloads, Payloads()
-        made: dict[str, pa.Array] = {}
-        kept: list[bool] | None = None
+        value_arrays: dict[str, pa.Array] = {}
+        kept_rows: list[bool] | None = None
         if self.has_values:
-            made, kept = self._values.columns(payloads)
+            value_arrays, kept_rows = self._values.columns(payloads)
         arrays = []
         for field in self._arrow:
             key = self._names.get(field.name)
             if key is None:
-                arrays.append(made[field.name])
+                arrays.append(value_arrays[field.name])
             elif key == "topic":
                 arrays.append(pa.repeat(pa.scalar(self._topic, field.type), len(payloads)))
             else:
                 arrays.append(self._gathered[key].take())
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-        return batch if kept is None else batch.filter(pa.array(kept))
+        return batch if kept_rows is None else batch.filter(pa.array(kept_rows))
 
 
-class _Written:
-    """A message with its id, as a letter is read (`letters.reading.Written`)."""
-
+class _LetterMessage:
     __slots__ = ("_id", "_message")
 
     def __init__(self, message: RawMessage, message_id: MessageId) -> None:
@@ -174,18 +167,17 @@ def _ids(block: MessageBlock, partition: int) -> Iterator[MessageId]:
 
 
 def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
-    """The bytes of an id that say where in a batch it is, for each of its messages."""
+    """Return the part of a serialized id that depends on the batch index, for each message."""
     start = len(MessageId(-1, 0, 0).serialize())
     ids = (MessageId(-1, 0, 0, index, batch_size=batch_size) for index in range(batch_size))
     ends = [each.serialize()[start:] for each in ids]
     return ends, pa.array(ends, pa.binary())
 
 
-_kept_id_ends = lru_cache(maxsize=64)(_id_ends)
+_cached_id_ends = lru_cache(maxsize=64)(_id_ends)
 
 
-# A function for each column: gathers, of a block and the partition's number, a value for each
-# message.
+# Each function adds the values of one column for a block.
 
 _Gather = Callable[[MessageBlock, int, ColumnValues], None]
 
@@ -200,17 +192,17 @@ def _message_ids(block: MessageBlock, partition: int, into: ColumnValues) -> Non
         indexes = block.indexes[at : at + count]
         at += count
         size = delivery.batch_size
-        ends, as_array = (_kept_id_ends if size <= _MOST_KEPT else _id_ends)(size)
-        if count < _MANY:
+        ends, ends_array = (_cached_id_ends if size <= _MAX_CACHED_BATCH else _id_ends)(size)
+        if count < _MIN_ARRAY_MESSAGES:
             into.extend([start + ends[index] for index in indexes])
             continue
         if count < delivery.batch_size:
-            as_array = as_array.take(pa.array(indexes))
-        into.append(pc.binary_join_element_wise(pa.scalar(start), as_array, pa.scalar(b"")))
+            ends_array = ends_array.take(pa.array(indexes))
+        into.append(pc.binary_join_element_wise(pa.scalar(start), ends_array, pa.scalar(b"")))
 
 
 def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
-    """What is a message's own, and `absent` where it has nothing but a value."""
+    """Read a field of each message; plain messages all have the value `absent`."""
 
     def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         if block.plain is not None:
@@ -222,7 +214,6 @@ def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
 
 
 def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
-    """What all messages of an entry have in common."""
 
     def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.firsts], block.counts)
@@ -230,8 +221,7 @@ def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
     return gather
 
 
-def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
-    """What the delivery says."""
+def _of_delivery(read: Callable[[Delivery], Any]) -> _Gather:
 
     def gather(block: MessageBlock, partition: int, into: ColumnValues) -> None:
         into.extend([read(each) for each in block.deliveries], block.counts)
@@ -240,19 +230,18 @@ def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
 
 
 def _publish_time(message: RawMessage) -> int:
-    """In us; one that Spark has no time for is the last that it has."""
+    """In us; at most the last time that Spark can represent."""
     return min(message.publish_timestamp() * 1000, LAST_US)
 
 
 def _event_time(message: RawMessage) -> int | None:
-    """In us; None where there is none, and where it is none that Spark has (of a producer, say,
-    that took nanoseconds)."""
+    """In us; None if missing or beyond Spark's range, as when a producer sent nanoseconds."""
     time_us = message.event_timestamp() * 1000
     return time_us if 0 < time_us <= LAST_US else None
 
 
 def _key(message: RawMessage) -> bytes | None:
-    """The stock library has a key as text, and bytes as their base64, and does not say which."""
+    """Return the key. The stock transport does not tell a text key from base64 of bytes."""
     try:
         return message.partition_key_bytes()
     except UnreadableError:
@@ -260,11 +249,11 @@ def _key(message: RawMessage) -> bytes | None:
 
 
 def _key_is_bytes(message: Any) -> bool | None:
-    """None without a key, and of the stock library, which does not say."""
-    own = getattr(message, "metadata", None)
-    if own is None or not own.HasField("partition_key"):
+    """None without a key, and on the stock transport, which cannot tell."""
+    metadata = getattr(message, "metadata", None)
+    if metadata is None or not metadata.HasField("partition_key"):
         return None
-    return bool(own.partition_key_b64_encoded)
+    return bool(metadata.partition_key_b64_encoded)
 
 
 def _schema_version(message: RawMessage) -> bytes | None:
@@ -279,13 +268,13 @@ def _sequence_ids(block: MessageBlock, partition: int, into: ColumnValues) -> No
 
 
 def _sequence_id(message: Any) -> int | None:
-    """Its own, or that of its entry; the stock library does not say."""
-    own = getattr(message, "metadata", None)
-    if own is None:
+    """The message's own sequence id, or that of its entry; None on the stock transport."""
+    metadata = getattr(message, "metadata", None)
+    if metadata is None:
         return None
     entry = message.entry_metadata
-    found: int = own.sequence_id if own.HasField("sequence_id") else entry.sequence_id
-    return found if found < 1 << 63 else found - (1 << 64)  # signed, as Java's
+    found: int = metadata.sequence_id if metadata.HasField("sequence_id") else entry.sequence_id
+    return found if found < 1 << 63 else found - (1 << 64)  # signed, as in Java
 
 
 _GATHER: Final[dict[str, _Gather]] = {
@@ -296,10 +285,10 @@ _GATHER: Final[dict[str, _Gather]] = {
     "eventTime": _of_each(_event_time, None),
     "messageProperties": _of_each(lambda message: list(message.properties().items()) or (), ()),
     "partition": lambda block, partition, into: into.repeat(partition, block.count),
-    "ledgerId": _of_place(lambda delivery: delivery.ledger),
-    "entryId": _of_place(lambda delivery: delivery.entry),
+    "ledgerId": _of_delivery(lambda delivery: delivery.ledger),
+    "entryId": _of_delivery(lambda delivery: delivery.entry),
     "batchIndex": lambda block, partition, into: into.extend(block.indexes),
-    "redeliveryCount": _of_place(lambda delivery: delivery.redelivery_count),
+    "redeliveryCount": _of_delivery(lambda delivery: delivery.redelivery_count),
     "producerName": _of_entry(lambda message: message.producer_name()),
     "sequenceId": _sequence_ids,
     "schemaVersion": _of_entry(_schema_version),

@@ -1,7 +1,4 @@
-"""Payloads that were gathered: as one array of Arrow, or as bytes.
-
-Owns `Payloads`. Those of a batch stay in its buffer until they are asked for.
-"""
+"""Collected payloads, as one Arrow array or as bytes. Payloads of a batch stay in its buffer."""
 
 from __future__ import annotations
 
@@ -14,11 +11,7 @@ from .plain_messages import PlainMessages
 
 
 class Payloads:
-    """Payloads of rows, in order.
-
-    Attributes:
-        size: Bytes of all.
-    """
+    """Payloads of rows, in order; `size` is their total in bytes."""
 
     def __init__(self) -> None:
         self._parts: list[PlainMessages | list[bytes | None]] = []
@@ -29,7 +22,7 @@ class Payloads:
         return self._count
 
     def add(self, payloads: Sequence[bytes | None]) -> None:
-        """Some more; None for a null value."""
+        """Add payloads; None stands for a null value."""
         if not (self._parts and isinstance(self._parts[-1], list)):
             self._parts.append([])
         last = self._parts[-1]
@@ -39,36 +32,35 @@ class Payloads:
         self.size += sum(len(each) for each in payloads if each is not None)
 
     def add_plain(self, plain: PlainMessages) -> None:
-        """Those of a batch."""
         self._parts.append(plain)
         self._count += len(plain.begins)
         self.size += int((plain.ends - plain.begins).sum())
 
     def arrow(self) -> pa.BinaryArray:
-        """All of them."""
-        made = [
+        arrays = [
             pa.array(each, pa.binary()) if isinstance(each, list) else _sliced(each)
             for each in self._parts
         ]
-        if len(made) == 1:
-            return made[0]
-        return pa.concat_arrays(made) if made else pa.array([], pa.binary())
+        if len(arrays) == 1:
+            return arrays[0]
+        return pa.concat_arrays(arrays) if arrays else pa.array([], pa.binary())
 
     def to_list(self) -> list[bytes | None]:
-        """All of them."""
-        found: list[bytes | None] = []
+        payloads: list[bytes | None] = []
         for each in self._parts:
             if isinstance(each, list):
-                found += each
+                payloads += each
             else:
                 edges = zip(each.begins.tolist(), each.ends.tolist(), strict=True)
-                found += [each.buffer[begin:end] for begin, end in edges]
-        return found
+                payloads += [each.buffer[begin:end] for begin, end in edges]
+        return payloads
 
 
 def _sliced(plain: PlainMessages) -> pa.BinaryArray:
-    """Slices of a buffer as an array: every second one of an array of payloads and what lies
-    between them, which is made of the buffer as it is."""
+    """Return slices of a buffer as an array, without a copy per payload.
+
+    The whole buffer becomes an array of alternating payloads and gaps; every second one is taken.
+    """
     count = len(plain.begins)
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = plain.begins

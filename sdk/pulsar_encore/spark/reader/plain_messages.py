@@ -1,10 +1,7 @@
-"""Messages of a batch that have nothing but a value and a sequence id of their own: all at once.
+"""Batch messages that have only a value and a sequence id, read all at once with numpy.
 
-Owns `plain_messages`, which finds where their payloads are without an object or a decoded metadata
-for each. Whatever else a metadata holds is another's to read: then the answer is None.
-
-A metadata in a batch is, in that order and if it says no more (SingleMessageMetadata of
-PulsarApi.proto)::
+The metadata of such a message has this layout (SingleMessageMetadata of PulsarApi.proto). If any
+message has another field, all are read one by one elsewhere::
 
     size (4 bytes) | 0x18 payload size (varint) | 0x40 sequence id (varint), or nothing
 """
@@ -19,19 +16,13 @@ from numpy.typing import NDArray
 
 _PAYLOAD_SIZE: Final = 0x18
 _SEQUENCE: Final = 0x40
-_WIDEST: Final = 10  # bytes of a varint
+_MAX_VARINT_BYTES: Final = 10  # bytes of the longest varint
 
 Numbers = NDArray[np.int64]
 
 
 class PlainMessages(NamedTuple):
-    """Where payloads are.
-
-    Attributes:
-        buffer: Of the batch.
-        begins, ends: Of each payload, in there.
-        sequence_ids: Of each, or None where none has one of its own.
-    """
+    """The offsets of payloads in `buffer`, and the sequence ids if the messages have any."""
 
     buffer: bytes
     begins: Numbers
@@ -40,16 +31,15 @@ class PlainMessages(NamedTuple):
 
 
 def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None:
-    """Where the payloads are of messages that start there; None if one holds more.
+    """Return the positions of the payloads; None if a message is not plain.
 
-    Args:
-        buffer: Whole messages of a batch.
-        starts: Where each begins, at the size of its metadata, ascending.
+    `starts` are the ascending offsets in `buffer` of the messages, each at the size of its
+    metadata.
     """
     data = np.frombuffer(buffer, np.uint8)
     at = np.asarray(starts, np.int64)
     if (data[at] | data[at + 1]).any():
-        return None  # metadata of 64 kB
+        return None  # metadata of 64 kB or more
     high, low = data[at + 2].astype(np.int64), data[at + 3].astype(np.int64)
     begins = at + 4 + 256 * high + low
     at += 4
@@ -58,7 +48,7 @@ def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None
     sizes, at = _varints(data, at + 1)
     ends = begins + sizes
     if (sizes < 0).any() or (ends > len(data)).any():
-        return None  # a number that is longer than it need be
+        return None  # an invalid size, as in a varint that is longer than necessary
     if (at == begins).all():
         return PlainMessages(buffer, begins, ends, None)
     if (at >= begins).any() or (data[at] != _SEQUENCE).any():
@@ -70,15 +60,15 @@ def plain_messages(buffer: bytes, starts: Sequence[int]) -> PlainMessages | None
 
 
 def _varints(data: NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
-    """The numbers that begin there, and where each ends; what does not end has no end either."""
+    """Decode the varints at these offsets; return the numbers and the offsets behind them."""
     last = len(data) - 1
     numbers = np.zeros(len(at), np.int64)
-    going = np.ones(len(at), np.bool_)
-    for shift in range(0, 7 * _WIDEST, 7):
+    unfinished = np.ones(len(at), np.bool_)
+    for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         byte = data[np.minimum(at, last)]
-        numbers |= np.where(going, byte & 0x7F, 0).astype(np.int64) << shift
-        at = at + going
-        going &= byte >= 0x80
-        if not going.any():
+        numbers |= np.where(unfinished, byte & 0x7F, 0).astype(np.int64) << shift
+        at = at + unfinished
+        unfinished &= byte >= 0x80
+        if not unfinished.any():
             break
     return numbers, at

@@ -1,9 +1,7 @@
-"""Which messages of what comes are of a range. Pure.
+"""Selection of the messages that belong to a range, each once.
 
-Owns `RangeFilter`. A range is from behind one position up to and with another. What a broker sends
-again after a reconnect, or sends because a subscription begins at an entry and not behind it, is
-left
-out: nothing at or before what was taken last is taken.
+The broker sends messages again after a reconnect, and a subscription begins at an entry and not
+within it. Messages at or before the last taken position are therefore dropped.
 """
 
 from __future__ import annotations
@@ -14,20 +12,18 @@ from ...transport.interface import Delivery
 from ..offsets import Position
 
 Cut = tuple[Delivery, int, int]
-"""A delivery, and which of its messages: from this one up to and without that one."""
+"""A delivery and a slice of its messages: the first index and the index behind the last."""
 
 
 class RangeFilter:
-    """The messages of one range.
+    """Selects the messages from behind `start` up to and including `end`.
 
     Args:
-        start: The last message before it.
-        end: Its last message.
-        whole: A delivery is all that comes of its entry.
+        whole: A delivery holds all messages of its entry.
 
     Attributes:
-        done: Its end was reached: nothing of it is to come.
-        last: The last position that is done with.
+        done: The end was reached.
+        last: The last position that is finished.
     """
 
     __slots__ = ("_end", "_end_place", "_whole", "done", "last")
@@ -40,7 +36,7 @@ class RangeFilter:
         self.done: bool = start.order >= end.order
 
     def take(self, delivery: Delivery) -> Cut | None:
-        """The part of a delivery that is in the range, if any; in order, each message once."""
+        """Return the part of a delivery that is in the range and was not taken before."""
         place = (delivery.ledger, delivery.entry)
         last = self.last
         if self.done or place < last.place:
@@ -49,25 +45,25 @@ class RangeFilter:
         if place == last.place:
             if last.batch_index < 0:
                 return None
-            first = _behind(delivery.indexes, last.batch_index)
-        ends = self._whole or _ends_entry(delivery)
+            first = _count_up_to(delivery.indexes, last.batch_index)
+        is_complete = self._whole or _ends_entry(delivery)
         if place >= self._end_place:
             self.done = True
             if place > self._end_place:
                 return None
             if self._end.batch_index >= 0:
-                stop = _behind(delivery.indexes, self._end.batch_index)
-                self.done = ends or delivery.indexes[-1] >= self._end.batch_index
+                stop = _count_up_to(delivery.indexes, self._end.batch_index)
+                self.done = is_complete or delivery.indexes[-1] >= self._end.batch_index
             else:
-                self.done = ends
-        if ends and stop == len(delivery.messages):
+                self.done = is_complete
+        if is_complete and stop == len(delivery.messages):
             self.last = Position(*place)
         elif stop > first:
             self.last = Position(*place, delivery.indexes[stop - 1])
         return (delivery, first, stop) if stop > first else None
 
     def passed(self, ledger: int, entry: int) -> None:
-        """An entry that is no message; all before it has come."""
+        """Note an entry that holds no message; everything before it has been received."""
         place = (ledger, entry)
         if place > self.last.place:
             self.last = Position(*place)
@@ -75,11 +71,11 @@ class RangeFilter:
             self.done = True
 
 
-def _behind(indexes: Sequence[int], batch_index: int) -> int:
-    """How many of the indexes are not behind this one."""
+def _count_up_to(indexes: Sequence[int], batch_index: int) -> int:
+    """Return how many of the indexes are at or before this one."""
     return sum(1 for each in indexes if each <= batch_index)
 
 
 def _ends_entry(delivery: Delivery) -> bool:
-    """Whether nothing more of its entry comes, of an engine that splits entries."""
+    """Return True for the last delivery of an entry, on a transport that splits entries."""
     return delivery.batch_size == 0 or delivery.indexes[-1] >= delivery.batch_size - 1

@@ -1,7 +1,4 @@
-"""What a task of Spark does: a range in, record batches out.
-
-Owns `read_range`, the same for a batch and for a stream.
-"""
+"""The work of a task: read a range and yield record batches, for batches and streams alike."""
 
 from __future__ import annotations
 
@@ -24,19 +21,12 @@ from .values.value_plan import ValuePlan
 def read_range(
     options: ReadOptions, schema: StructType, plan: ValuePlan, wanted: ReadRange
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range as rows.
-
-    Args:
-        options: Of the read.
-        schema: Of the rows, checked.
-        plan: How values are decoded.
-        wanted: The range.
+    """Yield the messages of a range as rows.
 
     Raises:
-        MalformedValueError: A value cannot be decoded, and the mode is FAILFAST.
-        DataLossError: Something of it is gone, and ``failOnDataLoss`` is true.
-        StalledError: Something of it does not come.
-        TransportError: The brokers refused.
+        MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
+        DataLossError: if messages are gone and ``failOnDataLoss`` is true.
+        StalledError: if messages do not arrive within ``pollTimeoutMs``.
     """
     shape = options.shape
     columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
@@ -57,7 +47,7 @@ def read_range(
         fail_on_loss=options.fail_on_data_loss,
         reads_values=rows.has_values,
     )
-    with closing(iter(fetch)) as piles:  # also where Spark stops reading half-way
-        for cuts in piles:
+    with closing(iter(fetch)) as cut_lists:  # close also when Spark stops reading early
+        for cuts in cut_lists:
             yield from rows.add(cuts)
     yield from rows.rest()

@@ -1,6 +1,6 @@
-"""Columns of Arrow as lists of Python's values, a column at a time. Pure.
+"""Conversion of Arrow columns to lists of Python values.
 
-A row at a time would cost several times as much: most of it is one call for each column.
+A whole column is converted at once: row by row would take several times longer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...errors import ConfigurationError
 
 
 def bytes_of(column: pa.Array) -> list[bytes | None]:
-    """Bytes as they are, and text as its UTF-8."""
+    """Return bytes unchanged and text as UTF-8."""
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
     elif pa.types.is_large_string(column.type):
@@ -24,11 +24,7 @@ def bytes_of(column: pa.Array) -> list[bytes | None]:
 
 
 def texts_of(column: pa.Array, name: str) -> list[str | None]:
-    """Text as it is, and bytes read as UTF-8.
-
-    Raises:
-        ConfigurationError: Bytes are no text; names the column.
-    """
+    """Return text unchanged and bytes decoded as UTF-8, or raise ConfigurationError."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         text = pa.string() if pa.types.is_binary(column.type) else pa.large_string()
         try:
@@ -42,11 +38,7 @@ def texts_of(column: pa.Array, name: str) -> list[str | None]:
 
 
 def listed(column: pa.Array, name: str) -> list[Any]:
-    """The values as Python's.
-
-    Raises:
-        ConfigurationError: A text is none: Spark's may be any bytes.
-    """
+    """Return Python values; ConfigurationError for text that is not UTF-8, which Spark allows."""
     try:
         found: list[Any] = column.to_pylist()
     except UnicodeDecodeError as error:
@@ -58,21 +50,12 @@ def listed(column: pa.Array, name: str) -> list[Any]:
 
 
 def keys_of(column: pa.Array, name: str, *, text: bool) -> list[Any]:
-    """Keys as they are given to a producer: bytes, or text.
-
-    Args:
-        column: Of bytes or of text.
-        name: Of the column.
-        text: Bytes are text.
-
-    Raises:
-        ConfigurationError: They are not.
-    """
+    """Return keys for a producer: bytes or text. With `text`, bytes are decoded as UTF-8."""
     return texts_of(column, name) if text else listed(column, name)
 
 
 def millis_of(column: pa.Array) -> list[int | None]:
-    """Timestamps in ms since the epoch, the ms they are in."""
+    """Return timestamps in whole ms since the epoch, rounded down."""
     whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     micros: list[int | None] = whole.to_pylist()
     if whole.null_count:
@@ -81,11 +64,7 @@ def millis_of(column: pa.Array) -> list[int | None]:
 
 
 def maps_of(column: pa.MapArray, name: str) -> list[dict[str, str] | None]:
-    """Maps of text to text; one that is empty is None, as one that is null.
-
-    Raises:
-        ConfigurationError: A value is null, which a property cannot be.
-    """
+    """Return maps from text to text; an empty map becomes None. A null value is an error."""
     keys, values = listed(column.keys, name), listed(column.items, name)
     spans = list(pairwise(column.offsets.to_pylist()))
     found = [

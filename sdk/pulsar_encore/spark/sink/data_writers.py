@@ -1,8 +1,7 @@
-"""What PySpark calls to write: the two writers, of a batch and of a stream.
+"""The writers of batches and streams that PySpark calls, and the work of a task.
 
-Owns `batch_writer` and `stream_writer`, which check everything when the query is planned, and the
-life of a task: read, publish, and say what was stored. A task that fails leaves nothing that could
-still be sent, and its next attempt sends all of its rows again.
+All options and columns are checked when the query is planned. A failed task leaves nothing that
+could still be sent, and its next attempt sends all of its rows again.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_ABORT_S: Final = 15.0
+_ABORT_TIMEOUT_S: Final = 15.0
 
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """What a task stored.
+    """The rows that a task stored.
 
     Attributes:
-        rows: So many.
+        rows: Number of rows.
         size: Bytes of their payloads.
-        topics: Rows by full name of their topic.
+        topics: Rows by full name of the topic.
     """
 
     rows: int = 0
@@ -60,20 +59,15 @@ class SinkCommit(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of ``df.write.format("pulsar")``.
-
-    Args:
-        options: As Spark has them.
-        schema: Of the rows.
-        overwrite: What ``mode("overwrite")`` asks for.
+    """Return the writer of ``df.write.format("pulsar")``.
 
     Raises:
-        ConfigurationError: It cannot be done, or an option or a column is wrong.
+        ConfigurationError: if an option or a column is wrong, or for ``mode("overwrite")``.
     """
     if overwrite:
         raise ConfigurationError(
             'a topic cannot be overwritten: write with mode("append"), and delete or truncate it '
-            "by Pulsar's admin tools if that is what is wanted"
+            "with Pulsar's admin tools before"
         )
     return _BatchWriter(*_checked(options, schema, streaming=False))
 
@@ -81,15 +75,10 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of ``df.writeStream.format("pulsar")``.
-
-    Args:
-        options: As Spark has them.
-        schema: Of the rows.
-        overwrite: What ``outputMode("complete")`` asks for.
+    """Return the writer of ``df.writeStream.format("pulsar")``.
 
     Raises:
-        ConfigurationError: It cannot be done, or an option or a column is wrong.
+        ConfigurationError: if an option or a column is wrong, or for ``outputMode("complete")``.
     """
     if overwrite:
         raise ConfigurationError(
@@ -100,29 +89,23 @@ def stream_writer(
 
 
 def check_reachable(given: Mapping[str, str]) -> None:
-    """Ask the brokers for the topic of a batch that is about to be written, if one is named.
+    """Look up the topic of a batch that is about to be written, if the options name one.
 
-    A URL or a login that is wrong is an error in the driver then, once. In a task it would be one
-    for each attempt, each after the whole operation timeout. A stream does not ask: its batches
-    wait for brokers that restart.
-
-    Args:
-        given: Options as Spark has them.
-
-    Raises:
-        TransportError: The brokers could not be asked, or refuse it.
+    A wrong URL or login then fails once, in the driver. In the tasks it would fail in each attempt,
+    each after the whole operation timeout. A stream does not check: its batches wait for brokers
+    that restart.
     """
     options = sink_options(given, streaming=False)
     if options.topic is None:
         return
-    here = runtime()
-    transport = transport_of(here.client(options.connection))
+    process_runtime = runtime()
+    transport = transport_of(process_runtime.client(options.connection))
     try:
-        here.call(
+        process_runtime.call(
             transport.topic_partitions(full_name(options.topic), create=False), "look for the topic"
         )
     except TopicNotFound:
-        pass  # brokers may make it when it is written to
+        pass  # the broker may create the topic on the first write
 
 
 def _checked(
@@ -139,8 +122,6 @@ def _checked(
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    """Writes a batch."""
-
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
@@ -150,15 +131,13 @@ class _BatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._layout, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell(messages, "stored")
+        _log_outcome(messages, "stored")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell(messages, "failed; tasks that did not had stored")
+        _log_outcome(messages, "failed; tasks that did not had stored")
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a micro-batch."""
-
     def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options = options
         self._layout = layout
@@ -173,16 +152,18 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, self._layout, iterator, numbering)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell(messages, f"stored micro-batch {batchId}:")
+        _log_outcome(messages, f"stored micro-batch {batchId}:")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
+        _log_outcome(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
 
 
-def _tell(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-    said = [each for each in messages if isinstance(each, SinkCommit)]
-    rows, size = sum(each.rows for each in said), sum(each.size for each in said)
-    log.debug("the pulsar sink %s %d rows of %d bytes in %d tasks", what, rows, size, len(said))
+def _log_outcome(messages: Sequence[WriterCommitMessage | None], outcome: str) -> None:
+    commits = [each for each in messages if isinstance(each, SinkCommit)]
+    rows, size = sum(each.rows for each in commits), sum(each.size for each in commits)
+    log.debug(
+        "the pulsar sink %s %d rows of %d bytes in %d tasks", outcome, rows, size, len(commits)
+    )
 
 
 def write_rows(
@@ -191,18 +172,10 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     numbering: SequenceIds | None = None,
 ) -> SinkCommit:
-    """Publish the rows of a task.
-
-    Args:
-        options, layout: Checked.
-        batches: The rows.
-        numbering: Of rows that brokers are to know again, or None.
-
-    Returns:
-        What was stored: all of them. Of no rows nothing is made and nobody is asked.
+    """Publish the rows of a task; without rows, no connection is opened.
 
     Raises:
-        EncoreError: A row cannot be sent, or could not be stored; the task has to run again.
+        EncoreError: if a row cannot be sent or stored; the task must run again.
     """
     task: _Task | None = None
     try:
@@ -219,8 +192,6 @@ def write_rows(
 
 
 class _Task:
-    """One task, on the thread that Spark gave it."""
-
     def __init__(
         self, options: SinkOptions, layout: ColumnLayout, numbering: SequenceIds | None
     ) -> None:
@@ -235,17 +206,17 @@ class _Task:
             rule = copy_rule(options, refuse_byte_keys=refuse, rng=Random())
             self._rows = CopiedRows(layout, options, rule)
         self._numbering = numbering
-        self._held: RowSpool | None = None
+        self._spool: RowSpool | None = None
         if numbering is not None:
-            self._held = RowSpool(self._read, copies=options.mode != PRODUCE)
+            self._spool = RowSpool(self._read, copies=options.mode != PRODUCE)
         self._sender = RowSender(client, options)
-        self._said = SinkCommit()
+        self._commit = SinkCommit()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        if self._held is not None:
-            self._held.add(batch)
+        if self._spool is not None:
+            self._spool.add(batch)
         else:
-            self._publish(self._read(batch, self._said.rows))
+            self._publish(self._read(batch, self._commit.rows))
 
     def _read(self, batch: pa.RecordBatch, first: int) -> RowChunk:
         now_ns = time.time_ns()
@@ -254,22 +225,22 @@ class _Task:
 
     def _publish(self, chunk: RowChunk) -> None:
         self._runtime.call(self._sender.publish(chunk), "publish rows")
-        self._said.rows += len(chunk.messages)
-        self._said.size += chunk.size
+        self._commit.rows += len(chunk.messages)
+        self._commit.size += chunk.size
 
     def finish(self) -> SinkCommit:
-        if self._held is not None and self._numbering is not None:
-            self._sender.number(self._numbering._replace(digest=self._held.digest))
-            for chunk in self._held.take():
+        if self._spool is not None and self._numbering is not None:
+            self._sender.number(self._numbering._replace(digest=self._spool.digest))
+            for chunk in self._spool.take():
                 self._publish(chunk)
         self._runtime.call(self._sender.finish(), "store rows")
-        self._said.topics = dict(self._sender.topics)
-        return self._said
+        self._commit.topics = dict(self._sender.topics)
+        return self._commit
 
     def abort(self) -> None:
-        if self._held is not None:
-            self._held.close()
+        if self._spool is not None:
+            self._spool.close()
         try:
-            self._runtime.call(self._sender.abort(), "give up rows", _ABORT_S)
-        except EncoreError as error:  # what made it fail is what has to be told
+            self._runtime.call(self._sender.abort(), "discard rows", _ABORT_TIMEOUT_S)
+        except EncoreError as error:  # the error of the task itself must be reported
             log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

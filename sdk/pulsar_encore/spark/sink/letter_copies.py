@@ -1,9 +1,4 @@
-"""What becomes of a row that was read from Pulsar: a retry letter, a dead letter, or a replay.
-
-Owns `CopyRule` and its kinds, one for each `sinkMode` but produce: of an original, the
-`OutgoingMessage`, and its destination. What letters say is `letters`' business, and where a replay
-may send one is `deadletters`'. Pure: times are arguments.
-"""
+"""Copies of rows that were read from Pulsar: retry letters, dead letters and replays."""
 
 from __future__ import annotations
 
@@ -31,17 +26,17 @@ from ..option_table import DEAD_LETTER
 from .row_original import RowOriginal
 from .sink_options import LetterOptions, ReplaySettings, SinkOptions
 
-_AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
-_MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception
-_MOST_REASON = 1_000
+_AUTHOR: Final = "spark"  # the consumer name in evidence if no name was given
+_MAX_CLASS, _MAX_STACK = 200, 4_000  # characters, as in the evidence of an exception
+_MAX_REASON = 1_000
 
 
 class AttemptTimes(NamedTuple):
-    """When a batch of rows is written.
+    """The time of a batch of rows, in ms since the epoch.
 
     Attributes:
-        wall_now: Ms since the epoch.
-        wall_from: The same rounded up: what is due a delay after it is never early.
+        wall_now: Rounded down.
+        wall_from: Rounded up, so that a due time computed from it is never early.
     """
 
     wall_now: int
@@ -49,51 +44,47 @@ class AttemptTimes(NamedTuple):
 
 
 class FailureReason(NamedTuple):
-    """What the job says of a row's failure; None where it says nothing."""
+    """The job's description of a row's failure."""
 
     error_class: str | None = None
     error_message: str | None = None
     error_stack: str | None = None
     reason: str | None = None
 
-    def evidence(self, otherwise: str) -> Evidence | None:
-        """As letters carry it, with a fingerprint of like failures; None where nothing is said.
+    def evidence(self, default_reason: str) -> Evidence | None:
+        """Return the evidence for a letter; None without a description.
 
         Args:
-            otherwise: The reason of a failure that has none of its own.
+            otherwise: The reason of a failure without a reason of its own.
         """
         if not any(self):
             return None
-        reason = (self.reason or otherwise)[:_MOST_REASON]
-        kind, stack = (self.error_class or "")[:_MOST_CLASS], (self.error_stack or "")[:_MOST_STACK]
+        reason = (self.reason or default_reason)[:_MAX_REASON]
+        kind, stack = (self.error_class or "")[:_MAX_CLASS], (self.error_stack or "")[:_MAX_STACK]
         found = evidence_of(self.error_message or None, reason)
-        if kind:  # of two classes, failures differ though their texts do not
-            print_of = evidence_of(f"{kind}: {self.error_message or ''}", reason).fingerprint
+        if kind:  # failures of two classes differ even if their texts are equal
+            fingerprint = evidence_of(f"{kind}: {self.error_message or ''}", reason).fingerprint
         else:
-            print_of = found.fingerprint
-        return Evidence(reason, kind, found.error_message, stack, print_of)
+            fingerprint = found.fingerprint
+        return Evidence(reason, kind, found.error_message, stack, fingerprint)
 
 
 class CopyRule(Protocol):
-    """What a `sinkMode` makes of a row."""
+    """How a `sinkMode` copies a row."""
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
-        """Return the copy and its destination.
-
-        Raises:
-            ConfigurationError: Of this row there can be none; says why.
-        """
+        """Return the copy and its destination; ConfigurationError if this row cannot be copied."""
 
 
 def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> CopyRule:
-    """The rule of a `sinkMode`.
+    """Return the rule of a `sinkMode` other than produce.
 
     Args:
-        options: Checked; the mode is not produce.
+        options: Checked options.
         refuse_byte_keys: The transport cannot copy keys of bytes.
-        rng: Draws the jitter of delays.
+        rng: Source of the jitter of delays.
     """
     if options.replay is not None:
         return _Replay(options.replay, refuse_byte_keys)
@@ -105,40 +96,38 @@ def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> C
         refuse_byte_keys=refuse_byte_keys,
     )
     if options.mode == DEAD_LETTER:
-        return _Dead(options.letters, author)
-    return _Reconsumed(options.letters, author, rng)
+        return _DeadLetter(options.letters, author)
+    return _Reconsume(options.letters, author, rng)
 
 
 class _Topics:
-    """Where letters of a row go."""
-
     def __init__(self, options: LetterOptions) -> None:
         self._options = options
-        self._named = f"-{options.subscription}-RETRY"
+        self._retry_suffix = f"-{options.subscription}-RETRY"
 
     def from_retry_topic(self, topic: str) -> bool:
-        """Whether a topic is the subscription's retry-letter topic, by name or by choice."""
+        """True if a topic is the retry letter topic in the options."""
         return base_name(topic) == self._options.retry_topic
 
     def retry(self, topic: str) -> str:
-        """A letter of a letter goes where that came from."""
+        """A letter from a retry letter topic returns to that topic."""
         if self._options.retry_topic is not None:
             return self._options.retry_topic
         base = base_name(topic)
-        if base.endswith(self._named):
+        if base.endswith(self._retry_suffix):
             return base
         return retry_topic_of((topic,), self._options.subscription)
 
     def dead(self, topic: str) -> str:
-        """Named after the topic without its partition, as of a consumer that has retries."""
+        """Named after the topic without its partition, as by a consumer that has retries."""
         if self._options.dead_topic is not None:
             return self._options.dead_topic
         if self.from_retry_topic(topic):
             raise ConfigurationError(
-                f"rows of the retry-letter topic {base_name(topic)} do not say by its name what "
-                "their dead-letter topic is: set deadLetterTopic"
+                f"rows of the retry-letter topic {base_name(topic)} do not tell their dead-letter "
+                "topic, because the retry topic has a name of its own: set deadLetterTopic"
             )
-        first = base_name(topic).removesuffix(self._named)
+        first = base_name(topic).removesuffix(self._retry_suffix)
         return dead_topic_of((first,), self._options.subscription)
 
     def dead_destination(self, original: RowOriginal) -> Destination:
@@ -146,8 +135,8 @@ class _Topics:
         return Destination(topic, form_of(original), self._options.initial_subscription)
 
 
-class _Reconsumed:
-    """As `Consumer.reconsume_later`: later again, or to the dead-letter topic."""
+class _Reconsume:
+    """As `Consumer.reconsume_later`: to the retry letter topic or the dead letter topic."""
 
     def __init__(self, options: LetterOptions, author: LetterAuthor, rng: Random) -> None:
         self._options = options
@@ -156,14 +145,14 @@ class _Reconsumed:
         self._rng = rng
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         options, author = self._options, self._author
         topic = original.topic_name()
         from_retry = self._topics.from_retry_topic(topic)
         attempt = reconsume_attempt(original, options.subscription, from_retry_topic=from_retry)
         delay_ms = options.delays.ms(attempt, self._rng)
-        evidence = why.evidence("reconsume_later")
+        evidence = failure.evidence("reconsume_later")
         if used_up(attempt, options.max_redeliver_count):
             letter = dead_letter_by_reconsume(
                 original,
@@ -188,16 +177,14 @@ class _Reconsumed:
         return Destination(self._topics.retry(topic), form_of(original)), letter
 
 
-class _Dead:
-    """Straight to the dead-letter topic."""
-
+class _DeadLetter:
     def __init__(self, options: LetterOptions, author: LetterAuthor) -> None:
         self._subscription = options.subscription
         self._author = author
         self._topics = _Topics(options)
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         from_retry = self._topics.from_retry_topic(original.topic_name())
         letter = dead_letter_by_nack(
@@ -206,24 +193,24 @@ class _Dead:
             attempt=reconsume_attempt(original, self._subscription, from_retry_topic=from_retry),
             reason=DEAD_LETTER,
             wall_now=times.wall_now,
-            evidence=why.evidence(DEAD_LETTER),
+            evidence=failure.evidence(DEAD_LETTER),
             from_retry_topic=from_retry,
         )
         return self._topics.dead_destination(original), letter
 
 
 class _Replay:
-    """Back to the topic it died on."""
+    """Sends a dead letter back to the topic where the message failed."""
 
     def __init__(self, settings: ReplaySettings, refuse_byte_keys: bool) -> None:
         self._settings = settings
         self._refuse_byte_keys = refuse_byte_keys
 
     def copy(
-        self, original: RowOriginal, why: FailureReason, times: AttemptTimes
+        self, original: RowOriginal, failure: FailureReason, times: AttemptTimes
     ) -> tuple[Destination, OutgoingMessage]:
         settings = self._settings
-        # A letter reads of its message what a row has too.
+        # `Letter` reads only methods of the message that a row has too.
         letter = Letter(cast(Message, original))
         topic = letter.target(original.topic_name(), settings.target, settings.real_topics)
         copy = replayed_copy(

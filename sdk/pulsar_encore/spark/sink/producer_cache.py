@@ -1,8 +1,8 @@
 """The producers of a process, shared by the tasks that run in it one after the other.
 
-Owns `ProducerCache` and what a producer is made with. One that a failed task used is closed, with
-what is under way; those of numbered rows are closed with their task, as the next one of the same
-name may run in another process. Everything here runs on the event loop of the client.
+The producers of a failed task are closed, and their pending messages with them. Producers of
+numbered rows are closed with their task, because the next task with the same producer name may run
+in another process. Everything runs on the event loop of the client.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .sink_options import Publishing, SinkOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_MOST_IDLE: Final = 64  # kept for tasks to come; each is a name on some broker
-_CLOSE_S: Final = 5.0  # longest wait for a broker to take leave of a producer
-_BUSY: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
+_MAX_IDLE: Final = 64  # idle producers that are kept; each occupies a producer name on a broker
+_CLOSE_TIMEOUT_S: Final = 5.0  # longest wait for a broker to confirm the close
+_BUSY_BACKOFF: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
 
 
 class ProducerKind(NamedTuple):
-    """What producers of a write have in common.
+    """The properties that the producers of a write share.
 
     Attributes:
         publishing: How they send.
-        copies: They write copies, and not what the job made.
-        avro: The schema that they register, as JSON; None for none.
+        copies: They send copies of messages, and not messages of the job.
+        avro: The schema that they register, as JSON, or None.
     """
 
     publishing: Publishing
@@ -52,12 +52,11 @@ class ProducerKind(NamedTuple):
 
 
 def kind_of(options: SinkOptions) -> ProducerKind:
-    """The kind of a write's producers."""
     return ProducerKind(options.publishing, options.mode != PRODUCE, options.value_schema)
 
 
-class _Held:
-    """A producer, or one that is being made."""
+class _CachedProducer:
+    """A producer, perhaps still being created, and the number of tasks that use it."""
 
     __slots__ = ("making", "users")
 
@@ -67,98 +66,79 @@ class _Held:
 
 
 class ProducerCache:
-    """Those of one client.
-
-    Args:
-        client: Open.
-    """
-
     def __init__(self, client: Client) -> None:
         self._transport = transport_of(client)
-        self._held: dict[tuple[Destination, ProducerKind], _Held] = {}
+        self._cached: dict[tuple[Destination, ProducerKind], _CachedProducer] = {}
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
     async def take(self, destination: Destination, kind: ProducerKind) -> TransportProducer:
-        """Return the producer of a destination, which `give_back` or `drop` returns to the pool.
-
-        Raises:
-            EncoreError: It cannot be made.
-        """
-        held = self._held.pop((destination, kind), None)
-        if held is None:
-            held = _Held(asyncio.ensure_future(self.make(destination, kind, None)))
-        self._held[destination, kind] = held  # the last one used is the last in the dict
-        held.users += 1
+        """Return the producer of a destination, until `give_back` or `drop` is called for it."""
+        cached = self._cached.pop((destination, kind), None)
+        if cached is None:
+            cached = _CachedProducer(asyncio.ensure_future(self.make(destination, kind, None)))
+        self._cached[destination, kind] = cached  # keeps the dict in the order of the last use
+        cached.users += 1
         try:
-            return await asyncio.shield(held.making)
+            return await asyncio.shield(cached.making)
         except BaseException:
-            held.users -= 1
-            if held.making.done() and self._held.get((destination, kind)) is held:
-                del self._held[destination, kind]
+            cached.users -= 1
+            if cached.making.done() and self._cached.get((destination, kind)) is cached:
+                del self._cached[destination, kind]
             raise
 
     def give_back(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
-        """A task is done with its producers: what is stored is known."""
+        """End the use of producers by a task after all its rows are stored."""
         for destination in destinations:
-            held = self._held.get((destination, kind))
-            if held is not None:
-                held.users -= 1
-        idle = [key for key, held in self._held.items() if held.users <= 0]
-        surplus = max(0, len(idle) - _MOST_IDLE)
-        self._close_all(self._held.pop(key) for key in idle[:surplus])
+            cached = self._cached.get((destination, kind))
+            if cached is not None:
+                cached.users -= 1
+        idle = [key for key, cached in self._cached.items() if cached.users <= 0]
+        surplus = max(0, len(idle) - _MAX_IDLE)
+        self._close_all(self._cached.pop(key) for key in idle[:surplus])
 
     async def drop(self, destinations: Iterable[Destination], kind: ProducerKind) -> None:
-        """A task failed: nothing it handed to its producers is sent any more."""
-        dropped = [self._held.pop((destination, kind), None) for destination in destinations]
-        await _shortly(self._close_all(held for held in dropped if held is not None))
+        """Close the producers of a failed task, so that none of its pending messages is sent."""
+        dropped = [self._cached.pop((destination, kind), None) for destination in destinations]
+        await _wait_shortly(self._close_all(cached for cached in dropped if cached is not None))
 
-    def _close_all(self, dropped: Iterable[_Held]) -> list[asyncio.Task[None]]:
-        return [self._begin(_close_made(held.making)) for held in dropped]
+    def _close_all(self, dropped: Iterable[_CachedProducer]) -> list[asyncio.Task[None]]:
+        return [self._start(_close_when_created(cached.making)) for cached in dropped]
 
-    def _begin(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(closing)
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
         return task
 
-    async def close(self, links: Iterable[TransportProducer]) -> None:
-        """Close producers that are not shared; one that takes too long is closed by and by."""
-        await _shortly([self._begin(_close(link)) for link in links])
+    async def close(self, producers: Iterable[TransportProducer]) -> None:
+        """Close unshared producers; a close that takes too long continues in the background."""
+        await _wait_shortly([self._start(_close(producer)) for producer in producers])
 
     async def make_numbered(
         self, destination: Destination, kind: ProducerKind, numbering: SequenceIds
     ) -> TransportProducer:
-        """A producer for the rows of a task, by a name at which the broker drops none of them.
-
-        Raises:
-            ProducerBusy: The name stayed in use.
-            EncoreError: It cannot be made.
-        """
-        link = await self.make(destination, kind, numbering)
-        if numbering.follows(link.last_sequence_id):
-            return link
+        """Create a producer for the rows of a task, with a name under which no row is dropped."""
+        producer = await self.make(destination, kind, numbering)
+        if numbering.follows(producer.last_sequence_id):
+            return producer
         log.warning(
-            "%s: an earlier attempt at this task had other rows or failed at one, or the query "
-            "began again from an older checkpoint: what was stored then is there twice now, under "
-            "%s too",
+            "%s: an earlier attempt at this task had other rows or a failed row, or the query "
+            "restarted from an older checkpoint: rows that were stored then are stored twice now, "
+            "also under %s",
             destination.topic,
-            link.producer_name,
+            producer.producer_name,
         )
-        await self.close([link])
+        await self.close([producer])
         return await self.make(destination, kind, numbering.apart())
 
     async def make(
         self, destination: Destination, kind: ProducerKind, numbering: SequenceIds | None
     ) -> TransportProducer:
-        """A producer that nobody else has.
+        """Create an unshared producer.
 
-        A name that is in use is asked for again: the connection of a killed worker is still open
-        for a moment. For the send timeout, no longer.
-
-        Raises:
-            ProducerBusy: It stayed in use.
-            EncoreError: It cannot be made.
+        A name in use is retried until the send timeout, because the connection of a killed worker
+        stays open for a moment. Then ProducerBusy is raised.
         """
         options = await self._options(destination, kind, numbering)
         timeout_s = kind.publishing.send_timeout_ms / 1000
@@ -168,7 +148,7 @@ class ProducerCache:
             try:
                 return await self._transport.create_producer(options)
             except ProducerBusy as error:
-                delay_s = _BUSY.delay_ms(attempt, self._rng) / 1000
+                delay_s = _BUSY_BACKOFF.delay_ms(attempt, self._rng) / 1000
                 attempt += 1
                 if time.monotonic() + delay_s > deadline:
                     raise ProducerBusy(_busy(options, timeout_s, error)) from error
@@ -182,7 +162,8 @@ class ProducerCache:
             **dict(publishing.producer),
             "producer_name": _name(destination, publishing, numbering),
             "send_timeout_millis": publishing.send_timeout_ms,
-            # The task keeps to the limit; beyond it are pieces of what is cut, which wait here.
+            # `RowSender` keeps to this limit. Only further chunks of a large message exceed it and
+            # wait in the producer.
             "max_pending_messages": publishing.max_pending,
             "max_pending_messages_across_partitions": publishing.max_pending,
             "block_if_queue_full": True,
@@ -190,16 +171,19 @@ class ProducerCache:
         if numbering is not None:
             routing = keywords.pop("message_routing_mode", None)
             single = routing is PartitionsRoutingMode.UseSinglePartition
-            parts = await self._transport.topic_partitions(destination.topic)
-            if parts != [destination.topic]:
-                # Were a partition added, rows would move to partitions where the number of another
-                # row is higher, and be dropped. Another count is another name: rows double then.
-                keywords["producer_name"] += f"-of-{len(parts)}"
-            keywords["message_router"] = steady_router(single=single, partitions=len(parts))
+            topic_partitions = await self._transport.topic_partitions(destination.topic)
+            if topic_partitions != [destination.topic]:
+                # If a partition is added, rows would move to partitions where another row has a
+                # higher number, and be dropped there. With another count the producer gets another
+                # name: such rows are stored twice instead.
+                keywords["producer_name"] += f"-of-{len(topic_partitions)}"
+            keywords["message_router"] = steady_router(
+                single=single, partitions=len(topic_partitions)
+            )
             keywords["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
         binary_keys = self._transport.capabilities.binary_keys
         keys, crypto = publishing.keys, None
-        if keys is not None:  # a file, or wherever a function has them
+        if keys is not None:  # reads a file or calls the user's function
             crypto = await asyncio.to_thread(keys.reader, self._transport.capabilities.name)
         if kind.copies:
             if keys is not None:
@@ -228,38 +212,38 @@ def _name(
     destination: Destination, publishing: Publishing, numbering: SequenceIds | None
 ) -> str | None:
     if numbering is not None:
-        # Of one topic several producers may be needed, one for each schema version.
+        # One topic may need several producers, one for each schema version.
         form = destination.form
         suffix = "" if form == PLAIN else f"-{form.topic}-{form.version}-{form.keyed}"
         return f"{numbering.producer_name}{suffix}"
     if publishing.name is None:
         return None
-    return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run side by side
+    return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run concurrently
 
 
 def _busy(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
-    said = (
-        f"no producer could be made on {options.topic} for {timeout_s:g} s (sendTimeoutMs), as the "
-        f"broker said: {error}"
+    text = (
+        f"no producer could be created on {options.topic} for {timeout_s:g} s (sendTimeoutMs); the "
+        f"broker answered: {error}"
     )
     name = options.producer_name
     if name is None or f"'{name}'" not in str(error):
-        return said  # brokers say so of a limit of producers too, and then quote no name
+        return text  # the error of a limit on producers, which quotes no name
     return (
         f"the producer name {options.producer_name!r} stayed in use: another attempt at the task, "
-        f"or another query of the same producerName, has it; {said}"
+        f"or another query of the same producerName, has it; {text}"
     )
 
 
 def steady_router(*, single: bool, partitions: int) -> Callable[[Any, int], int]:
-    """Chooses partitions as producers do, and the same ones in each attempt at a task.
+    """Return a router that sends a row to the same partition in each attempt at a task.
+
+    Rows with a key are routed as usual. Other rows are distributed round robin from partition 0, or
+    all go there: a random start would send a row to a partition that does not know its number.
 
     Args:
-        single: What has no key goes to one partition.
-        partitions: There were, when the producer was named; those added since get nothing.
-
-    Keys decide as ever. What has none goes round robin from partition 0, or all of it there: a
-    random start would bring a row to a partition that does not know its number.
+        single: All rows without a key go to one partition.
+        partitions: The count when the producer was named; later partitions get no rows.
     """
     router = PartitionRouter(start=0, single=single)
 
@@ -275,32 +259,32 @@ def _avro(text: str) -> KnownSchema:
     return KnownSchema(info, key_value=False)
 
 
-async def _shortly(closings: list[asyncio.Task[None]]) -> None:
+async def _wait_shortly(closings: list[asyncio.Task[None]]) -> None:
     if closings:
-        await asyncio.wait(closings, timeout=_CLOSE_S)
+        await asyncio.wait(closings, timeout=_CLOSE_TIMEOUT_S)
 
 
-async def _close_made(making: asyncio.Task[TransportProducer]) -> None:
-    making.cancel()  # of what is not made yet, the transport closes the rest
+async def _close_when_created(making: asyncio.Task[TransportProducer]) -> None:
+    making.cancel()  # if it is not created yet, the transport cleans up
     try:
-        link = await making
+        producer = await making
     except (EncoreError, asyncio.CancelledError):
         return
-    await _close(link)
+    await _close(producer)
 
 
-async def _close(link: TransportProducer) -> None:
+async def _close(producer: TransportProducer) -> None:
     try:
-        await link.close()
+        await producer.close()
     except EncoreError:
-        return  # it is gone already, which is what was wanted
+        return  # closed already
 
 
 _of_clients: WeakKeyDictionary[Client, ProducerCache] = WeakKeyDictionary()
 
 
 def producers_of(client: Client) -> ProducerCache:
-    """Those of a client, which are as many as the process's connections."""
+    """Return the cache of a client. A process has one client per connection."""
     found = _of_clients.get(client)
     if found is None:
         found = _of_clients[client] = ProducerCache(client)

@@ -1,8 +1,4 @@
-"""From record batches to what is published: a chunk for each batch, in the order of the rows.
-
-Owns `RowMessages` and its kinds. Pure: times are arguments. What is wrong with a row is a
-`ConfigurationError` that names the column, and the row where it is one row's.
-"""
+"""Conversion of record batches into chunks of messages, in the order of the rows."""
 
 from __future__ import annotations
 
@@ -46,11 +42,11 @@ _Key: TypeAlias = str | bytes
 
 @dataclass(slots=True)
 class RowChunk:
-    """Messages to publish.
+    """Messages to publish, in the order of the rows.
 
     Attributes:
-        messages: In order.
-        destinations: One for all of them, or one for each.
+        messages: The messages.
+        destinations: One for all messages, or one for each.
         size: Bytes of their payloads.
     """
 
@@ -60,32 +56,24 @@ class RowChunk:
 
 
 class RowMessages(Protocol):
-    """Reads record batches."""
+    """Converts record batches into messages."""
 
     def read(self, batch: pa.RecordBatch, first: int, times: AttemptTimes) -> RowChunk:
-        """The messages of a batch.
+        """Return the messages of a batch, or raise ConfigurationError if a row cannot be sent.
 
         Args:
-            batch: Its columns are the layout's.
-            first: Number of its first row in the task, from 0.
-            times: When that is.
-
-        Raises:
-            ConfigurationError: A row cannot be sent.
+            batch: Has the columns of the layout.
+            first: Index of its first row in the task.
+            times: The time of this attempt.
         """
 
 
 class ProducedRows:
-    """Rows as messages.
-
-    Args:
-        layout: Of the columns.
-        options: Checked; the mode is produce.
-    """
+    """Rows as new messages, for `sinkMode` produce."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions) -> None:
         self._layout = layout
-        # A key of bytes is sent as bytes, unless somebody says that it is text.
+        # A key of bytes is sent as bytes unless `textKeys` says that it is text.
         self._text_keys = bool(options.text_keys)
         self._fields = [each.name for each in layout.values]
         self._encode: Encode | None = None
@@ -115,7 +103,7 @@ class ProducedRows:
                 columns.clusters(first),
                 columns.times(EVENT_TIME, first),
                 columns.due(first, times),
-                # The columns that are missing are repeated for ever.
+                # `repeat` stands for missing columns and is endless.
                 strict=False,
             )
         ]
@@ -143,7 +131,7 @@ class ProducedRows:
                 if self._topic is None:
                     raise ConfigurationError(
                         f"{columns.name(TOPIC)} is null in row {number} of the task, and there is "
-                        "no option topic: nothing says where it goes"
+                        "no option topic: the row has no destination"
                     )
                 known[topic] = self._topic  # type: ignore[index]
             elif topic not in known:
@@ -152,13 +140,7 @@ class ProducedRows:
 
 
 class CopiedRows:
-    """Rows that were read from Pulsar, as letters or replays.
-
-    Args:
-        layout: Of the columns.
-        options: Checked; the mode is not produce.
-        rule: What becomes of a row.
-    """
+    """Rows that were read from Pulsar, as letters or replays, for all other modes."""
 
     def __init__(self, layout: ColumnLayout, options: SinkOptions, rule: CopyRule) -> None:
         self._layout = layout
@@ -184,7 +166,7 @@ class CopiedRows:
                 columns.keys(ORDERING_KEY, bool(self._text_keys)),
                 columns.times(EVENT_TIME, first),
                 columns.bytes(SCHEMA_VERSION),
-                columns.why(),
+                columns.failures(),
                 strict=False,
             ),
             first,
@@ -209,11 +191,11 @@ class CopiedRows:
         ordering_key: Any,
         event_ms: int | None,
         schema_version: bytes | None,
-        why: FailureReason,
+        failure: FailureReason,
     ) -> tuple[Destination, OutgoingMessage]:
         if topic is None or message_id is None:
             missing = columns.name(TOPIC if topic is None else MESSAGE_ID)
-            raise ConfigurationError(f"{missing} is null: nothing says what it is a copy of")
+            raise ConfigurationError(f"{missing} is null: the original of the row is not known")
         full = self._topics.get(topic)
         if full is None:
             full = self._topics[topic] = _full(topic, columns.name(TOPIC))
@@ -227,11 +209,11 @@ class CopiedRows:
             event_ms or 0,
             schema_version,
         )
-        return self._rule.copy(original, why, times)
+        return self._rule.copy(original, failure, times)
 
 
 class _Columns:
-    """The columns of a batch by what they mean; one that is not there is None for ever."""
+    """The columns of a batch by their meaning; a missing column yields None for ever."""
 
     def __init__(self, batch: pa.RecordBatch, layout: ColumnLayout) -> None:
         self._batch = batch
@@ -240,30 +222,25 @@ class _Columns:
     def name(self, key: str) -> str:
         return self._layout.metadata[key]
 
-    def _of(self, key: str) -> pa.Array | None:
+    def _column(self, key: str) -> pa.Array | None:
         name = self._layout.name(key)
         return None if name is None else self._batch.column(name)
 
     def topics(self) -> list[str | None] | None:
-        column = self._of(TOPIC)
+        column = self._column(TOPIC)
         return None if column is None else listed(column, self.name(TOPIC))
 
     def bytes(self, key: str) -> Any:
-        column = self._of(key)
+        column = self._column(key)
         return repeat(None) if column is None else column.to_pylist()
 
     def keys(self, key: str, text: bool) -> Any:
-        column = self._of(key)
+        column = self._column(key)
         return repeat(None) if column is None else keys_of(column, self.name(key), text=text)
 
     def partition_keys(self, text: bool | None, first: int) -> Any:
-        """Each key as it was sent: text or bytes.
-
-        Args:
-            text: Whether keys are text of which the row does not say it; None where nobody said.
-            first: Number of the first row.
-        """
-        column, kinds = self._of(KEY), self._of(KEY_IS_BYTES)
+        """Return keys as text or bytes; `text` decides about keys without `__keyIsBytes`."""
+        column, kinds = self._column(KEY), self._column(KEY_IS_BYTES)
         if column is None or kinds is None:
             return self.keys(KEY, bool(text))
         found = zip(listed(column, self.name(KEY)), kinds.to_pylist(), strict=True)
@@ -278,8 +255,8 @@ class _Columns:
         if is_bytes is None and text is None:
             raise ConfigurationError(
                 f"{self.name(KEY_IS_BYTES)} is null in row {number} of the task, which has a key: "
-                "say by textKeys=true (as of most clients) or textKeys=false (Java's keyBytes) "
-                "which it is"
+                "set textKeys=true (as of most clients) or textKeys=false (Java's keyBytes)"
+                ""
             )
         if is_bytes or (is_bytes is None and not text):
             return key
@@ -292,11 +269,11 @@ class _Columns:
             ) from error
 
     def properties(self) -> Any:
-        column = self._of(PROPERTIES)
+        column = self._column(PROPERTIES)
         return repeat(None) if column is None else maps_of(column, self.name(PROPERTIES))
 
     def clusters(self, first: int) -> Any:
-        column = self._of(CLUSTERS)
+        column = self._column(CLUSTERS)
         if column is None:
             return repeat(None)
         found = listed(column, self.name(CLUSTERS))
@@ -309,8 +286,8 @@ class _Columns:
         return found
 
     def times(self, key: str, first: int) -> Any:
-        """In ms since the epoch, which no message can be before."""
-        column = self._of(key)
+        """In ms since the epoch; negative times are errors."""
+        column = self._column(key)
         if column is None:
             return repeat(None)
         found = millis_of(column)
@@ -318,10 +295,10 @@ class _Columns:
         return found
 
     def due(self, first: int, times: AttemptTimes) -> Any:
-        """When to deliver, in ms since the epoch."""
-        if self._of(AT) is not None:
+        """Return delivery times in ms since the epoch."""
+        if self._column(AT) is not None:
             return self.times(AT, first)
-        column = self._of(AFTER_MS)
+        column = self._column(AFTER_MS)
         if column is None:
             return repeat(None)
         found = column.to_pylist()
@@ -336,15 +313,15 @@ class _Columns:
     def _check_positive(self, found: Sequence[int | None], key: str, first: int) -> None:
         for number, each in enumerate(found, first):
             if each is not None and each < 0:
-                what = "is negative" if key == AFTER_MS else "is before 1970"
-                raise ConfigurationError(f"{self.name(key)} {what} in row {number} of the task")
+                problem = "is negative" if key == AFTER_MS else "is before 1970"
+                raise ConfigurationError(f"{self.name(key)} {problem} in row {number} of the task")
 
-    def why(self) -> Any:
-        there = self._layout.evidence
-        if not there:
+    def failures(self) -> Any:
+        present = self._layout.evidence
+        if not present:
             return repeat(FailureReason())
         lists = [
-            texts_of(self._batch.column(each), each) if each in there else repeat(None)
+            texts_of(self._batch.column(each), each) if each in present else repeat(None)
             for each in EVIDENCE
         ]
         return map(FailureReason, *lists)

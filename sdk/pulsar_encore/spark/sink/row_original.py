@@ -1,7 +1,7 @@
-"""A row that was read from Pulsar, as the original of a letter. Pure.
+"""A row that was read from Pulsar, as the original of a letter.
 
-Owns `RowOriginal`, an `Original` and what `letters.reading` needs of a message, made of columns.
-A row has no publish time that matters here, and no keys to decrypt: what a task gets is clear text.
+`RowOriginal` has the methods of an `Original` and of the message that `letters.letter_reader`
+reads. The row is clear text, so it has no encryption context. Its publish time is never used.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ class RowOriginal:
     """One row.
 
     Args:
-        topic: Full name of the topic it was read from.
-        message_id: Its id there.
+        topic, message_id: Full name of the topic that it was read from, and its id there.
         value: Its payload; None for a tombstone.
-        properties: All of them.
-        key: As it was given to its producer; None for none.
-        ordering_key: Likewise.
-        event_ms: In ms since the epoch, 0 for none.
-        schema_version: As the broker wrote it; None for none.
+        properties: All properties.
+        key, ordering_key: As given to the producer, or None.
+        event_ms: Event time in ms since the epoch, or 0.
+        schema_version: The version as the broker wrote it, or None.
     """
 
     __slots__ = (

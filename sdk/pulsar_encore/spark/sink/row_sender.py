@@ -1,14 +1,10 @@
-"""Publish the rows of a Spark task in order, with a bounded number in flight.
+"""Publishing the rows of a Spark task in order, with a bounded number in flight.
 
-The receipts of the rows in flight stand in one line, in the order of the rows. When the line is
-full, the sender awaits the oldest of them. This bounds the rows in flight and finds the first row
-that failed. Dead-letter replay and evacuation use `BoundedCopy` instead, which has a task for each
-message because it must ack the original. Here a task for each row would cost 5 us of CPU, and the
-line costs 0.3 us. Numbered rows need the line too: no row may be published after another one whose
-failure is known, and the receipts tell at once which rows failed.
-
-Owns `RowSender`, which belongs to one task and runs on the event loop of the client. Invariant: all
-rows published before `finish` returns are stored.
+The receipts of the rows in flight form a queue in the order of the rows. When it is full, the
+sender awaits the oldest. This bounds the rows in flight and finds the first row that failed. Dead
+letter replay and evacuation use `BoundedCopy` instead, with a task per message, because they must
+ack the original. Here a task per row would cost 5 us of CPU, and the queue costs 0.3 us. Numbered
+rows also need the queue: no row may be published after the failure of an earlier row is known.
 """
 
 from __future__ import annotations
@@ -33,52 +29,44 @@ from .sink_options import SinkOptions
 _Row: TypeAlias = tuple[asyncio.Future[MessageId], TransportProducer, OutgoingMessage]
 """The receipt of a row in flight, its producer, and its message."""
 
-_SLICE: Final = 1000  # published at once; then the sockets have their turn
-_MARK_S: Final = 10.0
-_GRACE_S: Final = 5.0  # over the send timeout, which the producers keep themselves
+_SLICE_ROWS: Final = 1000  # rows published before the sockets get a pass of the event loop
+_MARK_TIMEOUT_S: Final = 10.0
+_GRACE_S: Final = 5.0  # added to the send timeout, which the producers enforce
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class RowSender:
-    """Publishes the rows of one task.
+    """Publishes the rows of one task, on the client's event loop.
 
-    Args:
-        client: Open; its producers are shared.
-        options: Of the write.
-
-    Attributes:
-        topics: Number of published rows by full name of their topic.
+    All rows published before `finish` returns are stored. `topics` counts published rows by topic.
     """
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self._producers = producers_of(client)
         self._kind = kind_of(options)
         self._numbering: SequenceIds | None = None
-        self._most = options.publishing.max_pending
+        self._max_in_flight = options.publishing.max_pending
         self._timeout_s = options.publishing.send_timeout_ms / 1000
-        self._links: dict[Destination, TransportProducer] = {}
-        self._line: deque[_Row] = deque()
+        self._open_producers: dict[Destination, TransportProducer] = {}
+        self._in_flight: deque[_Row] = deque()
         # Producers of numbered rows that failed, and the last row that each producer stored.
         self._failed: set[TransportProducer] = set()
         self._last_stored: dict[TransportProducer, OutgoingMessage] = {}
         self._rows = 0
-        self._handed = 0  # to producers
+        self._published = 0  # rows handed to producers
         self.topics: Counter[str] = Counter()
 
     def number(self, numbering: SequenceIds) -> None:
-        """Number the rows, so that brokers recognise them in another attempt at the task.
-
-        Called before the first row.
-        """
+        """Number the rows, so that brokers recognize them in another attempt."""
         self._numbering = numbering
 
     async def publish(self, chunk: RowChunk) -> None:
-        """Publish messages; wait until they fit in the limit, and not for their receipts.
+        """Publish messages as soon as the limit allows, without waiting for their receipts.
 
         Raises:
-            TransportError: One of these or of the earlier messages was not stored; call `abort`.
-            ConfigurationError: One of them cannot be sent; call `abort`.
+            TransportError: if this or an earlier message was not stored; call `abort`.
+            ConfigurationError: if a message cannot be sent; call `abort`.
         """
         messages, destinations = chunk.messages, chunk.destinations
         if self._numbering is not None:
@@ -87,157 +75,159 @@ class RowSender:
                 message.sequence_id = sequence_id
         self._rows += len(messages)
         if isinstance(destinations, Destination):
-            links = [await self._link(destinations)] * len(messages)
+            producers = [await self._producer(destinations)] * len(messages)
             self.topics[destinations.topic] += len(messages)
         else:
             by_destination: dict[Destination, TransportProducer] = {}
             for destination, count in Counter(destinations).items():
-                by_destination[destination] = await self._link(destination)
+                by_destination[destination] = await self._producer(destination)
                 self.topics[destination.topic] += count
-            links = [by_destination[destination] for destination in destinations]
+            producers = [by_destination[destination] for destination in destinations]
         # Slices of half the limit keep the producers busy while the next slice is published.
-        line, step = self._line, max(1, min(_SLICE, self._most // 2))
+        in_flight, step = self._in_flight, max(1, min(_SLICE_ROWS, self._max_in_flight // 2))
         for start in range(0, len(messages), step):
             end = min(start + step, len(messages))
-            await self._room(end - start)
-            for link, message in zip(links[start:end], messages[start:end], strict=True):
-                line.append((asyncio.ensure_future(link.publish(message)), link, message))
-                self._handed += 1
+            await self._wait_for_capacity(end - start)
+            for producer, message in zip(producers[start:end], messages[start:end], strict=True):
+                in_flight.append(
+                    (asyncio.ensure_future(producer.publish(message)), producer, message)
+                )
+                self._published += 1
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
-        """Wait until all rows are stored.
-
-        Raises:
-            TransportError: A row was not stored; call `abort`.
-        """
-        links = list(self._links.values())
-        bound_s = self._timeout_s + _GRACE_S
+        """Wait until all rows are stored, or raise TransportError; then call `abort`."""
+        producers = list(self._open_producers.values())
+        timeout_s = self._timeout_s + _GRACE_S
         try:
-            async with asyncio.timeout(bound_s):
-                await asyncio.gather(*(each.flush() for each in links))
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(each.flush() for each in producers))
         except TimeoutError as error:
-            raise self._late() from error
-        while self._line:
-            await self._wait(self._line[-1][0])
-            self._reap()
+            raise self._timeout_error() from error
+        while self._in_flight:
+            await self._wait(self._in_flight[-1][0])
+            self._remove_finished()
         if self._numbering is None:
-            self._producers.give_back(self._links, self._kind)
+            self._producers.give_back(self._open_producers, self._kind)
         else:
-            await self._producers.close(links)
-        self._links.clear()
+            await self._producers.close(producers)
+        self._open_producers.clear()
 
     async def abort(self) -> None:
-        """Give up the rows in flight, because the task failed; their errors are not reported."""
+        """Discard the rows in flight of a failed task, and their errors."""
         if self._numbering is not None:
             await self._mark(self._numbering)
-        for receipt, _, _ in self._line:
-            receipt.add_done_callback(_heard)
-        self._line.clear()
-        links, self._links = self._links, {}
+        for receipt, _, _ in self._in_flight:
+            receipt.add_done_callback(_retrieve_error)
+        self._in_flight.clear()
+        producers, self._open_producers = self._open_producers, {}
         if self._numbering is None:
-            await self._producers.drop(links, self._kind)
+            await self._producers.drop(producers, self._kind)
         else:
-            await self._producers.close(links.values())
+            await self._producers.close(producers.values())
 
     async def _mark(self, numbering: SequenceIds) -> None:
-        """Tell the next attempt that a row failed although later rows may be stored.
+        """Record for the next attempt that a row failed although later rows may be stored.
 
-        The numbers of the later rows would hide the failed row from the next attempt. A stored row
-        is therefore published again under the number that stands for a failed attempt.
+        The numbers of the later rows would hide the failed row. A stored row is therefore published
+        again under the number that stands for a failed attempt.
         """
-        self._failed |= {link for receipt, link, _ in self._line if _has_failed(receipt)}
+        self._failed |= {
+            producer for receipt, producer, _ in self._in_flight if _has_failed(receipt)
+        }
         if not self._failed:
             return
         try:
-            async with asyncio.timeout(_MARK_S):
-                await asyncio.gather(*(link.flush() for link in self._failed))
-                if self._line:
-                    await asyncio.wait([receipt for receipt, _, _ in self._line])
-                for receipt, link, message in self._line:
+            async with asyncio.timeout(_MARK_TIMEOUT_S):
+                await asyncio.gather(*(producer.flush() for producer in self._failed))
+                if self._in_flight:
+                    await asyncio.wait([receipt for receipt, _, _ in self._in_flight])
+                for receipt, producer, message in self._in_flight:
                     if not _has_failed(receipt):
-                        self._last_stored[link] = message
-                for link in self._failed:
-                    if link in self._last_stored:
-                        await self._mark_one(link, self._last_stored[link], numbering.mark)
+                        self._last_stored[producer] = message
+                for producer in self._failed:
+                    if producer in self._last_stored:
+                        await self._mark_one(producer, self._last_stored[producer], numbering.mark)
         except (EncoreError, TimeoutError) as error:
             log.warning(
-                "a row failed, and that some behind it are stored could not be marked; should it "
-                "be stored in another attempt, it may be dropped as a double: %s",
+                "a row failed, and it could not be recorded that later rows are stored; if another "
+                "attempt sends the row, the broker may drop it as a duplicate: %s",
                 error,
             )
 
     async def _mark_one(
-        self, link: TransportProducer, message: OutgoingMessage, number: int
+        self, producer: TransportProducer, message: OutgoingMessage, number: int
     ) -> None:
         marked = copy(message)
         marked.sequence_id = number
-        stored = asyncio.ensure_future(link.publish(marked))
-        await link.flush()
+        stored = asyncio.ensure_future(producer.publish(marked))
+        await producer.flush()
         await stored
 
-    async def _link(self, destination: Destination) -> TransportProducer:
-        link = self._links.get(destination)
-        if link is None:
+    async def _producer(self, destination: Destination) -> TransportProducer:
+        producer = self._open_producers.get(destination)
+        if producer is None:
             if self._numbering is None:
-                link = await self._producers.take(destination, self._kind)
+                producer = await self._producers.take(destination, self._kind)
             else:
-                link = await self._producers.make_numbered(destination, self._kind, self._numbering)
-            self._links[destination] = link
-        return link
+                producer = await self._producers.make_numbered(
+                    destination, self._kind, self._numbering
+                )
+            self._open_producers[destination] = producer
+        return producer
 
-    async def _room(self, needed: int) -> None:
-        """Wait until this many more rows may be in flight."""
-        line = self._line
-        self._reap()
-        while line and len(line) + needed > self._most:
-            await self._wait(line[min(needed, len(line)) - 1][0])
-            self._reap()
+    async def _wait_for_capacity(self, needed: int) -> None:
+        """Wait until `needed` more rows may be in flight."""
+        in_flight = self._in_flight
+        self._remove_finished()
+        while in_flight and len(in_flight) + needed > self._max_in_flight:
+            await self._wait(in_flight[min(needed, len(in_flight)) - 1][0])
+            self._remove_finished()
         if self._numbering is not None:
-            # No row may be stored after an earlier row failed, because its number would hide the
+            # Nothing is published after a known failure: the number of a later row would hide the
             # failed row from the next attempt. Rows of other topics may fail out of order.
-            for row, (receipt, _, _) in enumerate(line, self._handed - len(line)):
+            for row, (receipt, _, _) in enumerate(in_flight, self._published - len(in_flight)):
                 if receipt.done():
-                    self._stored(receipt, row)
+                    self._raise_if_failed(receipt, row)
 
-    def _reap(self) -> None:
-        """Remove finished rows from the head of the line."""
-        line = self._line
-        while line and line[0][0].done():
-            row = self._handed - len(line)
-            receipt, link, message = line.popleft()
+    def _remove_finished(self) -> None:
+        """Remove finished rows from the head of the queue."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0].done():
+            row = self._published - len(in_flight)
+            receipt, producer, message = in_flight.popleft()
             if self._numbering is not None:
                 if _has_failed(receipt):
-                    self._failed.add(link)
+                    self._failed.add(producer)
                 else:
-                    self._last_stored[link] = message
-            self._stored(receipt, row)
+                    self._last_stored[producer] = message
+            self._raise_if_failed(receipt, row)
 
-    def _stored(self, done: asyncio.Future[MessageId], row: int) -> None:
-        """Raise the error of a row that was not stored, with the row's number in the task."""
+    def _raise_if_failed(self, done: asyncio.Future[MessageId], row: int) -> None:
+        """Raise the error of a row that was not stored, with its index in the task."""
         try:
             done.result()
         except EncoreError as error:
             error.args = (f"row {row} of the task: {error}", *error.args[1:])
             raise
 
-    async def _wait(self, one: asyncio.Future[MessageId]) -> None:
-        """Wait for one receipt; the producers fail sends that exceed the send timeout."""
-        done, _ = await asyncio.wait((one,), timeout=self._timeout_s + _GRACE_S)
+    async def _wait(self, receipt: asyncio.Future[MessageId]) -> None:
+        """Wait for one receipt. The producers fail sends that exceed the send timeout."""
+        done, _ = await asyncio.wait((receipt,), timeout=self._timeout_s + _GRACE_S)
         if not done:
-            raise self._late()
+            raise self._timeout_error()
 
-    def _late(self) -> TransportTimeout:
+    def _timeout_error(self) -> TransportTimeout:
         return TransportTimeout(
-            f"{len(self._line)} rows were not stored in {self._timeout_s:g} s (sendTimeoutMs)"
+            f"{len(self._in_flight)} rows were not stored in {self._timeout_s:g} s (sendTimeoutMs)"
         )
 
 
-def _has_failed(one: asyncio.Future[MessageId]) -> bool:
-    return one.done() and (one.cancelled() or one.exception() is not None)
+def _has_failed(receipt: asyncio.Future[MessageId]) -> bool:
+    return receipt.done() and (receipt.cancelled() or receipt.exception() is not None)
 
 
-def _heard(done: asyncio.Future[MessageId]) -> None:
+def _retrieve_error(done: asyncio.Future[MessageId]) -> None:
     """Retrieve the error, or asyncio would log that it was never retrieved."""
     if not done.cancelled():
         done.exception()

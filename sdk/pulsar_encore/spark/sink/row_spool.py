@@ -1,8 +1,8 @@
-"""The rows of a task, kept until all of them have come: their numbers say what all of them are.
+"""Storage for the rows of a task until all have arrived: their numbers depend on all rows.
 
-Owns `RowSpool`. What fits stays in memory as the messages that it is; the rest is in a temporary
-file as it came, and is read again. The digest is of rows, one after the other, and not of the
-batches that they came in: those may be cut otherwise in the next attempt.
+Messages stay in memory up to a limit. Further record batches go to a temporary file and are
+converted again later. The digest covers the rows and not the batches: the next attempt may split
+the rows into other batches.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ...letters import ORIGIN_MESSAGE_ID
 from ...values.outgoing_message import OutgoingMessage
 from .row_batches import RowChunk
 
-_IN_MEMORY: Final = 64 * 2**20
-_MESSAGE: Final = 500  # bytes, about, besides the payload
+_MAX_IN_MEMORY: Final = 64 * 2**20
+_MESSAGE_OVERHEAD: Final = 500  # approximate bytes of a message without its payload
 
 Read = Callable[[pa.RecordBatch, int], RowChunk]
-"""The messages of a batch, given the number of its first row in the task."""
+"""Returns the messages of a batch, given the index of its first row in the task."""
 
 
 class RowSpool:
     """The rows of one task.
 
     Args:
-        read: Makes messages of them; asked twice for what does not fit in memory.
-        copies: They are copies of messages, whose properties tell of the attempt too.
-        in_memory: Bytes that are.
+        read: Converts a batch; called twice for batches that go to the file.
+        copies: The rows are letters or replays, whose properties depend on the attempt.
+        in_memory: Limit in bytes.
     """
 
-    def __init__(self, read: Read, *, copies: bool, in_memory: int = _IN_MEMORY) -> None:
+    def __init__(self, read: Read, *, copies: bool, in_memory: int = _MAX_IN_MEMORY) -> None:
         self._read = read
         self._copies = copies
-        self._room = in_memory
+        self._free_bytes = in_memory
         self._chunks: list[RowChunk] = []
         self._file: IO[bytes] | None = None
         self._writer: Any = None
@@ -49,17 +49,12 @@ class RowSpool:
         self._filed_from = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """One more batch.
-
-        Raises:
-            ConfigurationError: A row cannot be sent.
-            StoreError: It cannot be kept.
-        """
+        """Add a batch; ConfigurationError for a bad row, StoreError if the disk fails."""
         chunk = self._read(batch, self._rows)
         self._digest.update(_bytes_of(chunk, copies=self._copies))
         self._rows += batch.num_rows
-        self._room -= chunk.size + _MESSAGE * len(chunk.messages)
-        if self._file is None and self._room >= 0:
+        self._free_bytes -= chunk.size + _MESSAGE_OVERHEAD * len(chunk.messages)
+        if self._file is None and self._free_bytes >= 0:
             self._chunks.append(chunk)
             return
         try:
@@ -69,19 +64,15 @@ class RowSpool:
                 self._writer = pa.ipc.new_stream(self._file, batch.schema)
             self._writer.write_batch(batch)
         except OSError as error:
-            raise self._no_room(error) from error
+            raise self._storage_error(error) from error
 
     @property
     def digest(self) -> int:
-        """Of all rows so far."""
+        """The digest of all rows so far."""
         return int.from_bytes(self._digest.digest(), "big")
 
     def take(self) -> Iterator[RowChunk]:
-        """All of it, in order; nothing can be added then.
-
-        Raises:
-            StoreError: It cannot be read again.
-        """
+        """Yield all chunks in order and empty the spool; StoreError if the file cannot be read."""
         chunks, self._chunks = self._chunks, []
         yield from chunks
         if self._file is None:
@@ -95,21 +86,21 @@ class RowSpool:
                     yield self._read(batch, rows)
                     rows += batch.num_rows
         except OSError as error:
-            raise self._no_room(error) from error
+            raise self._storage_error(error) from error
         finally:
             self.close()
 
     def close(self) -> None:
-        """Nothing is kept any more."""
         self._chunks = []
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
-    def _no_room(self, error: OSError) -> StoreError:
+    def _storage_error(self, error: OSError) -> StoreError:
         return StoreError(
-            f"deduplication=task-sequence keeps the rows of a task until all have come, those over "
-            f"{_IN_MEMORY >> 20} MiB in {tempfile.gettempdir()} (TMPDIR): {error.strerror or error}"
+            "deduplication=task-sequence keeps the rows of a task until all have arrived, those "
+            f"over {_MAX_IN_MEMORY >> 20} MiB in {tempfile.gettempdir()} (TMPDIR): "
+            f"{error.strerror or error}"
         )
 
 
@@ -124,15 +115,15 @@ def _bytes_of(chunk: RowChunk, *, copies: bool) -> bytes:
 
 
 def _parts(message: OutgoingMessage, topic: str, *, copies: bool) -> Iterator[bytes]:
-    """What a row is, each part with its length, so that no two rows are written alike."""
+    """Yield the content of a row, each part with its length, so that different rows differ."""
     properties = message.properties or {}
-    said: Any
+    identity: Any
     if copies:
-        said = properties.get(ORIGIN_MESSAGE_ID)
+        identity = properties.get(ORIGIN_MESSAGE_ID)
     else:
-        # Not when it is to be delivered: a delay ends at another time in each attempt.
-        said = sorted(properties.items()), message.event_timestamp, message.replication_clusters
-    for part in (topic, message.payload, message.partition_key, message.ordering_key, said):
+        # Without the delivery time: a delay ends at another time in each attempt.
+        identity = sorted(properties.items()), message.event_timestamp, message.replication_clusters
+    for part in (topic, message.payload, message.partition_key, message.ordering_key, identity):
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
         yield b"b" if isinstance(part, bytes) else b"r"  # None is not b"None"
         yield len(data).to_bytes(5, "big")

@@ -1,9 +1,10 @@
-"""The numbers by which a broker knows rows that it has: the same in each attempt at a task.
+"""Sequence ids by which a broker recognizes stored rows: the same in each attempt at a task.
 
-Owns `SequenceIds`. A broker that deduplicates drops what is not above the highest number it has of
-a producer, whatever it holds. So the number of a row says which rows its task has: where another
-attempt has others (files cut by another number of cores, a row that was mended), the broker's
-highest number tells, and the rows go by a name of their own: twice, and never not at all.
+A broker with deduplication drops every message that is not above the producer's highest sequence
+id, whatever the message contains. The id of a row therefore contains a digest of all rows of the
+task. If another attempt has other rows (files split for another number of cores, a corrected row),
+the broker's highest id shows that. The rows are then sent under a new producer name: some are
+stored twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from typing import Final, NamedTuple, Protocol
 from ...errors import ConfigurationError
 
 _ROW_BITS: Final = 29
-_DIGEST_BITS: Final = 18  # another task's rows are taken for the same once in 262,144 times
-_BATCH_BITS: Final = 16  # of the batch's number; the rest is in the name
+# The rows of two attempts have the same digest by chance once in 262,144 times.
+_DIGEST_BITS: Final = 18
+_BATCH_BITS: Final = 16  # of the batch id; the rest is in the producer name
 _SHIFT: Final = _ROW_BITS + _DIGEST_BITS
 _MARK: Final = (1 << _ROW_BITS) - 1
 
 
 class SinkTask(Protocol):
-    """What Spark tells a task of itself; `pyspark.TaskContext` is one."""
+    """The identity of a task; `pyspark.TaskContext` has these methods."""
 
     def partitionId(self) -> int: ...
     def getLocalProperty(self, key: str) -> str | None: ...
 
 
 class SequenceIds(NamedTuple):
-    """How the rows of a task are numbered.
+    """The numbering of the rows of a task.
 
     Attributes:
-        producer_name: Of the task's producers; the brokers remember numbers by it.
-        batch_id: Of the micro-batch.
-        digest: Of all rows of the task, some 64 bits; see `holding`.
+        producer_name: Name of the task's producers, by which brokers remember ids.
+        batch_id: Number of the micro-batch.
+        digest: 64-bit digest of all rows of the task; see `RowSpool`.
     """
 
     producer_name: str
@@ -41,60 +43,47 @@ class SequenceIds(NamedTuple):
     digest: int = 0
 
     def ids(self, first: int, count: int) -> range:
-        """Sequence ids of rows.
-
-        Args:
-            first: Number of the first in the task, from 0.
-            count: So many.
-
-        Raises:
-            ConfigurationError: There are more rows than numbers.
-        """
+        """Return the ids of `count` rows from index `first`; ConfigurationError if they run out."""
         if first + count > _MARK:
             raise ConfigurationError(
                 f"deduplication=task-sequence has {_MARK:,} numbers for the rows of a task, and "
                 "this one has more: give the micro-batch more tasks"
             )
-        start = self._head << _ROW_BITS | first
+        start = self._prefix << _ROW_BITS | first
         return range(start, start + count)
 
     def follows(self, highest: int) -> bool:
-        """Whether rows of these numbers may be told from what a broker has by their numbers alone.
+        """True if the ids alone tell which of these rows the broker has.
 
         Args:
-            highest: The highest number that it has of the producer; -1 for none.
+            highest: The broker's highest id of the producer, or -1.
         """
         if highest < 0:
             return True
-        batch = self._head >> _DIGEST_BITS
-        same = highest >> _ROW_BITS == self._head and highest != self.mark
+        batch = self._prefix >> _DIGEST_BITS
+        same = highest >> _ROW_BITS == self._prefix and highest != self.mark
         return highest >> _SHIFT < batch or same
 
     @property
     def mark(self) -> int:
-        """Above all rows' numbers: in an attempt a row failed, and some behind it may be stored."""
-        return self._head << _ROW_BITS | _MARK
+        """An id above all rows: a row failed in an attempt, and later rows may be stored."""
+        return self._prefix << _ROW_BITS | _MARK
 
     def apart(self) -> SequenceIds:
-        """The same by a name that no broker knows."""
+        """Return the same numbering with a new producer name."""
         return self._replace(producer_name=f"{self.producer_name}-{uuid.uuid4().hex[:12]}")
 
     @property
-    def _head(self) -> int:
-        """Batch and digest."""
+    def _prefix(self) -> int:
         batch = self.batch_id & (1 << _BATCH_BITS) - 1
         return batch << _DIGEST_BITS | self.digest & (1 << _DIGEST_BITS) - 1
 
 
 def numbering_of(task: SinkTask | None, producer_name: str) -> SequenceIds:
-    """The numbering of a task, without a digest of its rows.
-
-    Args:
-        task: That runs here; None outside of one.
-        producer_name: As the option has it.
+    """Return the numbering of a task, without a digest of its rows.
 
     Raises:
-        ConfigurationError: It is no task of a stream, whose batches have numbers.
+        ConfigurationError: if the task is not part of a streaming query.
     """
     query = batch = None
     if task is not None:
@@ -105,6 +94,6 @@ def numbering_of(task: SinkTask | None, producer_name: str) -> SequenceIds:
             "deduplication=task-sequence needs a streaming query, whose micro-batches are numbered"
         )
     name = f"{producer_name}-{query}-{task.partitionId()}"
-    if turns := int(batch) >> _BATCH_BITS:
-        name += f"-{turns}"
+    if overflow := int(batch) >> _BATCH_BITS:
+        name += f"-{overflow}"
     return SequenceIds(name, int(batch))

@@ -1,7 +1,7 @@
-"""Which input columns mean what, and whether they are fit for it.
+"""The meaning of the input columns, and checks of their types.
 
-Owns `ColumnLayout`, made of a schema when the query is planned: Spark lets any schema through, so
-what is wrong with one has to be said here. Refuses a column that would not be sent.
+Spark accepts any schema, so wrong schemas are found here, when the query is planned. A column that
+would not be sent is an error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     MESSAGE_ID: (_BYTES,),
     SCHEMA_VERSION: (_BYTES,),
 }
-_OF_PRODUCE: Final = (
+_PRODUCE_KEYS: Final = (
     TOPIC,
     KEY,
     KEY_IS_BYTES,
@@ -66,7 +66,7 @@ _OF_PRODUCE: Final = (
     AT,
     CLUSTERS,
 )
-_OF_COPIES: Final = (
+_COPY_KEYS: Final = (
     TOPIC,
     KEY,
     KEY_IS_BYTES,
@@ -76,22 +76,23 @@ _OF_COPIES: Final = (
     MESSAGE_ID,
     SCHEMA_VERSION,
 )
-_NEEDED_BY_COPIES: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
+_REQUIRED_COPY_KEYS: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
 EVIDENCE: Final = ("errorClass", "errorMessage", "errorStack", "reason")
-"""Columns that say why a row failed; without prefix, as they are the job's own."""
+"""Columns that describe a row's failure. They have no prefix, because the job makes them."""
 
-# What the source yields beside: where a message was, and not what it is.
-_LEFT_BEHIND: Final = frozenset(each.key for each in FULL + LETTER)
+# Columns of the source that describe the position of a message and not its content. They are
+# ignored.
+_IGNORED_KEYS: Final = frozenset(each.key for each in FULL + LETTER)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """What the columns of a write are for.
+    """The use of the columns of a write.
 
     Attributes:
-        values: Names of the columns that make the value: one of raw bytes, or a record's fields.
-        metadata: Names of the others by what they mean, which is their name without prefix.
-        evidence: Those of `EVIDENCE` that are there.
+        values: Columns of the value: one column of raw bytes, or the fields of a record.
+        metadata: Names of the other columns by their meaning, which is the name without prefix.
+        evidence: The columns of `EVIDENCE` that exist.
     """
 
     values: tuple[StructField, ...]
@@ -99,19 +100,18 @@ class ColumnLayout:
     evidence: tuple[str, ...] = ()
 
     def name(self, key: str) -> str | None:
-        """The column that means `key`, or None."""
         return self.metadata.get(key)
 
 
 def layout_of(schema: StructType, options: SinkOptions) -> ColumnLayout:
-    """What the columns of a schema are for.
+    """Return the layout of a schema.
 
     Raises:
-        ConfigurationError: One is missing, of the wrong type, or would not be sent.
+        ConfigurationError: if a column is missing, has the wrong type, or would not be sent.
     """
     prefix, copies = options.prefix, options.mode != PRODUCE
-    known = _OF_COPIES if copies else _OF_PRODUCE
-    own: list[StructField] = []
+    known = _COPY_KEYS if copies else _PRODUCE_KEYS
+    value_fields: list[StructField] = []
     metadata: dict[str, str] = {}
     evidence: list[str] = []
     seen: set[str] = set()
@@ -125,36 +125,36 @@ def layout_of(schema: StructType, options: SinkOptions) -> ColumnLayout:
                 _check(field, (_TEXT,))
                 evidence.append(field.name)
             else:
-                own.append(field)
+                value_fields.append(field)
         elif key in known:
             _check(field, _TYPES[key])
             metadata[key] = field.name
-        elif key not in _LEFT_BEHIND:
+        elif key not in _IGNORED_KEYS:
             raise ConfigurationError(_unknown(field.name, prefix, known, options.mode))
     if AFTER_MS in metadata and AT in metadata:
         raise ConfigurationError(f"give {metadata[AFTER_MS]} or {metadata[AT]}, not both")
     _check_needed(metadata, options)
     if options.value_format == "raw":
-        own = [_raw_value(own, options.mode)]
-    elif not own:
+        value_fields = [_raw_value(value_fields, options.mode)]
+    elif not value_fields:
         raise ConfigurationError(
             f"valueFormat={options.value_format} encodes the columns without the prefix "
             f"{prefix!r}, and there are none"
         )
-    return ColumnLayout(tuple(own), metadata, tuple(evidence))
+    return ColumnLayout(tuple(value_fields), metadata, tuple(evidence))
 
 
 def _unknown(name: str, prefix: str, known: tuple[str, ...], mode: str) -> str:
     names = [prefix + each for each in known]
     return (
-        f"the column {name} means nothing to sinkMode={mode}{nearest(name, names)}: known are "
+        f"the column {name} has no meaning for sinkMode={mode}{nearest(name, names)}: known are "
         f"{', '.join(names)}; drop it, or set metadataPrefix if it belongs to the value"
     )
 
 
 def _check(field: StructField, types: tuple[DataType, ...]) -> None:
     kind = field.dataType
-    # Strings may have a collation; of maps and arrays nothing is said of what may be null in them.
+    # A string may have a collation. The nullability inside of maps and arrays does not matter.
     if not any(
         isinstance(kind, type(each)) and _plain(kind) == each.simpleString() for each in types
     ):
@@ -173,28 +173,28 @@ def _check_needed(metadata: Mapping[str, str], options: SinkOptions) -> None:
     if options.mode == PRODUCE:
         if options.topic is None and TOPIC not in metadata:
             raise ConfigurationError(
-                f"nothing says where rows go: set the option topic, or add a column {prefix}{TOPIC}"
+                f"rows have no destination: set the option topic, or add a column {prefix}{TOPIC}"
             )
         return
-    missing = [prefix + each for each in _NEEDED_BY_COPIES if each not in metadata]
+    missing = [prefix + each for each in _REQUIRED_COPY_KEYS if each not in metadata]
     if missing:
         raise ConfigurationError(
             f"sinkMode={options.mode} copies messages that were read, and needs their columns "
-            f"{', '.join(prefix + each for each in _NEEDED_BY_COPIES)}; missing are "
+            f"{', '.join(prefix + each for each in _REQUIRED_COPY_KEYS)}; missing are "
             f"{', '.join(missing)}"
         )
 
 
-def _raw_value(own: list[StructField], mode: str) -> StructField:
-    """The one column beside the others."""
-    value = next((each for each in own if each.name == VALUE), None)
+def _raw_value(value_fields: list[StructField], mode: str) -> StructField:
+    """Return the column of raw bytes, which must be the only column of the value."""
+    value = next((each for each in value_fields if each.name == VALUE), None)
     if value is None:
         raise ConfigurationError(
             f"there is no column {VALUE} of type binary or string"
             + ("; to send a record of columns set valueFormat=json" if mode == PRODUCE else "")
         )
     _check(value, (_BYTES, _TEXT))
-    others = [each.name for each in own if each is not value]
+    others = [each.name for each in value_fields if each is not value]
     if others:
         raise ConfigurationError(
             f"the columns {', '.join(others)} would not be sent: drop them"
@@ -204,12 +204,7 @@ def _raw_value(own: list[StructField], mode: str) -> StructField:
 
 
 def check_keys(schema: StructType, layout: ColumnLayout, options: SinkOptions) -> None:
-    """That nobody has to guess what a copy's key was.
-
-    Raises:
-        ConfigurationError: Keys are binary, and neither the column that the source yields beside
-            them nor `textKeys` says whether they were sent as text or as bytes.
-    """
+    """Raise ConfigurationError if nothing tells whether the keys of copies are text or bytes."""
     name = layout.name(KEY)
     if options.mode == PRODUCE or name is None or options.text_keys is not None:
         return
@@ -218,6 +213,6 @@ def check_keys(schema: StructType, layout: ColumnLayout, options: SinkOptions) -
     if isinstance(schema[name].dataType, BinaryType):
         raise ConfigurationError(
             f"{name} is binary, and keys that were sent as text and as bytes look the same there: "
-            f"keep the source's column {options.prefix}{KEY_IS_BYTES}, or say which they are by "
+            f"keep the source's column {options.prefix}{KEY_IS_BYTES}, or set "
             "textKeys=true (as of most clients) or textKeys=false (Java's keyBytes)"
         )

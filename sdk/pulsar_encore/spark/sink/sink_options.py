@@ -1,8 +1,7 @@
 """The options of a write as values, and the rules for their combinations.
 
-Owns `SinkOptions`. `option_table` declares the options themselves. An unknown or wrong option, an
-option of reading, and an option that has no effect in the chosen `sinkMode` is an error when Spark
-plans the query, before anything connects.
+`option_table` declares the options themselves. All errors are raised when Spark plans the query,
+before anything connects.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from ..encryption_keys import KeyReaderOptions, keys_of
 from ..option_table import LETTERS, REPLAY, SEQUENCED, SINK, Values
 from ..retry_delays import RetryDelays
 
-# The fields below have the values of options. An option in `option_table` names its field
-# (`Option.target`) and holds the description and the default.
+# Each field holds the value of an option, which names the field in `option_table`
+# (`Option.target`).
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,15 +86,7 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse the options of a write.
-
-    Args:
-        given: Names, in any case, and texts.
-        streaming: Whether the write is a stream.
-
-    Raises:
-        ConfigurationError: if an option is unknown or wrong, or two do not go together.
-    """
+    """Parse the options of a write; ConfigurationError for bad options and combinations."""
     values = SINK.parse(given.items())
     mode = values["sinkMode"]
     for name in values:
@@ -161,7 +152,7 @@ def _publishing(values: Values, *, streaming: bool) -> Publishing:
                 "deduplication=task-sequence does not go with batchingType=KEY_BASED: rows would "
                 "be stored out of order, and a broker drops every row that is stored too late"
             )
-    ProducerOptions(topic="checked", **keywords)  # raises if two of them do not go together
+    ProducerOptions(topic="checked", **keywords)  # raises if two options do not go together
     return Publishing(
         **values.fields("publishing"),
         sequenced=sequenced,

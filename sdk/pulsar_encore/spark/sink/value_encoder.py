@@ -1,8 +1,8 @@
-"""A record's columns as the bytes of its value: JSON or Avro.
+"""Encoding of a record's columns as JSON or Avro.
 
-Owns `encoder_of`. JSON has every field of a row, null where it is null; bytes are base64 and times
-ISO 8601, as Spark's `to_json` writes them; decimals are refused, as
-readers of JSON would round them. Avro is what `valueSchema` says, without a header.
+JSON has every field of a row, also nulls. Bytes are base64 and times are ISO 8601, as in Spark's
+`to_json`. Decimals are rejected, because readers of JSON would round them. Avro follows
+`valueSchema`, without a header.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from ...errors import ConfigurationError
 from .arrays import listed
 
 Encode: TypeAlias = Callable[[Sequence[pa.Array]], list[bytes]]
-"""From the columns of some rows, in the order of the fields, to the values of the rows."""
+"""Encodes the columns of some rows, in the order of the fields, to one value per row."""
 
-_Plain: TypeAlias = Callable[[Any], Any]
-_AS_IT_IS: Final = (
+_Convert: TypeAlias = Callable[[Any], Any]
+_UNCHANGED: Final = (
     StringType,
     BooleanType,
     ByteType,
@@ -57,15 +57,10 @@ _AS_IT_IS: Final = (
 def encoder_of(
     value_format: str, fields: Sequence[StructField], value_schema: str | None
 ) -> Encode:
-    """How rows of these fields are encoded.
-
-    Args:
-        value_format: "json" or "avro".
-        fields: Of the record.
-        value_schema: Of Avro, JSON text.
+    """Return the encoder of rows for "json" or "avro".
 
     Raises:
-        ConfigurationError: A column's type cannot be written so, or does not fit the schema.
+        ConfigurationError: if a column's type has no such form, or does not fit the schema.
     """
     if value_format == "json":
         return _json(fields)
@@ -73,16 +68,13 @@ def encoder_of(
     return _avro(fields, value_schema)
 
 
-# JSON
-
-
 def _json(fields: Sequence[StructField]) -> Encode:
-    plain = [_plain_of(each.dataType, each.name) for each in fields]
+    conversions = [_converter(each.dataType, each.name) for each in fields]
     names = [each.name for each in fields]
     dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
     def encode(columns: Sequence[pa.Array]) -> list[bytes]:
-        lists = [_converted(*each) for each in zip(columns, plain, names, strict=True)]
+        lists = [_converted(*each) for each in zip(columns, conversions, names, strict=True)]
         try:
             return [
                 dump(dict(zip(names, row, strict=True))).encode()
@@ -96,41 +88,43 @@ def _json(fields: Sequence[StructField]) -> Encode:
     return encode
 
 
-def _converted(column: pa.Array, how: _Plain | None, name: str) -> list[Any]:
+def _converted(column: pa.Array, convert: _Convert | None, name: str) -> list[Any]:
     values = listed(column, name)
-    return values if how is None else [None if each is None else how(each) for each in values]
+    return (
+        values if convert is None else [None if each is None else convert(each) for each in values]
+    )
 
 
-def _plain_of(kind: DataType, name: str) -> _Plain | None:
-    """What makes a value of JSON of a value of Arrow that is not null; None where it is one."""
-    if isinstance(kind, _AS_IT_IS):
+def _converter(kind: DataType, name: str) -> _Convert | None:
+    """Return a converter from Arrow's values to JSON's, for non-null values; None if not needed."""
+    if isinstance(kind, _UNCHANGED):
         return None
     simple = _SIMPLE.get(type(kind))
     if simple is not None:
         return simple
     if isinstance(kind, ArrayType):
-        inner = _or_null(_plain_of(kind.elementType, name))
+        inner = _or_null(_converter(kind.elementType, name))
         return None if inner is None else lambda value: [inner(each) for each in value]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        of_map = _or_null(_plain_of(kind.valueType, name)) or _same
-        return lambda pairs: {key: of_map(value) for key, value in pairs}
+        convert_value = _or_null(_converter(kind.valueType, name)) or _identity
+        return lambda pairs: {key: convert_value(value) for key, value in pairs}
     if isinstance(kind, StructType):
-        of_field = {
-            each.name: _or_null(_plain_of(each.dataType, f"{name}.{each.name}")) or _same
+        converters = {
+            each.name: _or_null(_converter(each.dataType, f"{name}.{each.name}")) or _identity
             for each in kind
         }
-        return lambda row: {key: of_field[key](value) for key, value in row.items()}
+        return lambda row: {key: converters[key](value) for key, value in row.items()}
     raise ConfigurationError(
         f"the column {name} is {kind.simpleString()}, which valueFormat=json has no form for: "
         "cast it, to a string for example"
     )
 
 
-def _or_null(how: _Plain | None) -> _Plain | None:
-    return None if how is None else lambda value: None if value is None else how(value)
+def _or_null(convert: _Convert | None) -> _Convert | None:
+    return None if convert is None else lambda value: None if value is None else convert(value)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -149,15 +143,12 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-_SIMPLE: Final[dict[type[DataType], _Plain]] = {
+_SIMPLE: Final[dict[type[DataType], _Convert]] = {
     BinaryType: _base64,
     TimestampType: _time,
     TimestampNTZType: _local_time,
     DateType: date.isoformat,
 }
-
-
-# Avro
 
 
 def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
@@ -171,7 +162,7 @@ def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
     _check_fields(schema["fields"], fields)
     try:
         parsed = parse_schema(schema)
-    except Exception as error:  # fastavro has a root of its own for each kind
+    except Exception as error:  # fastavro's errors have no common base class
         raise ConfigurationError(f"valueSchema cannot be used: {error}") from error
     names = [each.name for each in fields]
 
@@ -201,11 +192,11 @@ def _record(value_schema: str) -> dict[str, Any]:
 
 
 def _check_fields(wanted: Iterable[dict[str, Any]], given: Sequence[StructField]) -> None:
-    named = {each["name"]: each for each in wanted}
-    there = {each.name for each in given}
-    extra = sorted(there - named.keys())
+    by_name = {each["name"]: each for each in wanted}
+    present = {each.name for each in given}
+    extra = sorted(present - by_name.keys())
     missing = sorted(
-        name for name, each in named.items() if name not in there and "default" not in each
+        name for name, each in by_name.items() if name not in present and "default" not in each
     )
     if extra or missing:
         raise ConfigurationError(

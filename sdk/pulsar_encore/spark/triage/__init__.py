@@ -1,7 +1,6 @@
-"""Dead letters in bulk: counted, kept, drawn and sent back.
+"""Triage of dead letters in bulk: count, store, draw and replay them.
 
-`triage` is the entry point, `pulsar-encore spark triage` a thin layer over it; `chart.chart_png`
-draws what it found.
+`triage` is the entry point. `pulsar-encore spark triage` is its command line.
 """
 
 from .halt import Halt, HaltedError

@@ -1,7 +1,7 @@
-"""A picture of what died when: bars of letters by hour, stacked by fingerprint, as a PNG.
+"""A chart of failures over time: bars of letters by hour, stacked by fingerprint, as a PNG.
 
-Owns `chart_png`. Needs matplotlib and no display: the figure is drawn by Agg and belongs to nobody
-else. Texts of letters are strangers' texts: printable ASCII, and no mathematics in them.
+Needs matplotlib and no display: Agg draws a figure that is independent of pyplot. Texts of letters
+are untrusted. They are reduced to printable ASCII and never parsed as mathematics.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from .summary import failure_of
 from .tally import OTHERS, HourGroup
 
 TOP: Final = 7
-"""Fingerprints with a colour of their own."""
+"""Number of fingerprints with a colour of their own."""
 
 _DPI: Final = 100
-_WIDTH, _PLOT, _LINE = 12.0, 5.0, 0.24  # inches: of all, of the plot's height, of a legend's line
+# Inches: total width, height of the plot, height of a line of the legend.
+_WIDTH, _PLOT, _LINE = 12.0, 5.0, 0.24
 _MARGIN: Final = 0.08  # inches
 _HEADROOM: Final = 1.05
-_MOST_BARS: Final = 60
-_FEWEST_BARS: Final = 6  # places for bars, so that one hour is no wall of colour
-_MOST_TICKS: Final = 12
-_MOST_LABEL: Final = 110
-_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; then doubled
-# Okabe and Ito's colours, which can be told apart by all eyes, and grey.
+_MAX_BARS: Final = 60
+_MIN_BARS: Final = 6  # room for bars, so that a single hour does not fill the plot
+_MAX_TICKS: Final = 12
+_MAX_LABEL: Final = 110
+_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; doubled beyond 96
+# The colours of Okabe and Ito, which people with colour blindness can tell apart, and grey.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 _GREY: Final = "#999999"
 
@@ -45,15 +46,15 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
 
     Args:
         groups: `TriageReport.groups`.
-        title: Above the bars; how many letters there are is said in any case.
-        top: Fingerprints with a colour and a line of the legend each, 1 to 7; all further ones are
-            one grey part, "others".
+        title: Text above the bars, before the number of letters.
+        top: Number of fingerprints with a colour and a line in the legend, 1 to 7. All others form
+            one grey part.
 
     Returns:
-        A PNG, 1200 pixels wide. Its height grows with the legend, from 500 pixels.
+        A PNG, 1200 pixels wide and at least 500 pixels high; the height grows with the legend.
 
     Raises:
-        ValueError: `top` is none of these.
+        ValueError: if `top` is out of range.
     """
     if not 1 <= top <= len(_COLOURS):
         raise ValueError(f"top must be from 1 to {len(_COLOURS)}, got {top}")
@@ -69,8 +70,8 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     axes = figure.add_subplot()
     total = sum(each.count for each in listed)
     heading = f"{total:,} dead letters"
-    named = _ascii(title, _MOST_LABEL - len(heading) - 2)
-    # No mathematics: a "$" in a name is a dollar.
+    named = _ascii(title, _MAX_LABEL - len(heading) - 2)
+    # A "$" in a name is a dollar sign and not mathematics.
     figure.suptitle(
         f"{named}: {heading}" if named else heading, x=0.01, ha="left", parse_math=False
     )
@@ -88,7 +89,7 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
         base = [below + height for below, height in zip(base, heights[name], strict=True)]
         handles.append(Patch(color=colour))
         labels.append(label)
-    spare = max(0, _FEWEST_BARS - len(starts)) / 2
+    spare = max(0, _MIN_BARS - len(starts)) / 2
     axes.set_xlim(-0.6 - spare, len(starts) - 0.4 + spare)
     axes.set_ylim(0, max(base) * _HEADROOM)
     axes.set_ylabel("letters an hour" if hours == 1 else f"letters in {_span(hours)}")
@@ -104,8 +105,8 @@ def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -
     legend = figure.legend(
         handles, labels, loc="outside lower left", frameon=False, prop={"family": "monospace"}
     )
-    for written in legend.get_texts():
-        written.set_parse_math(False)
+    for legend_text in legend.get_texts():
+        legend_text.set_parse_math(False)
     return _png(figure)
 
 
@@ -116,7 +117,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
-    """Fingerprints and their lines in the legend, largest first; the others last, as "(others)"."""
+    """Return fingerprints with their lines in the legend, largest first and "(others)" last."""
     counts: Counter[str] = Counter()
     largest: dict[str, HourGroup] = {}
     for each in groups:
@@ -133,10 +134,10 @@ def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
     for name in ranked[:top]:
         shown = "no fingerprint" if name == "-" else printable(name, 16)
         label = f"{counts[name]:>{widest},}  {shown:<14}  {failure_of(largest[name], 200)}"
-        lines.append((name, _ascii(label, _MOST_LABEL)))
+        lines.append((name, _ascii(label, _MAX_LABEL)))
     if others:
-        many = f"{len(rest):,} fingerprints" if not unlisted else "too many to list; not drawn"
-        lines.append((OTHERS, f"{others:>{widest},}  others ({many})"))
+        remainder = f"{len(rest):,} fingerprints" if not unlisted else "too many to list; not drawn"
+        lines.append((OTHERS, f"{others:>{widest},}  others ({remainder})"))
     return lines
 
 
@@ -145,16 +146,18 @@ def _colours(series: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _bins(hours_ms: Sequence[int]) -> tuple[list[int], int]:
-    """When each bar's time begins, ms since the epoch, and its length in hours."""
+    """Return the start of each bar, in ms since the epoch, and the length of a bar in hours."""
     first, last = min(hours_ms), max(hours_ms)
-    hours = next((each for each in _HOURS if _many(first, last, each) <= _MOST_BARS), _HOURS[-1])
-    while _many(first, last, hours) > _MOST_BARS:
+    hours = next(
+        (each for each in _HOURS if _bar_count(first, last, each) <= _MAX_BARS), _HOURS[-1]
+    )
+    while _bar_count(first, last, hours) > _MAX_BARS:
         hours *= 2
     step = hours * HOUR_MS
     return list(range(first // step * step, last + 1, step)), hours
 
 
-def _many(first: int, last: int, hours: int) -> int:
+def _bar_count(first: int, last: int, hours: int) -> int:
     step = hours * HOUR_MS
     return last // step - first // step + 1
 
@@ -165,7 +168,7 @@ def _heights(
     starts: Sequence[int],
     hours: int,
 ) -> dict[str, list[int]]:
-    """Letters of each bar, by fingerprint."""
+    """Return the letters of each bar, by fingerprint."""
     heights = {name: [0] * len(starts) for name, _ in series}
     for each in groups:
         assert each.hour_ms is not None
@@ -175,8 +178,8 @@ def _heights(
 
 
 def _ticks(starts: Sequence[int], hours: int) -> list[tuple[int, str]]:
-    """Places and labels below the bars: hours, and the day where it is another."""
-    every = -(-len(starts) // _MOST_TICKS)
+    """Return positions and labels of the x axis: hours, with the day when it changes."""
+    every = -(-len(starts) // _MAX_TICKS)
     ticks, day = [], ""
     for at in range(0, len(starts), every):
         moment = datetime.fromtimestamp(starts[at] / 1000, UTC)
@@ -196,6 +199,6 @@ def _span(hours: int) -> str:
     return "a day" if hours == 24 else f"{hours // 24} days"
 
 
-def _ascii(text: str, most: int) -> str:
-    """What every font has."""
-    return printable(text.encode("ascii", "backslashreplace").decode(), most)
+def _ascii(text: str, max_length: int) -> str:
+    """Reduce a text to characters that every font has."""
+    return printable(text.encode("ascii", "backslashreplace").decode(), max_length)

@@ -1,8 +1,7 @@
-"""Letters as rows: which of them are the same letter twice, and the groups they fall into.
+"""Grouping of letters and detection of duplicates, as DataFrame code.
 
-Pure DataFrame code over the columns of ``view=dlq`` with ``includeMetadata=full``: it reads
-nothing, collects nothing, and counts hours in UTC whatever the session's time zone is. What a
-letter says of itself is a stranger's word: a time of death that cannot be is not taken.
+The functions take the columns of ``view=dlq`` with ``includeMetadata=full``. Hours are in UTC in
+any session. The properties of a letter are untrusted: an impossible time of failure is ignored.
 """
 
 from __future__ import annotations
@@ -18,37 +17,33 @@ from ..source_columns import FULL, LETTER
 from .tally import HourGroup
 
 PREFIX: Final = "__"
-"""Of the columns that a triage reads."""
+"""Prefix of the metadata columns that a triage reads."""
 
 HOUR_MS: Final = 3_600_000
-# A letter is written when its message dies, or when the dead-letter topic can be written to again;
-# a first failure may be as long ago as retries go on. What says more is forged, or a broken clock.
+# A letter is written when its message fails for the last time, or when the dead letter topic
+# accepts writes again. The first failure may be as long ago as the retries took. An older time is
+# forged or from a wrong clock.
 LONGEST_MS: Final = 90 * 24 * HOUR_MS
 
 _PARTITION: Final = "-partition-[0-9]+$"
 
 KIND: Final = f"{PREFIX}keyIsBytes"
-"""The column that says whether a letter's key was sent as text or as bytes."""
+"""The column that tells whether a letter's key was sent as text or as bytes."""
 
 HourOf = Literal["last", "first"]
-"""Which time of a letter: of its last failure, or of its first."""
+"""The time of a letter that counts: its last failure or its first."""
 
 
 def column(key: str) -> Column:
-    """A column of the source."""
     return f.col(PREFIX + key)
 
 
 def check_columns(letters: DataFrame) -> None:
-    """That these are letters as the source reads them.
-
-    Raises:
-        ConfigurationError: A column is missing.
-    """
-    there = set(letters.columns)
+    """Raise ConfigurationError if a column of the source's letters is missing."""
+    present = set(letters.columns)
     needed = [PREFIX + each.key for each in FULL + LETTER]
-    needed.remove(KIND)  # letters that an older release stored are without it
-    missing = [name for name in needed if name not in there]
+    needed.remove(KIND)  # missing in letters that an older release stored
+    missing = [name for name in needed if name not in present]
     if missing:
         raise ConfigurationError(
             f"these are no letters, {', '.join(missing)} is missing: read them with view=dlq and "
@@ -57,62 +52,61 @@ def check_columns(letters: DataFrame) -> None:
 
 
 def written_ms() -> Column:
-    """When it was written to the dead-letter topic, ms since the epoch."""
+    """When the letter was written to the dead letter topic, in ms since the epoch."""
     return f.unix_millis(column("publishTime"))
 
 
 def letter_id() -> Column:
-    """Its own id as text, as `pulsar-encore dlq` shows it: `ledger:entry:partition[:index]`."""
+    """The letter's id as `pulsar-encore dlq` shows it: `ledger:entry:partition[:index]`."""
     index = column("batchIndex")
     return f.concat_ws(
         ":",
         column("ledgerId"),
         column("entryId"),
         column("partition"),
-        f.when(index >= 0, index),  # null is left out
+        f.when(index >= 0, index),  # `concat_ws` skips null
     )
 
 
 def hour_ms(hour_of: HourOf) -> Column:
-    """When the hour of its failure began, ms since the epoch; of its writing without evidence."""
+    """Start of the hour of the failure, in ms since the epoch; without evidence, of the writing."""
     written = written_ms()
-    said = f.unix_millis(column("lastTime" if hour_of == "last" else "firstTime"))
-    believed = f.when((said <= written) & (said >= written - f.lit(LONGEST_MS)), said)
-    return f.floor(f.coalesce(believed, written) / HOUR_MS).cast("long") * HOUR_MS
+    stated = f.unix_millis(column("lastTime" if hour_of == "last" else "firstTime"))
+    plausible = f.when((stated <= written) & (stated >= written - f.lit(LONGEST_MS)), stated)
+    return f.floor(f.coalesce(plausible, written) / HOUR_MS).cast("long") * HOUR_MS
 
 
 def fingerprint() -> Column:
-    """Of the failure; "-" without evidence."""
+    """Fingerprint of the failure; "-" without evidence."""
     return f.coalesce(f.nullif(column("fingerprint"), f.lit("")), f.lit(NO_FINGERPRINT))
 
 
 def real_topic() -> Column:
-    """The topic it died on; "" when it does not say."""
+    """Topic that the message failed on; "" if the letter does not tell."""
     return f.coalesce(column("realTopic"), f.lit(""))
 
 
 def base_topic(topic: Column) -> Column:
-    """A topic's name without the partition."""
     return f.regexp_replace(topic, _PARTITION, "")
 
 
 def is_duplicate() -> Column:
-    """Whether a later letter in the same DataFrame is of the same death.
+    """True if a later letter in the same DataFrame stands for the same failed message.
 
-    That is one on the same dead-letter topic, of the same real topic, subscription, origin, value
-    and keys: its letter was written again because an ack was lost, or it was replayed and died
-    again. The last one counts. A message that died in two subscriptions has two letters, with a
-    failure each: who chooses the one must not find it hidden by the other. What decides on a
-    refusal is part of this, so no letter that can be sent hides behind one that cannot. A letter
-    that does not say its origin, or may name a whole batch by it, is like no other: better sent
-    twice than not.
+    Such letters agree in dead letter topic, real topic, subscription, origin, value and keys. The
+    message was written again after a lost ack, or was replayed and failed again. Only the last
+    letter counts. A message that failed in two subscriptions has two letters, because each has a
+    failure of its own, and a selection by one failure must find its letter. All properties that
+    decide on a refusal are part of the comparison, so that a letter that can be sent never hides
+    behind a letter that cannot. A letter without an unambiguous origin is never a duplicate: it is
+    better sent twice than not at all.
     """
     origin = f.coalesce(
         f.when(_names_a_message(), column("originMessageId")),
         f.concat_ws(" ", f.lit("letter"), column("topic"), letter_id()),
     )
     parts = (f.col("value"), column("key"), column("orderingKey"))
-    # A hash passes by what is null: without the flags a value would be like a key.
+    # A hash skips nulls. Without the flags, a value would equal the same bytes as a key.
     content = f.xxhash64(*parts, *(each.isNull() for each in parts))
     death = (base_topic(column("topic")), real_topic(), column("realSubscription"), origin, content)
     latest_first = Window.partitionBy(*death).orderBy(
@@ -126,26 +120,22 @@ def is_duplicate() -> Column:
 
 
 def _names_a_message() -> Column:
-    """Whether the origin is one message's for sure.
+    """True if the origin surely names a single message.
 
-    `ledger:entry:partition:index` is, and the two ids of one in chunks. Without an index it is only
-    where this package wrote it: some clients leave the index out, and the messages of a batch have
-    the same origin then. A letter that came by a retry letter may have it from such a client.
+    `ledger:entry:partition:index` does, and so do the two ids of a chunked message. An origin
+    without an index does only if this package wrote it: some clients leave out the index, and all
+    messages of a batch then have the same origin. A letter that passed a retry letter topic may
+    have its origin from such a client.
     """
     origin = column("originMessageId")
-    whole = origin.contains(";") | (f.size(f.split(origin, ":")) >= 4)
+    has_index = origin.contains(";") | (f.size(f.split(origin, ":")) >= 4)
     reconsumed = f.coalesce(column("reconsumeTimes"), f.lit(0)) > 0
-    ours = (origin != "") & column("consumer").isNotNull() & ~reconsumed
-    return f.coalesce(whole | ours, f.lit(False))
+    own = (origin != "") & column("consumer").isNotNull() & ~reconsumed
+    return f.coalesce(has_index | own, f.lit(False))
 
 
 def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:
-    """The groups of some letters, one row each, with the columns of `HourGroup`.
-
-    Args:
-        letters: Each message once.
-        hour_of: Which time decides on the hour.
-    """
+    """Return one row per group, with the columns of `HourGroup`; `hour_of` decides on the hour."""
     last = f.max(
         f.struct(
             written_ms().alias("written"),
@@ -153,7 +143,7 @@ def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:
             column("entryId"),
             column("batchIndex"),
             f.coalesce(column("errorClass"), f.lit("")).alias("error_class"),
-            # Letters without an exception have a reason alone.
+            # Letters without an exception have only a reason.
             f.coalesce(
                 f.nullif(column("errorMessage"), f.lit("")), column("reason"), f.lit("")
             ).alias("error_message"),
@@ -193,7 +183,7 @@ def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:
 
 
 def largest(groups: DataFrame, most: int) -> list[HourGroup]:
-    """The largest groups, at most so many, as values on the driver."""
+    """Return the `most` largest groups to the driver."""
     rows: list[Row] = (
         groups.drop("hour")
         .orderBy(f.col("count").desc(), "hour_ms", "fingerprint", "real_topic")

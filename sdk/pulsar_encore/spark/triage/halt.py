@@ -1,7 +1,7 @@
-"""Asking a triage to end early, from another thread.
+"""Ending a triage early from another thread.
 
-Owns `Halt`. What is under way is cut off between two steps or by cancelling Spark's jobs; the batch
-is repeated by the next run, as after a crash.
+The triage stops between two steps, or because Spark's jobs are cancelled. The next run repeats the
+batch, as after a crash.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from .triage_report import TriageReport
 
 
 class HaltedError(EncoreError):
-    """The triage was asked to end; with a checkpoint the next run goes on where it was."""
+    """The triage was asked to end. With a checkpoint, the next run continues from it."""
 
 
 class Halt:
-    """A way to end a triage, and to know what it had done.
+    """A handle to end a triage and to see its progress.
 
     Attributes:
-        report: Of the triage, which counts on in it; None before it began. Counts of a batch are
-            there once all of it is done, its groups once the triage has ended.
-        asked: It was asked to end.
+        report: The running report, or None before the start. It counts whole batches; groups are
+            added at the end.
+        asked: True after `ask`.
+
+    Example:
+        ::
+
+            halt = Halt()
+            threading.Timer(3600, halt.ask).start()
+            triage(spark, topics, options, halt=halt)
     """
 
     report: TriageReport | None
@@ -35,23 +42,21 @@ class Halt:
         self._spark = None
 
     def begin(self, spark: SparkSession, report: TriageReport) -> None:
-        """Called by the triage: what is to be cancelled, and what counts."""
+        """Called by the triage at its start."""
         self._spark = spark
         self.report = report
         self.check()
 
     def ask(self) -> None:
-        """Ask it to end, and cancel all that Spark does. May be called again, and should be: a job
-        that began just now was not seen."""
+        """Ask the triage to end, and cancel all jobs of Spark.
+
+        Call this repeatedly: a job that starts at the same moment is not cancelled.
+        """
         self.asked = True
         if self._spark is not None:
             self._spark.sparkContext.cancelAllJobs()
 
     def check(self) -> None:
-        """Called by the triage before each step.
-
-        Raises:
-            HaltedError: It was asked to end.
-        """
+        """Raise HaltedError if the triage was asked to end; called before each step."""
         if self.asked:
             raise HaltedError("the triage was asked to end")

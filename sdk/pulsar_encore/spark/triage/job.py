@@ -1,9 +1,8 @@
-"""The triage of dead letters as a job: read, group, store, send home.
+"""The triage of dead letters as a Spark job: read, group, store and replay them.
 
-Owns `triage`, `triage_letters` and what one micro-batch does, in this order: every letter is stored
-before any is sent, and all that is done before the checkpoint and the cursor move on, so that a
-crash repeats a batch and loses nothing. Nothing here is local: letters stay on the executors, the
-driver gets counts and groups.
+A micro-batch first stores every letter and then sends the chosen ones. The checkpoint and the
+cursor move only after that, so that a crash repeats a batch and loses nothing. Letters stay on the
+executors; the driver gets counts and groups.
 """
 
 from __future__ import annotations
@@ -51,24 +50,26 @@ from .triage_report import TriageReport
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 FORMAT: Final = "pulsar-encore"
-"""The name of the source here: of its own, as "pulsar" may be a JVM connector's."""
+"""The name under which triage registers the source: "pulsar" may be a JVM connector."""
 CURSOR: Final = "encore-triage"
-_RUN_S: Final = 60.0
+_RUN_ID_TIMEOUT_S: Final = 60.0
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
 
-_OWN: Final = SOURCE.spellings(*(each for each in SOURCE.names if SOURCE[each].set_by_triage))
-_STARTS: Final = SOURCE.spellings("startingOffsets", "startingTime")
-_OF_THE_CLUSTER: Final = SINK.spellings("service.url", "clientFactory")
-_READ_WITH_KEYS: Final = SOURCE.spellings(
+_SET_BY_TRIAGE: Final = SOURCE.spellings(
+    *(each for each in SOURCE.names if SOURCE[each].set_by_triage)
+)
+_START_OPTIONS: Final = SOURCE.spellings("startingOffsets", "startingTime")
+_CLUSTER_OPTIONS: Final = SINK.spellings("service.url", "clientFactory")
+_PRIVATE_KEY_OPTIONS: Final = SOURCE.spellings(
     "pulsar.reader.cryptoPrivateKeyPath", "pulsar.reader.cryptoKeyReader"
 )
-_WRITTEN_WITH_KEYS: Final = SINK.spellings("pulsar.producer.encryptionKeys")
-_WAITS: Final = "waitingForNonExistedTopic"
-_CRYPTO_FAILURE: Final = "pulsar.reader.cryptofailureaction"
+_PUBLIC_KEY_OPTIONS: Final = SINK.spellings("pulsar.producer.encryptionKeys")
+_WAIT_OPTION: Final = "waitingForNonExistedTopic"
+_CRYPTO_FAILURE_OPTION: Final = "pulsar.reader.cryptofailureaction"
 
 
 class LetterSource(PulsarDataSource):
-    """The source and the sink by the name of `FORMAT`."""
+    """The source and the sink under the name `FORMAT`."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,28 +77,22 @@ class LetterSource(PulsarDataSource):
 
 
 Send = Callable[[DataFrame, str], None]
-"""Sends rows home; with the id of the replay."""
+"""Replays letters; the text is the replay id."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriagePlan:
-    """What a triage does with the letters.
+    """The plan of a triage.
 
     Args:
-        topics: The dead-letter topics, by full name, for the report.
-        out: A folder for the Parquet, a path or URL of Spark's; None to store nothing.
-        checkpoint: A folder that remembers what was read; None for a look that remembers nothing.
-        replay: Groups to send home; None for none.
-        dry_run: Count what would be sent; send and store nothing, and remember nothing.
-        replay_id: Written on every message sent; made up when None.
-        text_keys: Whether keys are text or bytes of which the letters do not say it, as of those
-            that were read with the stock transport. None is an error once such letters are to be
-            sent.
-        hour_of: Whether a letter counts in the hour of its last failure or of its first.
-        most_groups: Groups that the report keeps apart.
+        topics: Full names of the dead letter topics, for the report.
+        out, checkpoint, replay, dry_run, replay_id, hour_of: As for `triage`.
+        text_keys: As for `triage`; None is an error if letters that do not tell are to be sent.
+        most_groups: Maximum number of groups in the report.
 
     Raises:
-        ConfigurationError: Two do not go together, or letters could be lost or sent twice.
+        ConfigurationError: if two arguments do not go together, or letters could be lost or sent
+            twice.
     """
 
     topics: tuple[str, ...] = ()
@@ -125,8 +120,8 @@ class TriagePlan:
             return
         if self.checkpoint is not None and self.out is None:
             raise ConfigurationError(
-                "a checkpoint without a folder to store in (out): what a run reads is behind it "
-                "then, and letters that are not sent home would be nowhere"
+                "a checkpoint needs a folder to store in (out): the next run does not read these "
+                "letters again, so letters that are not sent home would be lost"
             )
         if self.replay is not None and self.checkpoint is None:
             raise ConfigurationError(
@@ -136,22 +131,22 @@ class TriagePlan:
 
     @property
     def streaming(self) -> bool:
-        """Whether letters are read as a stream, and remembered."""
+        """True if letters are read as a stream and the position is remembered."""
         return self.checkpoint is not None and not self.dry_run
 
 
 def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple[str, ...]:
-    """Full names of dead-letter topics.
+    """Return full names of dead letter topics.
 
     Args:
-        topics: The dead-letter topics; or with a subscription, the topics it is of. Where
-            consumers take no retries (`retry_enable`), each partition has a dead-letter topic of
-            its own: then name the partitions.
-        subscription: Whose dead letters; they are on `<topic>-<subscription>-DLQ`.
+        topics: The dead letter topics, or the consumed topics if `subscription` is given. Consumers
+            without retries (`retry_enable`) have a dead letter topic per partition: then name the
+            partitions.
+        subscription: The subscription of `<topic>-<subscription>-DLQ`.
 
     Raises:
-        ConfigurationError: There is none, one is no name of a topic or none that the source can be
-            told, or it is not persistent.
+        ConfigurationError: if `topics` is empty, or a name is invalid, cannot be an option of the
+            source, or is not persistent.
     """
     if isinstance(topics, str):
         raise ConfigurationError("topics must be a list of names, got a str")
@@ -164,7 +159,9 @@ def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple
     for each in names:
         check_topic(each, "topics")
         if each.startswith("non-persistent://"):
-            raise ConfigurationError(f"{each} is not stored: there are no letters on it to read")
+            raise ConfigurationError(
+                f"{each} is not stored: a non-persistent topic has no letters to read"
+            )
     return tuple(dict.fromkeys(names))
 
 
@@ -176,23 +173,22 @@ def read_letters(
     cursor: str | None = None,
     streaming: bool = False,
 ) -> DataFrame:
-    """The letters of dead-letter topics, from the beginning unless the options say otherwise.
+    """Return the letters of dead letter topics, by default from the beginning.
 
     Args:
         spark: The session.
-        topics: Full names (`dead_topics`).
-        options: Of the source: at least `service.url`. Not those that say what is read; those of
-            producers are for `send_home`.
-        cursor: With `streaming`, the durable subscription that follows the checkpoint; None for
-            none.
-        streaming: A stream, for `triage_letters` with a checkpoint.
+        topics: Full names (see `dead_topics`).
+        options: Options of the source, at least `service.url`. Options of producers are for
+            `send_home`.
+        cursor: For a stream, the durable subscription that follows the checkpoint, or None.
+        streaming: Read as a stream, for `triage_letters` with a checkpoint.
 
     Raises:
-        ConfigurationError: An option is one that a triage sets itself.
+        ConfigurationError: if a triage sets one of the options itself.
     """
     given = _read_settings(topics, options, cursor=cursor, streaming=streaming)
-    # By itself Spark finds sources with the interpreter of the environment, which spark-submit's
-    # configuration does not name.
+    # By default Spark looks for sources with the interpreter of the environment, which the
+    # configuration of spark-submit does not change.
     use_this_python(spark)
     spark.dataSource.register(LetterSource)
     reader: Any = spark.readStream if streaming else spark.read
@@ -201,41 +197,36 @@ def read_letters(
 
 
 def missing_topics(topics: Iterable[str], options: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return those of some topics that do not exist, asked in the driver.
+    """Return the topics that do not exist; None if the brokers cannot be reached.
 
-    A read waits for topics that are not there (`waitingForNonExistedTopic`), because a dead letter
-    topic comes with its first letter; so it does not tell a misspelt name from an empty topic.
-
-    Args:
-        topics: Full names.
-        options: As `read_letters` takes them.
-
-    Returns:
-        None where the brokers could not be asked.
+    A read waits for missing topics (`waitingForNonExistedTopic`), because a dead letter topic is
+    created with its first letter. It therefore cannot tell a misspelt name from an empty topic.
     """
     wanted = tuple(topics)
     if not wanted:
         return ()
     given = _read_settings(wanted, options, cursor=None, streaming=False)
-    ignored = (_WAITS.lower(), *_STARTS)  # where a read begins does not matter here
+    ignored = (_WAIT_OPTION.lower(), *_START_OPTIONS)  # the start of the read does not matter here
     given = {name: each for name, each in given.items() if name.lower() not in ignored}
-    # `options` may be those of a stream, such as `maxEntriesPerTrigger`.
-    checked = read_options({**given, _WAITS: "true"}, streaming=None)
-    here = runtime()
+    # `options` may hold options of a stream, such as `maxEntriesPerTrigger`.
+    checked = read_options({**given, _WAIT_OPTION: "true"}, streaming=None)
+    process_runtime = runtime()
 
-    async def ask() -> dict[str, Position]:
-        cluster = Cluster(here.client(checked.connection), checked)
+    async def request_ends() -> dict[str, Position]:
+        cluster = Cluster(process_runtime.client(checked.connection), checked)
         try:
             return await cluster.last(await cluster.topics())
         finally:
             await cluster.close()
 
     try:
-        there = here.call(ask(), "look for topics", checked.connection.operation_timeout_s)
+        existing = process_runtime.call(
+            request_ends(), "look for topics", checked.connection.operation_timeout_s
+        )
     except EncoreError as error:
-        log.warning("whether the topics exist could not be asked: %s", error)
+        log.warning("could not check whether the topics exist: %s", error)
         return None
-    bases = {base_name(each) for each in there} | set(there)
+    bases = {base_name(each) for each in existing} | set(existing)
     return tuple(each for each in wanted if each not in bases)
 
 
@@ -243,39 +234,42 @@ def _read_settings(
     topics: Iterable[str], options: Mapping[str, str], *, cursor: str | None, streaming: bool
 ) -> dict[str, str]:
     for name in options:
-        if name.lower() in _OWN:
+        if name.lower() in _SET_BY_TRIAGE:
             raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
-    own = {
+    triage_settings = {
         "topics": ",".join(topics),
         "view": "dlq",
         "includeMetadata": "full",
         "metadataPrefix": PREFIX,
     }
-    if not any(name.lower() in _STARTS for name in options):
-        own["startingOffsets"] = "earliest"
-    if _WAITS.lower() not in map(str.lower, options):
-        own[_WAITS] = "true"  # nobody has died yet: that is no error, and an empty report says it
+    if not any(name.lower() in _START_OPTIONS for name in options):
+        triage_settings["startingOffsets"] = "earliest"
+    if _WAIT_OPTION.lower() not in map(str.lower, options):
+        # A topic without letters yet is no error: the report is empty.
+        triage_settings[_WAIT_OPTION] = "true"
     if streaming and cursor is not None:
-        own["subscription"] = cursor
-    mine = {name: value for name, value in options.items() if not name.lower().startswith(PRODUCER)}
-    return {**mine, **own}
+        triage_settings["subscription"] = cursor
+    settings = {
+        name: value for name, value in options.items() if not name.lower().startswith(PRODUCER)
+    }
+    return {**settings, **triage_settings}
 
 
 def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
-    """Sends letters through the sink, to the topics they died on.
+    """Return a function that sends letters through the sink to the topics that they failed on.
 
     Args:
-        options: Of the source; the sink takes those of the cluster and of clients.
-        plan: With a replay, where anything is to be sent.
+        options: Options of the source. The sink takes those of the cluster, clients and producers.
+        plan: Has a replay if anything is to be sent.
 
     Raises:
-        ConfigurationError: What is read with keys would be sent home in clear, or what is sealed as
-            if it were not.
+        ConfigurationError: if letters that are read with a private key would be sent in clear text,
+            or undecrypted letters as if they were clear text.
     """
-    mine = _send_settings(options, plan)
+    settings = _send_settings(options, plan)
 
     def send(letters: DataFrame, replay_id: str) -> None:
-        writer = letters.write.format(FORMAT).mode("append").options(**mine)
+        writer = letters.write.format(FORMAT).mode("append").options(**settings)
         writer.option("replayId", replay_id).save()
 
     return send
@@ -284,29 +278,29 @@ def send_home(options: Mapping[str, str], plan: TriagePlan) -> Send:
 def _send_settings(options: Mapping[str, str], plan: TriagePlan) -> dict[str, str]:
     if plan.replay is not None:
         _check_secrets({name.lower(): value for name, value in options.items()})
-    mine = {
+    settings = {
         name: value
         for name, value in options.items()
-        if name.lower() in _OF_THE_CLUSTER or name.lower().startswith((CLIENT, PRODUCER))
+        if name.lower() in _CLUSTER_OPTIONS or name.lower().startswith((CLIENT, PRODUCER))
     }
-    mine |= {"sinkMode": "replay", "metadataPrefix": PREFIX}
+    settings |= {"sinkMode": "replay", "metadataPrefix": PREFIX}
     if plan.text_keys is not None:
-        mine["textKeys"] = str(plan.text_keys).lower()
+        settings["textKeys"] = str(plan.text_keys).lower()
     if plan.replay is not None and plan.replay.real_topics:
-        mine["realTopics"] = ",".join(sorted(plan.replay.real_topics))
-    return mine
+        settings["realTopics"] = ",".join(sorted(plan.replay.real_topics))
+    return settings
 
 
 def check_options(plan: TriagePlan, options: Mapping[str, str], cursor: str | None = None) -> None:
-    """The checks of the source and the sink, which are theirs again once Spark runs them.
+    """Check the options with the rules of the source and the sink before Spark runs them.
 
     Args:
-        plan: What to do with the letters.
-        options: As `triage` takes them.
-        cursor: The durable subscription, where the plan has a checkpoint.
+        plan: The plan of the triage.
+        options: As for `triage`.
+        cursor: The durable subscription, if the plan has a checkpoint.
 
     Raises:
-        ConfigurationError: One is unknown or wrong, or two do not go together.
+        ConfigurationError: if an option is unknown or wrong, or two do not go together.
     """
     reading = _read_settings(plan.topics, options, cursor=cursor, streaming=plan.streaming)
     read_options(reading, streaming=plan.streaming)
@@ -317,16 +311,16 @@ def check_options(plan: TriagePlan, options: Mapping[str, str], cursor: str | No
 
 
 def _check_secrets(options: Mapping[str, str]) -> None:
-    """A row does not say that its letter was encrypted: whoever reads with keys says what for."""
-    if _READ_WITH_KEYS & options.keys() and not _WRITTEN_WITH_KEYS & options.keys():
+    """Rows do not tell that their letters were encrypted, so the user must name keys."""
+    if _PRIVATE_KEY_OPTIONS & options.keys() and not _PUBLIC_KEY_OPTIONS & options.keys():
         raise ConfigurationError(
             "letters that are read with a private key would be sent home in clear: set "
             "pulsar.producer.encryptionKeys and pulsar.producer.cryptoPublicKeyPath"
         )
-    if options.get(_CRYPTO_FAILURE, "").strip().upper() == "CONSUME":
+    if options.get(_CRYPTO_FAILURE_OPTION, "").strip().upper() == "CONSUME":
         raise ConfigurationError(
-            "letters read with pulsar.reader.cryptoFailureAction=CONSUME cannot be sent home: what "
-            "would decrypt their bytes is not with them"
+            "letters read with pulsar.reader.cryptoFailureAction=CONSUME cannot be sent home: "
+            "their encryption metadata is missing"
         )
 
 
@@ -346,41 +340,55 @@ def triage(
     hour_of: HourOf = "last",
     halt: Halt | None = None,
 ) -> TriageReport:
-    """Group the letters of dead-letter topics, store them, and send chosen groups home.
+    """Group the letters of dead letter topics, store them, and replay chosen groups.
 
-    Without a checkpoint it is a look: everything that lies there is read, nothing is moved, and the
-    next look reads it again. With one it reads what came since the last run, in one or several
-    micro-batches, and ends; nothing that it read is lost: what is not sent home is in the Parquet.
-    After a crash a batch is repeated: stored once, and letters of it may be sent home twice; both
-    carry the same `letters.REPLAYED_FROM`.
+    Without a checkpoint, all letters are read and nothing is remembered, so that the next run reads
+    them again. With a checkpoint, the letters since the last run are read in one or more
+    micro-batches. No letter is lost: letters that are not replayed are in the Parquet files. After
+    a crash a batch is repeated. It is stored once, but its letters may be replayed twice; both
+    copies carry the same `letters.REPLAYED_FROM`.
 
-    A letter is sent only to a topic that the dead-letter topic is named after, or that the
+    A letter is sent only to the topic in the name of its dead letter topic, or to a topic that the
     selection names: see `GroupSelection` and `deadletters.DeadLetters.replay`.
 
     Args:
-        spark: The session; a plain one, not one of Spark Connect.
-        topics: The dead-letter topics; or with `subscription`, the topics it is of.
-        options: Of the source: `service.url`, and what logs in (`pulsar.client.*`). Secrets stay
-            in memory, in the driver and the executors.
-        subscription: Whose dead letters (`<topic>-<subscription>-DLQ`).
-        out: A folder for the Parquet, a path or URL of Spark's; None to store nothing.
-        checkpoint: A folder that remembers what was read, on storage that outlives the driver.
-        cursor: The durable subscription that keeps letters on the topics until a checkpoint has
-            them; None for none. One for each checkpoint.
-        replay: Groups to send home; needs a checkpoint. None for none.
-        dry_run: Look, and count what the replay would send; send, store and remember nothing.
-        replay_id: Written on every message sent; made up when None.
-        text_keys: Keys are text (as of most clients) or bytes (Java's `keyBytes`) of which the
-            letters do not say it, as of those that are read with the stock transport.
+        spark: The session, not one of Spark Connect.
+        topics: The dead letter topics, or the consumed topics if `subscription` is given.
+        options: Options of the source: `service.url` and the login (`pulsar.client.*`). Secrets
+            stay in the memory of the driver and the executors.
+        subscription: The subscription of `<topic>-<subscription>-DLQ`.
+        out: Folder for Parquet files, a path or URL that Spark can write; None to store nothing.
+        checkpoint: Folder for the read position, on storage that survives the driver.
+        cursor: Durable subscription that keeps letters on the topics until they are in the
+            checkpoint; None for none. Each checkpoint needs its own.
+        replay: Groups to replay, which needs a checkpoint; None for none.
+        dry_run: Only count the letters that would be replayed; send, store and remember nothing.
+        replay_id: Id written on every message sent; generated if None.
+        text_keys: Whether keys are text (as of most clients) or bytes (Java's `keyBytes`), for
+            letters that do not tell, such as letters read with the stock transport.
         hour_of: Whether a letter counts in the hour of its last failure ("last") or of its first
             ("first").
-        halt: Ends it early, when another thread asks.
+        halt: Ends the triage early from another thread.
 
     Raises:
-        ConfigurationError: An argument is wrong; nothing was connected.
-        HaltedError: It was asked to end; also an error of Spark's is, whose jobs were cancelled.
-        pyspark.errors.PySparkException: Reading, storing or sending failed; with a checkpoint the
-            next run goes on where this one was.
+        ConfigurationError: if an argument is wrong; nothing was connected.
+        HaltedError: if the triage was asked to end. Spark's own error may be raised instead,
+            because its jobs are cancelled.
+        pyspark.errors.PySparkException: if reading, storing or sending failed. With a checkpoint,
+        the next run continues from it.
+
+    Example:
+        Store new letters and replay those of one failure::
+
+            report = triage(
+                spark,
+                ["orders"],
+                {"service.url": "pulsar://localhost:6650"},
+                subscription="billing",
+                out="s3a://triage/letters",
+                checkpoint="s3a://triage/checkpoint",
+                replay=GroupSelection(error_classes=["KeyError"]),
+            )
     """
     plan = plan_of(
         topics,
@@ -413,10 +421,10 @@ def plan_of(
     text_keys: bool | None = None,
     hour_of: HourOf = "last",
 ) -> TriagePlan:
-    """What `triage` with the same arguments would do; checks them without a session.
+    """Return the plan of `triage` with the same arguments; check them without a session.
 
     Raises:
-        ConfigurationError: An argument is wrong.
+        ConfigurationError: if an argument is wrong.
     """
     if cursor is not None:
         text(cursor, "cursor")
@@ -435,25 +443,25 @@ def plan_of(
 def triage_letters(
     letters: DataFrame, plan: TriagePlan, send: Send, halt: Halt | None = None
 ) -> TriageReport:
-    """`triage` of letters that are read already.
+    """Run `triage` on letters that are already a DataFrame.
 
     Args:
-        letters: As the source reads them (`read_letters`): a stream, where the plan has a
-            checkpoint and is no dry run.
-        plan: What to do.
-        send: Sends rows home, and returns when they are persisted (`send_home`).
-        halt: Ends it early, when another thread asks.
+        letters: Letters from `read_letters`: a stream if the plan has a checkpoint and is no dry
+            run.
+        plan: The plan of the triage.
+        send: Replays rows and returns when they are stored (see `send_home`).
+        halt: Ends the triage early from another thread.
 
     Raises:
-        ConfigurationError: A column is missing, or they are a stream and should not be.
-        HaltedError: It was asked to end.
+        ConfigurationError: if a column is missing, or `letters` is a stream and should not be.
+        HaltedError: if the triage was asked to end.
     """
     check_columns(letters)
     if KIND not in letters.columns:
         letters = letters.withColumn(KIND, f.lit(None).cast("boolean"))
     if letters.isStreaming != plan.streaming:
         raise ConfigurationError(
-            "letters are a stream where there is a checkpoint and no dry run, and only there"
+            "letters must be a stream if there is a checkpoint and no dry run, and else a batch"
         )
     report = TriageReport(
         topics=plan.topics,
@@ -476,15 +484,16 @@ def triage_letters(
 
 
 def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
-    """All batches there are now."""
     run: Future[str] = Future()
 
     def take(batch: DataFrame, number: int) -> None:
-        # Spark calls before `start` has said the id, which the checkpoint keeps: a new checkpoint
-        # counts its batches from 0 again, and must not write over those of an older one.
-        job.report.run = run.result(_RUN_S)
-        # This session is the query's own. Adaptive execution, which would make few tasks of few
-        # letters, is off in streams; of Spark's 200 each would be a task, and nearly each a file.
+        # Spark may call this before `start` returns the query id. The id belongs to the checkpoint:
+        # a new checkpoint numbers its batches from 0 again and must not overwrite those of an older
+        # one.
+        job.report.run = run.result(_RUN_ID_TIMEOUT_S)
+        # This session is the query's own. Adaptive execution, which would merge small tasks, is off
+        # in streams. Each of Spark's 200 shuffle partitions would be a task, and nearly each a
+        # file.
         tasks = min(_tasks(batch), int(str(batch.sparkSession.conf.get(_SHUFFLE))))
         batch.sparkSession.conf.set(_SHUFFLE, str(tasks))
         job.take(batch, number)
@@ -499,18 +508,18 @@ def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
     try:
         query.awaitTermination()
     finally:
-        if query.isActive:  # interrupted: the batch is repeated by the next run
+        if query.isActive:  # interrupted: the next run repeats the batch
             query.stop()
     job.report.run = str(query.id)
 
 
 def _tasks(letters: DataFrame) -> int:
-    """How many tasks read them, which are as many as are needed behind them."""
+    """Return the number of tasks that read the letters; later stages need no more."""
     return max(1, letters.rdd.getNumPartitions())
 
 
 class _Job:
-    """What is done with each batch, and the sums."""
+    """The work on each batch, and the sums of all batches."""
 
     def __init__(self, plan: TriagePlan, send: Send, report: TriageReport, halt: Halt) -> None:
         self.plan = plan
@@ -520,7 +529,6 @@ class _Job:
         self._send = send
 
     def take(self, letters: DataFrame, batch: int) -> None:
-        """Store and send one batch, then count it."""
         plan, report = self.plan, self.report
         self._halt.check()
         marked = routed(letters, plan.replay, plan.hour_of, text_keys=plan.text_keys)
@@ -536,7 +544,7 @@ class _Job:
             if chosen and plan.text_keys is None and counted[REPLAY, None]["keys"]:
                 raise ConfigurationError(
                     f"{counted[REPLAY, None]['keys']} letters to be sent home have keys and do not "
-                    "say whether they were sent as text or as bytes: say text_keys=True "
+                    "say whether they were sent as text or as bytes: set text_keys=True "
                     "(--text-keys, as of most clients) or False (--no-text-keys, Java's keyBytes)"
                 )
             self._halt.check()
@@ -545,7 +553,8 @@ class _Job:
                 store(rows, report.out, "letters", report.run, batch, [ROUTE])
                 store(groups, report.out, "groups", report.run, batch, [])
             listed = largest(groups, self.tally.most)
-            self._halt.check()  # the last time: what is sent is counted, and remembered
+            # The last check: letters that are sent are always counted and remembered.
+            self._halt.check()
             if chosen and not plan.dry_run:
                 assert report.replay_id is not None
                 self._send(rows.where(f.col(ROUTE) == REPLAY).drop(ROUTE, WHY), report.replay_id)
@@ -561,7 +570,7 @@ class _Job:
     def _count(self, counts: Mapping[tuple[str, str | None], int]) -> None:
         report = self.report
         report.batches += 1
-        for (route, why), count in counts.items():
+        for (route, reason), count in counts.items():
             if route == DUPLICATE:
                 report.duplicates += count
                 continue
@@ -572,4 +581,4 @@ class _Job:
                 report.kept += count
             elif route == REFUSED:
                 report.refused += count
-                report.reasons[str(why)] = report.reasons.get(str(why), 0) + count
+                report.reasons[str(reason)] = report.reasons.get(str(reason), 0) + count

@@ -1,8 +1,7 @@
-"""Which letters a triage sends home, and what becomes of all others.
+"""The choice of the letters to replay, and the route of every letter, as DataFrame code.
 
-Owns `GroupSelection`, the rules of a replay as columns, and the words of the column `route`. Pure
-DataFrame code. Where a letter wants to go may be its publisher's own word, and a replay has an
-operator's rights: the rules are those of `deadletters.Letter`.
+The publisher of a message may have chosen the target of its letter, and a replay has an operator's
+permissions. The rules are therefore those of `deadletters.Letter`.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from .failure_groups import (
 )
 
 REPLAY: Final = "replay"
-"""Selected, and sent to the topic it died on."""
+"""Selected, and sent to the topic that the message failed on."""
 REFUSED: Final = "refused"
-"""Selected, and cannot be sent; `why` says the reason."""
+"""Selected, but cannot be sent; the column `why` has the reason."""
 KEPT: Final = "kept"
 """Not selected."""
 DUPLICATE: Final = "duplicate"
-"""A later letter of the same death was there."""
+"""A later letter of the same failed message exists."""
 
 ROUTE: Final = "route"
 WHY: Final = "why"
@@ -49,31 +48,27 @@ NO_NAME: Final = "its REAL_TOPIC is not the name of a topic"
 ITSELF: Final = "its REAL_TOPIC is the dead-letter topic itself"
 NO_TEXT: Final = "its key is no text (UTF-8), and its kind or text_keys says that it is"
 NOT_NAMED: Final = (
-    "the dead-letter topic is not named after its REAL_TOPIC and subscription, and whoever "
-    "published the message may have written that: choose the topic by its name to send letters "
+    "the dead-letter topic is not named after its REAL_TOPIC and subscription, and the "
+    "publisher of the message may have written that: choose the topic by its name to send letters "
     "there (real_topics, --real-topic)"
 )
 
 
-_LAST_S: Final = 253_402_300_800  # the year 10000, which no datetime and no broker's clock knows
+_MAX_S: Final = 253_402_300_800  # the year 10000, beyond datetime and any broker's clock
 
 
 def check_topic(topic: str, name: str) -> None:
-    """That a topic's full name can be an option of the source, where a comma ends a name.
+    """Raise ConfigurationError if a full topic name cannot be an option of the source.
 
-    Args:
-        topic: Its full name. Pulsar itself takes any.
-        name: Of what is checked.
-
-    Raises:
-        ConfigurationError: It has a comma, is of several lines, or ends or begins with a blank.
+    Pulsar allows any characters, but in the option commas separate names. Control characters and
+    blanks at the ends are rejected too. `name` is the argument, for the error.
     """
     topic_name(topic, name)
     last = topic.rpartition("/")[2]
     if "," in topic or not last.strip() or last != last.strip() or not _one_line(topic):
         raise ConfigurationError(
             f"{name} must be names without commas, control characters, and blanks around them, got "
-            f"'{printable(topic, 100)}': name each topic by itself"
+            f"'{printable(topic, 100)}': list each topic separately"
         )
 
 
@@ -83,21 +78,26 @@ def _one_line(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSelection:
-    """A choice of groups; a group is chosen as a whole or not at all.
+    """A choice of groups; each group is chosen as a whole or not at all.
 
-    Each field that is given must hold; within a field any of its values will do. What is empty
-    selects everything.
+    A group must match every field that is not empty. It matches a field if it has one of its
+    values.
 
     Args:
-        fingerprints: Of their failures; "-" for letters without evidence.
-        error_classes: Names of exceptions' classes as letters carry them, such as "KeyError".
-        real_topics: The topics they died on, short or full, with or without partition.
-        since: Groups from the hour on that this lies in; s since the epoch, or a datetime (naive
+        fingerprints: Fingerprints of failures; "-" for letters without evidence.
+        error_classes: Names of exception classes as in the letters, such as "KeyError".
+        real_topics: Topics that messages failed on, short or full, with or without partition.
+        since: Groups from the hour that contains this time: s since the epoch, or a datetime (naive
             ones are local time).
-        until: Groups of hours that began before this.
+        until: Groups of hours that began before this time.
 
     Raises:
-        ConfigurationError: A value is not of these kinds; names the field.
+        ConfigurationError: if a value has the wrong type or range; the error names the field.
+
+    Example:
+        ::
+
+            GroupSelection(error_classes=["KeyError"], since=datetime(2026, 5, 1, tzinfo=UTC))
     """
 
     fingerprints: Iterable[str] = ()
@@ -107,8 +107,8 @@ class GroupSelection:
     until: float | datetime | None = None
 
     def __post_init__(self) -> None:
-        # The checks of `deadletters`, so that both say the same.
-        like = Selection(
+        # The checks of `deadletters`, so that both have the same errors.
+        checked = Selection(
             fingerprints=self.fingerprints,
             real_topics=self.real_topics,
             since=self.since,
@@ -123,34 +123,32 @@ class GroupSelection:
                 raise ConfigurationError(
                     f"error_classes must hold strings that are not blank, got {each!r}"
                 )
-        for topic in like.real_topics:
+        for topic in checked.real_topics:
             check_topic(topic, "real_topics")
-        for name, value in (("since", like.since), ("until", like.until)):
+        for name, value in (("since", checked.since), ("until", checked.until)):
             assert not isinstance(value, datetime)
-            if value is not None and not 0 <= value < _LAST_S:
+            if value is not None and not 0 <= value < _MAX_S:
                 raise ConfigurationError(f"{name} must be a time of the years 1970 to 9999")
-        put = object.__setattr__
-        put(self, "fingerprints", like.fingerprints)
-        put(self, "error_classes", listed)
-        put(self, "real_topics", like.real_topics)
-        put(self, "since", like.since)
-        put(self, "until", like.until)
+        assign = object.__setattr__
+        assign(self, "fingerprints", checked.fingerprints)
+        assign(self, "error_classes", listed)
+        assign(self, "real_topics", checked.real_topics)
+        assign(self, "since", checked.since)
+        assign(self, "until", checked.until)
 
     @property
     def everything(self) -> bool:
-        """True when no group is left out."""
         return not (self.fingerprints or self.error_classes or self.real_topics) and (
             self.since is None and self.until is None
         )
 
     def takes(self, hour_of: HourOf) -> Column:
-        """Whether a letter's group is chosen."""
         chosen = f.lit(True)
         if self.fingerprints:
             chosen &= fingerprint().isin(*sorted(self.fingerprints))
         if self.error_classes:
-            said = f.coalesce(column("errorClass"), f.lit(""))
-            chosen &= said.isin(*sorted(self.error_classes))
+            error_class = f.coalesce(column("errorClass"), f.lit(""))
+            chosen &= error_class.isin(*sorted(self.error_classes))
         if self.real_topics:
             chosen &= real_topic().isin(*sorted(self.real_topics))
         since, until = self.since, self.until
@@ -163,11 +161,11 @@ class GroupSelection:
 
 
 def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
-    """Why a letter cannot be sent to its real topic; null where it can.
+    """Return why a letter cannot be sent to its real topic; null if it can.
 
     Args:
-        allowed: Full names of topics it may go to that the dead-letter topic is not named after.
-        text_keys: Whether keys are text of which the letter does not say it.
+        allowed: Full names of further topics that letters may go to.
+        text_keys: Whether keys are text, for letters that do not tell.
     """
     topic = real_topic()
     names = sorted(allowed)
@@ -179,15 +177,14 @@ def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
         .when(~topic.rlike(_TOPIC), NO_NAME)
         .when(topic == base_topic(column("topic")), ITSELF)
         .when(~(named | named_by()), NOT_NAMED)
-        .when(no_text, NO_TEXT)  # null without a key, which is not true
+        .when(no_text, NO_TEXT)  # null, and so not true, without a key
     )
 
 
 def named_by() -> Column:
-    """Whether the dead-letter topic is named after the letter's topic and subscription.
+    """True if the dead letter topic is named `<topic>-<subscription>-DLQ` after the letter.
 
-    `<topic>-<subscription>-DLQ`, also of a partition, as Java does it. Any other name is somebody's
-    choice.
+    The topic may be a partition, as in Java. Any other name was chosen by a user.
     """
     dead = base_topic(column("topic"))
     stem = f.regexp_replace(dead, "-DLQ$", "")
@@ -204,21 +201,17 @@ def routed(
     *,
     text_keys: bool | None = None,
 ) -> DataFrame:
-    """The letters, with what becomes of each in the columns `route` and `why`.
-
-    Args:
-        letters: As the source reads them.
-        selection: Groups to send home; None for none.
-        hour_of: Which time decides on a letter's hour.
-        text_keys: Whether keys are text; None where nobody said.
-    """
+    """Return the letters with the columns `route` and `why`; no `selection` selects nothing."""
     marked = letters.withColumn(ROUTE, f.when(is_duplicate(), DUPLICATE))
     if selection is None:
-        chosen, why = f.lit(False), f.lit(None).cast("string")
+        chosen, reason = f.lit(False), f.lit(None).cast("string")
     else:
-        chosen, why = selection.takes(hour_of), refusal(selection.real_topics, text_keys=text_keys)
+        chosen, reason = (
+            selection.takes(hour_of),
+            refusal(selection.real_topics, text_keys=text_keys),
+        )
     undecided = f.col(ROUTE).isNull()
-    return marked.withColumn(WHY, f.when(undecided & chosen, why)).withColumn(
+    return marked.withColumn(WHY, f.when(undecided & chosen, reason)).withColumn(
         ROUTE,
         f.when(~undecided, f.col(ROUTE))
         .when(~chosen, KEPT)

@@ -1,8 +1,7 @@
-"""Where a triage leaves what it found, on any file system that Spark knows.
+"""The output of a triage, on any file system that Spark can write.
 
-Owns the layout below the output folder, writing a single file, and whether a path of this machine
-can be written. A batch's folder is written as
-a whole and in place of an earlier try, so a batch that is run again is there once::
+The folder of a batch is written as a whole and replaces that of an earlier attempt, so that a
+repeated batch is stored once::
 
     letters/run=<run>/batch=<n>/route=replay|refused|kept|duplicate/*.parquet
     groups/run=<run>/batch=<n>/*.parquet
@@ -22,19 +21,10 @@ from ...errors import ConfigurationError
 
 
 def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterable[str]) -> None:
-    """Write one batch's rows.
-
-    Args:
-        rows: What is written.
-        out: The output folder, a path or URL of Spark's.
-        kind: "letters" or "groups".
-        run: Of the report.
-        batch: Number in it.
-        by: Columns that become folders.
-    """
+    """Write the rows of one batch; the columns `by` become folders."""
     (
         rows.write.mode("overwrite")
-        # Else a session's "dynamic" would leave folders of an earlier try.
+        # With "dynamic" in the session, folders of an earlier attempt would stay.
         .option("partitionOverwriteMode", "static")
         .partitionBy(*by)
         .parquet(f"{out.rstrip('/')}/{kind}/run={run}/batch={batch}")
@@ -42,58 +32,44 @@ def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterab
 
 
 def check_file(path: str, name: str) -> None:
-    """That a file of this machine can be written; it is as it was.
+    """Check that a local file can be written, without changing it; raise ConfigurationError.
 
-    Args:
-        path: Of a file. One with a scheme is not looked at.
-        name: Of the option.
-
-    Raises:
-        ConfigurationError: It cannot.
+    A path with a scheme is not checked. `name` is the option, for the error.
     """
     if "://" in path:
         return
     try:
-        real = os.path.realpath(path)  # the file that a link is of may be missing
-        if os.path.isdir(real):
+        target = os.path.realpath(path)  # the target of a link may be missing
+        if os.path.isdir(target):
             raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
-        if os.path.isfile(real):
-            os.close(os.open(real, os.O_WRONLY))
-        elif not os.path.exists(real):  # neither a device nor a pipe
-            os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            os.unlink(real)
+        if os.path.isfile(target):
+            os.close(os.open(target, os.O_WRONLY))
+        elif not os.path.exists(target):  # not a device or pipe
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.unlink(target)
     except ConfigurationError:
         raise
     except (OSError, ValueError) as error:
-        raise _cannot(path, name, error) from error
+        raise _write_error(path, name, error) from error
 
 
 def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
-    """The same of one with a scheme.
-
-    Raises:
-        ConfigurationError: It cannot be written.
-    """
+    """Check the same for a path with a scheme."""
     if "://" not in path:
         return
-    with _through_spark(spark, path) as (files, where):
-        if files.exists(where):
-            if files.getFileStatus(where).isDirectory():
+    with _through_spark(spark, path) as (files, file_path):
+        if files.exists(file_path):
+            if files.getFileStatus(file_path).isDirectory():
                 raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
         else:
-            files.create(where, True).close()
-            files.delete(where, False)
+            files.create(file_path, True).close()
+            files.delete(file_path, False)
 
 
 def check_folder(path: str, name: str) -> None:
-    """That a folder of this machine can be written in, or made; nothing is made.
+    """Check that a local folder can be written or created, without creating it.
 
-    Args:
-        path: Of a folder, or a URL with `file:`. Others are not looked at.
-        name: Of the option.
-
-    Raises:
-        ConfigurationError: It cannot.
+    URLs other than `file:` are not checked. Raises ConfigurationError.
     """
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme:
@@ -101,34 +77,28 @@ def check_folder(path: str, name: str) -> None:
             return
         path = "/" + rest.lstrip("/")
     try:
-        there = os.path.realpath(path)
-        while not os.path.lexists(there) and there != os.path.dirname(there):
-            there = os.path.dirname(there)
-        if not os.path.isdir(there):
-            raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is no folder")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is read-only")
+        existing = os.path.realpath(path)
+        while not os.path.lexists(existing) and existing != os.path.dirname(existing):
+            existing = os.path.dirname(existing)
+        if not os.path.isdir(existing):
+            raise ConfigurationError(f"{name}: cannot write in {path!r}: {existing!r} is no folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"{name}: cannot write in {path!r}: {existing!r} is read-only")
     except ConfigurationError:
         raise
     except (OSError, ValueError) as error:
-        raise _cannot(path, name, error) from error
+        raise _write_error(path, name, error) from error
 
 
-def _cannot(path: str, name: str, error: Exception) -> ConfigurationError:
-    why = getattr(error, "strerror", None) or error
-    return ConfigurationError(f"{name}: cannot write {path!r}: {why}")
+def _write_error(path: str, name: str, error: Exception) -> ConfigurationError:
+    reason = getattr(error, "strerror", None) or error
+    return ConfigurationError(f"{name}: cannot write {path!r}: {reason}")
 
 
 def write_file(spark: SparkSession, path: str, data: bytes) -> None:
-    """Write a file: with a scheme (`s3a://`, `hdfs://`) through Spark, else at the driver.
+    """Write or replace a file: through Spark if it has a scheme (`s3a://`), else on the driver.
 
-    Args:
-        spark: The session, for its file systems and their credentials.
-        path: A file, in place of one that is there.
-        data: What is in it then.
-
-    Raises:
-        ConfigurationError: It cannot be written.
+    `spark` provides the file systems and their credentials. Raises ConfigurationError.
     """
     try:
         if "://" in path:
@@ -140,8 +110,8 @@ def write_file(spark: SparkSession, path: str, data: bytes) -> None:
 
 
 def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
-    with _through_spark(spark, path) as (files, where):
-        stream = files.create(where, True)
+    with _through_spark(spark, path) as (files, file_path):
+        stream = files.create(file_path, True)
         try:
             stream.write(bytearray(data))
         finally:
@@ -150,13 +120,12 @@ def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
 
 @contextmanager
 def _through_spark(spark: SparkSession, path: str) -> Iterator[tuple[Any, Any]]:
-    """Hadoop's file system and path of a URL: PySpark has no call of its own for a file that is no
-    table."""
+    """Yield Hadoop's file system and path of a URL. PySpark itself cannot write a plain file."""
     jvm: Any = spark.sparkContext._jvm
     context: Any = spark.sparkContext._jsc
     try:
-        where = jvm.org.apache.hadoop.fs.Path(path)
-        yield where.getFileSystem(context.hadoopConfiguration()), where
+        file_path = jvm.org.apache.hadoop.fs.Path(path)
+        yield file_path.getFileSystem(context.hadoopConfiguration()), file_path
     except Exception as error:
         thrown = getattr(error, "java_exception", None)
         if thrown is None:

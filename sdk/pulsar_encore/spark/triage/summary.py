@@ -1,7 +1,6 @@
-"""What a triage found, in words and as JSON; texts of letters are escaped.
+"""The report of a triage as text and as JSON, with texts of letters escaped.
 
-Owns both forms. Pure. The table has a line for each failure and topic, its hours added up; the
-JSON has every group.
+The table has a line per failure and topic, over all hours. The JSON has every group.
 """
 
 from __future__ import annotations
@@ -15,34 +14,36 @@ from ...deadletters import printable
 from .tally import HourGroup
 from .triage_report import TriageReport
 
-_MOST_LINES = 30
-_MOST_CLASSES = 10
-_MOST_FINGERPRINT = 40
-_MOST_TOPIC = 60
-_MOST_FAILURE = 80
-_HOME = "persistent://public/default/"
+_MAX_LINES = 30
+_MAX_CLASSES = 10
+_MAX_FINGERPRINT = 40
+_MAX_TOPIC = 60
+_MAX_FAILURE = 80
+_DEFAULT_NAMESPACE = "persistent://public/default/"
 _HEAD = ("letters", "again", "fingerprint", "real topic", "first", "last", "failure")
 
 
 def report_json(report: TriageReport) -> str:
-    """The report as a JSON object, with a group for each hour; all but printable ASCII escaped."""
+    """Return the report as a JSON object in printable ASCII, with one group per hour."""
     return json.dumps(asdict(report), indent=2).replace("\x7f", "\\u007f") + "\n"
 
 
 def report_text(report: TriageReport) -> str:
-    """The report for a terminal, or a build's log."""
-    lines = [_found(report), *(f"there is no topic {printable(each)}" for each in _missing(report))]
-    together = added_up(report.groups)
-    if together:
-        lines += ["", *_table(together[:_MOST_LINES])]
-        if (rest := together[_MOST_LINES:]) != []:
+    lines = [
+        _headline(report),
+        *(f"there is no topic {printable(each)}" for each in _missing(report)),
+    ]
+    totals = added_up(report.groups)
+    if totals:
+        lines += ["", *_table(totals[:_MAX_LINES])]
+        if (rest := totals[_MAX_LINES:]) != []:
             lines.append(f"and {len(rest)} more, {sum(each.count for each in rest):,} letters")
-    lines += ["", *_done(report)]
+    lines += ["", *_outcome_lines(report)]
     return "\n".join(lines) + "\n"
 
 
 def empty_text(report: TriageReport) -> str:
-    """Say why a triage found no letters; one sentence."""
+    """Return one sentence that says why a triage found no letters."""
     missing = _missing(report)
     if missing:
         return (
@@ -51,41 +52,38 @@ def empty_text(report: TriageReport) -> str:
         )
     if report.missing is None:
         return "there are no letters: check the names of the topics"
-    return "there are no letters: the topics are there, and empty"
+    return "there are no letters: the topics exist and are empty"
 
 
 def _missing(report: TriageReport) -> list[str]:
-    return [each.removeprefix(_HOME) for each in report.missing or ()]
+    return [each.removeprefix(_DEFAULT_NAMESPACE) for each in report.missing or ()]
 
 
 def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
-    """What a triage that was ended early had done by then, and what to do next; one sentence.
+    """Return one sentence about the state of a triage that was ended early, and the next step.
 
-    Args:
-        report: Its report; None where it had not begun.
-        checkpoint: It has one, and is no dry run.
+    `checkpoint` is false for a dry run. `report` is None if the triage had not begun.
     """
     if not checkpoint and report is not None and report.out is not None:
         where = f"{printable(report.out)} under run={report.run}"
-        return f"what is in {where} is not whole; nothing was sent: run it again for another look"
+        return f"the files in {where} are incomplete; nothing was sent: run it again"
     if not checkpoint:
         return "nothing was sent or stored: it can be run again"
-    again = "run it again with the same checkpoint"
+    next_step = "run it again with the same checkpoint"
     if report is None:
-        return f"nothing was sent or stored: {again}"
+        return f"nothing was sent or stored: {next_step}"
     batches = "1 batch" if report.batches == 1 else f"{report.batches:,} batches"
     done = f"{report.letters + report.duplicates:,} letters were stored in {batches}"
     if report.replay_id is not None:
         done += f", {report.replayed:,} of them sent home (replay {printable(report.replay_id)})"
-        again += ", which may send some letters of the one that was cut off a second time"
+        next_step += ", which may send some letters of the interrupted batch a second time"
     if not report.batches:
         done = "no batch was finished"
-    return f"{done}; nothing is lost: {again}"
+    return f"{done}; nothing is lost: {next_step}"
 
 
 def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
-    """One group for each fingerprint and topic, over all hours (`hour_ms` is None); largest
-    first."""
+    """Sum the groups over all hours by fingerprint and topic, largest first (`hour_ms`: None)."""
     sums: dict[tuple[str, str], HourGroup] = {}
     for group in groups:
         key = (group.fingerprint, group.real_topic)
@@ -95,34 +93,36 @@ def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
     return sorted(sums.values(), key=lambda each: (-each.count, each.fingerprint, each.real_topic))
 
 
-def failure_of(group: HourGroup, most: int) -> str:
-    """A group's failure on one line, safe to print: `KeyError: 'price'`."""
+def failure_of(group: HourGroup, max_length: int) -> str:
+    """Return a group's failure on one line, safe to print: `KeyError: 'price'`."""
     parts = [each for each in (group.error_class, group.error_message) if each]
-    return printable(": ".join(parts), most)
+    return printable(": ".join(parts), max_length)
 
 
 def when(ms: int) -> str:
-    """A time, in UTC to the minute."""
+    """Format a time, in UTC to the minute."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
     except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"  # nobody's clock, but it is what the topic says
+        return f"{ms} ms"  # an impossible time, shown as the topic has it
 
 
-def _found(report: TriageReport) -> str:
-    names = ", ".join(printable(each.removeprefix(_HOME), _MOST_TOPIC) for each in report.topics)
-    doubles = f", and {report.duplicates:,} more of the same messages" * bool(report.duplicates)
-    return f"{report.letters:,} letters{doubles} on {names or 'what was read'}"
+def _headline(report: TriageReport) -> str:
+    names = ", ".join(
+        printable(each.removeprefix(_DEFAULT_NAMESPACE), _MAX_TOPIC) for each in report.topics
+    )
+    duplicates = f", and {report.duplicates:,} more of the same messages" * bool(report.duplicates)
+    return f"{report.letters:,} letters{duplicates} on {names or 'what was read'}"
 
 
 def _classes(groups: Iterable[HourGroup]) -> str:
-    """The classes of the failures, as a choice names them."""
+    """List the classes of failures as a selection would name them."""
     found = sorted({each.error_class or "no class" for each in groups})
-    rest = f" and {len(found) - _MOST_CLASSES} more" if len(found) > _MOST_CLASSES else ""
-    return ", ".join(printable(each, _MOST_TOPIC) for each in found[:_MOST_CLASSES]) + rest
+    rest = f" and {len(found) - _MAX_CLASSES} more" if len(found) > _MAX_CLASSES else ""
+    return ", ".join(printable(each, _MAX_TOPIC) for each in found[:_MAX_CLASSES]) + rest
 
 
-def _done(report: TriageReport) -> list[str]:
+def _outcome_lines(report: TriageReport) -> list[str]:
     lines = []
     if report.replay_id is not None:
         verb = "would be sent" if report.dry_run else "were sent"
@@ -132,12 +132,12 @@ def _done(report: TriageReport) -> list[str]:
             f"{report.kept:,} not selected"
         )
         if report.dry_run:
-            lines.append("a dry run counts all that lies there, also what earlier runs took")
+            lines.append("a dry run counts all letters on the topics, also those of earlier runs")
         if report.letters and not (report.selected or report.refused):
-            lines.append(f"nothing fits the choice: the letters are of {_classes(report.groups)}")
+            lines.append(f"no letter is selected: the letters are of {_classes(report.groups)}")
         if report.refused:
             lines.append(f"{report.refused:,} cannot be sent:")
-            lines += [f"  {count:,}: {why}" for why, count in sorted(report.reasons.items())]
+            lines += [f"  {count:,}: {reason}" for reason, count in sorted(report.reasons.items())]
     if report.out is not None:
         lines.append(
             f"stored in {printable(report.out)}, run={report.run}"
@@ -152,11 +152,12 @@ def _table(groups: Sequence[HourGroup]) -> list[str]:
         (
             f"{each.count:,}",
             f"{each.again:,}" if each.again else "",
-            printable(each.fingerprint, _MOST_FINGERPRINT),
-            printable(each.real_topic.removeprefix(_HOME), _MOST_TOPIC) or "(no REAL_TOPIC)",
+            printable(each.fingerprint, _MAX_FINGERPRINT),
+            printable(each.real_topic.removeprefix(_DEFAULT_NAMESPACE), _MAX_TOPIC)
+            or "(no REAL_TOPIC)",
             when(each.first_ms) if each.last_ms else "",
             when(each.last_ms) if each.last_ms else "",
-            failure_of(each, _MOST_FAILURE),
+            failure_of(each, _MAX_FAILURE),
         )
         for each in groups
     ]

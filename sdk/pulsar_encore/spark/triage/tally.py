@@ -1,7 +1,7 @@
-"""Groups of letters by hour, added up over the micro-batches of a run.
+"""Sums of groups of letters by hour, over the micro-batches of a run.
 
-Owns `HourGroup` and `HourlyTally`. Pure and bounded: a topic with a new fingerprint on every letter
-cannot fill the driver's memory, the groups beyond a number are counted as one.
+The number of groups is limited, because a topic with a new fingerprint on every letter would fill
+the driver's memory. Further groups are counted as one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ OTHERS: Final = "(others)"
 
 @dataclass(slots=True, kw_only=True)
 class HourGroup:
-    """Letters with one fingerprint that died on one topic in one hour.
+    """Letters with one fingerprint that failed on one topic in one hour.
 
     Attributes:
-        fingerprint: "-" for letters without evidence; "(others)" where there are too many groups.
-        real_topic: Full name; "" when they do not say.
-        hour_ms: When the hour began, ms since the epoch; None for the others.
-        count: How many.
-        again: How many of them had been replayed before and died again.
-        first_ms, last_ms: When the first and the last was written, ms since the epoch.
-        error_class, error_message: Of the last one.
-        sample_id: The last one's id, for `pulsar-encore dlq show`.
-        dead_topic: The topic that one is on, of a partition its own name.
+        fingerprint: "-" for letters without evidence; "(others)" for the groups above the limit.
+        real_topic: Full name; "" if the letters do not tell.
+        hour_ms: Start of the hour, in ms since the epoch; None for "(others)".
+        count: Number of letters.
+        again: Number of letters that were replayed before and failed again.
+        first_ms, last_ms: When the first and the last letter was written, in ms since the epoch.
+        error_class, error_message: From the last letter.
+        sample_id: Id of the last letter, for `pulsar-encore dlq show`.
+        dead_topic: Topic of the last letter, with its partition.
     """
 
     fingerprint: str
@@ -44,7 +44,6 @@ class HourGroup:
     dead_topic: str = ""
 
     def add(self, other: HourGroup) -> None:
-        """Count another group's letters in this one."""
         if not self.count or other.first_ms < self.first_ms:
             self.first_ms = other.first_ms
         if not self.count or other.last_ms >= self.last_ms:
@@ -58,11 +57,7 @@ class HourGroup:
 
 
 class HourlyTally:
-    """Adds groups up.
-
-    Args:
-        most: Groups kept apart; letters of further ones are counted under "(others)".
-    """
+    """Adds groups. Beyond `most` groups, letters count as "(others)"."""
 
     def __init__(self, most: int = MOST_GROUPS) -> None:
         self.most: int = most
@@ -70,12 +65,7 @@ class HourlyTally:
         self._others = HourGroup(fingerprint=OTHERS, real_topic=OTHERS, hour_ms=None)
 
     def add(self, groups: Iterable[HourGroup], unlisted: int = 0) -> None:
-        """Count the groups of a batch.
-
-        Args:
-            groups: Those that were listed, at most `most`.
-            unlisted: Letters in groups that were not.
-        """
+        """Add the groups of a batch; `unlisted` counts letters in further groups."""
         for group in groups:
             key = (group.fingerprint, group.real_topic, group.hour_ms)
             found = self._groups.get(key)
@@ -89,7 +79,7 @@ class HourlyTally:
         self._others.count += unlisted
 
     def result(self) -> list[HourGroup]:
-        """The groups, largest first; of equal ones the older first."""
+        """Return the groups, largest first, and older first among equals."""
         found = [*self._groups.values(), *([self._others] if self._others.count else [])]
         return sorted(
             found,

@@ -1,4 +1,4 @@
-"""What a triage found and did. A value; no I/O."""
+"""The result of a triage."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class TriageReport:
     """Counts of one run.
 
     Attributes:
-        topics: The dead-letter topics, by full name.
-        missing: Those of them that do not exist; None where nobody could be asked.
-        run: Names the run's folders. With a checkpoint it is the query's id and stays the same,
+        topics: Full names of the dead letter topics.
+        missing: Topics among them that do not exist; None if the brokers could not be reached.
+        run: Name of the run's folders. With a checkpoint it is the query's id and never changes;
             else each run has its own.
-        letters: Deaths of messages, each counted once; in two subscriptions a message dies twice.
-        duplicates: Further letters of the same deaths.
+        letters: Failed messages, each counted once per subscription.
+        duplicates: Further letters of the same failed messages.
         groups: The letters by fingerprint, real topic and hour; largest first.
-        batches: Micro-batches; 1 without a checkpoint, 0 where there was nothing new.
-        out: The folder with the Parquet; None where nothing was stored.
-        replay_id: Written on every message sent; None where none was to be.
-        dry_run: Nothing was sent; `selected` would have been.
-        selected: Letters to be sent, refused ones aside.
-        replayed: Letters persisted at their real topics.
+        batches: Micro-batches: 1 without a checkpoint, 0 without new letters.
+        out: Folder of the Parquet files; None if nothing was stored.
+        replay_id: Id written on every message sent; None without a replay.
+        dry_run: Nothing was sent; `selected` letters would have been.
+        selected: Letters to be sent, without refused ones.
+        replayed: Letters stored at their real topics.
         kept: Letters that were not selected.
         refused: Letters that were selected and cannot be sent.
-        reasons: How many were refused for each reason.
+        reasons: Number of refused letters by reason.
     """
 
     topics: tuple[str, ...]

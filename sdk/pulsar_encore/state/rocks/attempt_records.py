@@ -26,13 +26,9 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pulsar_encore.core.due_time import (
-    MAX_BATCH_INDEX,
-    MAX_ID_BITS,
-    MessageKey,
-    bucket_edge,
-)
+from pulsar_encore.core.bucket_width import bucket_edge
 from pulsar_encore.core.fingerprint import NO_FINGERPRINT, differ, fuller
+from pulsar_encore.core.message_key import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
 from pulsar_encore.errors import (
     ConfigurationError,
     StateDamagedError,

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
-from pulsar_encore.core.due_time import MessageKey
 from pulsar_encore.core.entry import EntryKey
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,

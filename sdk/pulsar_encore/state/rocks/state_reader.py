@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from pulsar_encore.core.due_time import MessageKey
+from pulsar_encore.core.message_key import MessageKey
 from pulsar_encore.errors import StateDamagedError, StateFormatError
 
 from .database import Database

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final
 
-from pulsar_encore.core.due_time import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
+from pulsar_encore.core.message_key import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
 from pulsar_encore.errors import ConfigurationError
 
 FORMAT: Final = 2

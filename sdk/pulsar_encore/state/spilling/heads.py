@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from ...core.due_time import MAX_ID_BITS, DueBatch, MessageKey
+from ...core.message_key import MAX_ID_BITS, DueBatch, MessageKey
 from ...core.time_bucket import TimeBucketIndex
 
 MAX_DUE_MS: Final = 2**63 - 1  # highest due time; rounded up, an edge can be later

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from ...core.due_time import MessageKey
+from ...core.message_key import MessageKey
 from ...errors import StateDamagedError
 from ..blobs.blob_store import BlobStore
 from . import journal_records as records

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from ...core.due_time import DueBatch, MessageKey
+from ...core.message_key import DueBatch, MessageKey
 from ...errors import StateDamagedError
 from .record_frames import framed, from_bytes, opened, record, records, to_bytes
 

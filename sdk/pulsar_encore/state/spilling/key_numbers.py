@@ -15,8 +15,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from ...core.due_time import DueBatch, MessageKey
 from ...core.key_order import groups
+from ...core.message_key import DueBatch, MessageKey
 from ...errors import StateDamagedError
 
 WHOLE: Final = -1  # the page of unbatched messages

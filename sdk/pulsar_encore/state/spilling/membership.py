@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
-from ...core.due_time import DueBatch, MessageKey
+from ...core.message_key import DueBatch, MessageKey
 from .key_numbers import BLOCK_BITS, Block, Numbers, Slots, by_slot
 
 _SMALL = 64  # for fewer numbers, single operations are cheaper than a bitmap

@@ -15,7 +15,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from ...core.due_time import MessageKey
+from ...core.message_key import MessageKey
 from ...errors import StateDamagedError, StoreError
 from ..blobs.blob_store import BlobStore
 from . import snapshot_meta as snapshot

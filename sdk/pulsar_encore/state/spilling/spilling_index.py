@@ -20,7 +20,8 @@ from heapq import heapify, heappop, heapreplace
 from types import TracebackType
 from typing import Final
 
-from ...core.due_time import DueBatch, MessageKey, bucket_edge
+from ...core.bucket_width import bucket_edge
+from ...core.message_key import DueBatch, MessageKey
 from ...core.time_bucket import TimeBucketIndex
 from ...errors import ClosedError, ConfigurationError, StoreError
 from ..blobs.blob_store import BlobStore

@@ -1,1 +1,1 @@
-"""Pulsar's binary protocol spoken in asyncio: a `Transport` without threads and without C++."""
+"""The native transport: Pulsar's binary protocol in asyncio, without the C++ client."""

@@ -1,4 +1,4 @@
-"""What a native client is told: waits, limits, identity. Values; no I/O."""
+"""Settings of a native client: timeouts, limits and identity."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ class ClientSettings:
     """Settings of one native client.
 
     Attributes:
-        operation_timeout_s: Longest wait for one answer of a broker, and for the first attempt at
-            a consumer or producer with all its retries, in s.
+        operation_timeout_s: Longest wait for one answer of a broker, and for the first attachment
+            of a consumer or producer with all its retries, in s.
         connection_timeout_s: Longest wait for a connection and its handshake, in s.
-        keep_alive_s: How often a broker is asked whether it lives, in s; silent for two of these,
-            it is given up (`docs/notes/wire-protocol.md#keep-alive`). Infinite: never, and there is
-            no timer.
-        backoff_s: First delay before another attempt at what was lost, in s; it doubles.
-        max_backoff_s: The longest, in s.
-        idle_s: A connection that nobody uses is closed after one to two of these, in s; 0 keeps it.
+        keep_alive_s: Interval of PINGs, in s. A broker that is silent for two intervals is given up
+            (`docs/notes/wire-protocol.md#keep-alive`). Infinite for no PINGs and no timer.
+        backoff_s: First delay before a retry after a loss, in s; it doubles.
+        max_backoff_s: Longest delay, in s.
+        idle_s: An unused connection is closed after one to two of these, in s; 0 keeps it.
         discovery_s: How often new partitions of named topics are looked for, in s.
-        listener_name: Which advertised listener of the brokers to use.
-        lookups: Most lookups under way.
-        reattach_timeout_s: How long something that was attached is attached again and again after a
-            loss, in s; None for ever.
-        recreate_after_s: How long a topic is missing before a consumer or producer that was
+        listener_name: The advertised listener of the brokers to use.
+        lookups: Most lookups at a time.
+        reattach_timeout_s: How long attaching again is retried after a loss, in s; None for ever.
+        recreate_after_s: How long a topic must be missing before a consumer or producer that was
             attached to it creates it again, in s.
         max_partitions: Most partitions that a topic may have.
         max_uncompressed_size: Largest payload of an entry or chunked message, compressed or not, in

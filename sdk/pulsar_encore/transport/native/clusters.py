@@ -1,9 +1,9 @@
-"""Which cluster a client is on, and when it moves to another.
+"""The cluster that a client uses, and when the client moves to another.
 
-Owns the three ways: `OneCluster`, `Failover` that tries whether the clusters answer, and `Provided`
-where the application says it. A connection that is let in is an answer; one that is accepted and
-then silent is none. A move ends the connections to the former cluster: what was attached there
-attaches on the other, and its acks and messages are in doubt as after any loss.
+`OneCluster` never moves, `Failover` probes the clusters, and with `Provided` the application
+decides. A probe succeeds if the broker accepts the connection and completes the handshake. A move
+closes the connections to the old cluster. Consumers and producers attach again in the new one, and
+acks and messages in flight are uncertain as after any loss.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 
 
 class Clusters(Protocol):
-    """Where the connections of a client go."""
+    """The clusters of a client."""
 
     def now(self) -> ClusterService:
-        """The cluster that a new set of connections begins with."""
+        """Return the cluster that a new connection pool begins with."""
 
     def guide(self, pool: ConnectionPool) -> None:
-        """Move a set of connections from now on, until `close`; on its event loop."""
+        """Move a connection pool between clusters from now on, until `close`. Called on its
+        loop."""
 
     def close(self) -> None:
-        """The client was closed."""
+        """Stop, because the client was closed."""
 
 
 class OneCluster:
-    """Always the same (`Clusters`)."""
+    """A single cluster (`Clusters`)."""
 
     def __init__(self, service: ClusterService) -> None:
         self._service = service
@@ -44,22 +45,23 @@ class OneCluster:
         return self._service
 
     def guide(self, pool: ConnectionPool) -> None:
-        """There is nowhere else to go."""
+        """Do nothing: there is no other cluster."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 class Failover:
-    """The first of several that answers, and the very first again when it does (`Clusters`).
+    """The first cluster that answers; the preferred one again once it recovers (`Clusters`).
 
-    Each event loop of a client looks for itself: what one cannot reach, another may.
+    Each event loop of a client probes for itself, because one loop may reach a cluster that another
+    cannot.
 
     Args:
-        services: In the order of preference; two at least.
-        check_s: From look to look, in s.
-        failures: So many looks in a row without an answer, and the client leaves.
-        successes: So many looks in a row with an answer of the first, and it returns.
+        services: In the order of preference; at least two.
+        check_s: Time between probes, in s.
+        failures: Failed probes in a row after which the client leaves a cluster.
+        successes: Successful probes of the first cluster in a row after which it returns.
     """
 
     def __init__(
@@ -69,42 +71,42 @@ class Failover:
         self.check_s = check_s
         self.failures = failures
         self.successes = successes
-        self._guiding: dict[asyncio.Task[None], ConnectionPool] = {}
+        self._tasks: dict[asyncio.Task[None], ConnectionPool] = {}
 
     def now(self) -> ClusterService:
         return self.services[0]
 
     def guide(self, pool: ConnectionPool) -> None:
-        for former, of in list(self._guiding.items()):
-            if of.loop.is_closed():
-                del self._guiding[former]
-        task = pool.loop.create_task(self._guide(pool))
-        self._guiding[task] = pool
-        task.add_done_callback(lambda done: self._guiding.pop(done, None))
+        for former, former_pool in list(self._tasks.items()):
+            if former_pool.loop.is_closed():
+                del self._tasks[former]
+        task = pool.loop.create_task(self._watch(pool))
+        self._tasks[task] = pool
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def close(self) -> None:
-        for task, pool in list(self._guiding.items()):
-            _on(pool, task.cancel)
+        for task, pool in list(self._tasks.items()):
+            _call_on_loop(pool, task.cancel)
 
-    async def _guide(self, pool: ConnectionPool) -> None:
+    async def _watch(self, pool: ConnectionPool) -> None:
         at, failed, answered = 0, 0, 0
         while True:
             await asyncio.sleep(self.check_s)
             to = at
             failed = 0 if await pool.probe(self.services[at]) else failed + 1
             if failed >= self.failures:
-                to = await self._other(pool, at)
+                to = await self._find_answering(pool, at)
             elif at:
                 answered = answered + 1 if await pool.probe(self.services[0]) else 0
                 if answered >= self.successes:
                     to = 0
             if to != at:
-                log.warning("from %s to %s", self.services[at], self.services[to])
+                log.warning("moving from cluster %s to %s", self.services[at], self.services[to])
                 at, failed, answered = to, 0, 0
                 pool.move(self.services[at])
 
-    async def _other(self, pool: ConnectionPool, at: int) -> int:
-        """The first of the others that answers; this one where none does."""
+    async def _find_answering(self, pool: ConnectionPool, at: int) -> int:
+        """Return the first other cluster that answers; the current one if none does."""
         for number, service in enumerate(self.services):
             if number != at and await pool.probe(service):
                 return number
@@ -112,45 +114,46 @@ class Failover:
 
 
 class Provided:
-    """What a `ServiceInfoProvider` says (`Clusters`).
+    """The cluster that a `ServiceInfoProvider` names (`Clusters`).
 
     Args:
-        provider: Stock's or ours, or what has its methods.
-        understand: Makes a cluster of a `ServiceInfo`.
+        provider: A provider of this package or of `pulsar-client`, or an object with its methods.
+        understand: Makes a cluster from a `ServiceInfo`.
 
     Raises:
-        EncoreError: The first one cannot be understood; or what the provider raises.
+        EncoreError: if the first `ServiceInfo` is not supported. Errors of the provider pass
+            through.
     """
 
     def __init__(self, provider: Any, understand: Callable[[Any], ClusterService]) -> None:
         self._provider = provider
-        self._understand = understand
+        self._make_service = understand
         self._pools: WeakSet[ConnectionPool] = WeakSet()
         self._service = understand(provider.initial_service_info())
-        provider.initialize(self._told)
+        provider.initialize(self._on_service_info)
 
     def now(self) -> ClusterService:
         return self._service
 
     def guide(self, pool: ConnectionPool) -> None:
         self._pools.add(pool)
-        if pool.service is not self._service:  # told meanwhile
+        if pool.service is not self._service:  # it changed meanwhile
             pool.move(self._service)
 
     def close(self) -> None:
         self._provider.close()
 
-    def _told(self, info: Any) -> None:
-        """Go there; called by the provider, on any thread. What is wrong with it is raised there,
-        and the client stays."""
-        service = self._understand(info)
-        log.warning("from %s to %s", self._service, service)
+    def _on_service_info(self, info: Any) -> None:
+        """Move to another cluster. The provider calls this on any thread; it gets the error if
+        `info` is not supported, and the client stays."""
+        service = self._make_service(info)
+        log.warning("moving from cluster %s to %s", self._service, service)
         self._service = service
         for pool in list(self._pools):
-            _on(pool, pool.move, service)
+            _call_on_loop(pool, pool.move, service)
 
 
-def _on(pool: ConnectionPool, call: Callable[..., object], *values: Any) -> None:
-    """Call it on the event loop of a pool, which may be closed by now."""
-    with contextlib.suppress(RuntimeError):  # it is closed, perhaps since this moment
+def _call_on_loop(pool: ConnectionPool, call: Callable[..., object], *values: Any) -> None:
+    """Call a function on the event loop of a pool, unless the loop is closed."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed, perhaps since this moment
         pool.loop.call_soon_threadsafe(call, *values)

@@ -1,7 +1,7 @@
-"""The transport that speaks the protocol itself: makes links and closes them, nothing else.
+"""The native transport: makes consumers and producers, and closes them.
 
-Owns `NativeTransport`, which has one set of connections per event loop: a client may be used from
-several, one after the other or side by side.
+It has one connection pool per event loop, because a client may be used from several loops, one
+after the other or at the same time.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ from .lookup.lookup_interface import NamePattern
 from .lookup.refresh_schedule import RefreshSchedule, TimedSchedule
 from .producer.native_producer import NativeProducer, open_producer
 
-_NAME_DIGITS: Final = 5  # as many as Java's
+_NAME_DIGITS: Final = 5  # as many as in Java
 
 
 class _LoopScope:
-    """What a client has on one event loop."""
-
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
-        self.end: LoopEnd | None = None  # of its loop
-        # In the order they were made, in which they are closed.
+        self.end: LoopEnd | None = None  # called when the loop ends
+        # In the order of creation, which is also the order of closing.
         self.links: dict[NativeConsumer | VersionedConsumer | NativeProducer, None] = {}
 
 
@@ -56,17 +54,16 @@ class NativeTransport:
 
     Args:
         where: A service URL, such as ``pulsar://host:6650`` (several hosts by commas, or
-            pulsar+ssl, http, https), or which clusters there are.
-        settings: Waits and limits.
-        credentials: Who the client is, where `where` is an URL.
-        dialer: How to get to an address: sockets, or a broker in memory; the same. If it has
-            `make_codecs`, that makes what runs long codec calls on an event loop, as it must be a
-            plain call in virtual time; else a thread does.
-        rng: Spreads attempts and partitions; None draws from a seed of its own.
-        make_round: Says to each who looks for new topics when to.
+            pulsar+ssl, http, https), or the clusters.
+        credentials: The identity of the client, if `where` is a URL.
+        dialer: Opens connections, if `where` is a URL: sockets, or a broker in memory. Its
+            `make_codecs`, if any, makes the object that runs long codec calls on an event loop,
+            because virtual time needs plain calls. The default is a thread.
+        rng: Spreads attempts and partitions; None for a random seed.
+        make_round: Makes the schedule of each task that looks for new topics.
 
     Raises:
-        InvalidUrl: The service URL is none.
+        InvalidUrl: if the service URL is malformed.
     """
 
     capabilities = NATIVE
@@ -89,20 +86,19 @@ class NativeTransport:
             self._clusters = where
         self._settings = settings or ClientSettings()
         self._rng = rng or Random()
-        self._make_round = make_round
+        self._make_schedule = make_round
         self._make_codecs: Callable[[], Codecs] = getattr(dialer, "make_codecs", CodecThread)
         self._consumer_ids = count(1)
         self._producer_ids = count(1)
         self._scopes: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopScope] = WeakKeyDictionary()
-        self._writers = WriterSchemas(self._definition)
+        self._writer_schemas = WriterSchemas(self._definition)
         self._closed = False
-        self._is_down = False
+        self._clusters_closed = False
 
     def _scope(self) -> _LoopScope:
-        """What there is on the running loop."""
         if self._closed:
             raise ClosedError("the client is closed: create another")
-        self._end_closed()
+        self._end_closed_loops()
         loop = asyncio.get_running_loop()
         scope = self._scopes.get(loop)
         if scope is None:
@@ -110,26 +106,25 @@ class NativeTransport:
                 self._clusters.now(), self._settings, self._rng, self._make_codecs()
             )
             self._clusters.guide(pool)
-            scope = self._scopes[loop] = _LoopScope(Lookup(pool, self._make_round))
-            scope.end = LoopEnd(partial(self._loop_ends, scope))
+            scope = self._scopes[loop] = _LoopScope(Lookup(pool, self._make_schedule))
+            scope.end = LoopEnd(partial(self._on_loop_end, scope))
         return scope
 
-    def _end_closed(self) -> None:
-        """End what was left on loops that were closed without notice.
+    def _end_closed_loops(self) -> None:
+        """End the scopes of loops that were closed without notice.
 
-        Until its connections end, the broker keeps what it has dispatched to them.
+        Until its connections end, the broker keeps the messages that it has dispatched to them.
         """
         for loop, scope in list(self._scopes.items()):
             if loop.is_closed():
-                self._leave(scope)
+                self._end_scope(scope)
 
-    async def _loop_ends(self, scope: _LoopScope) -> None:
-        """The loop of a place is about to be closed."""
-        self._leave(scope)
+    async def _on_loop_end(self, scope: _LoopScope) -> None:
+        self._end_scope(scope)
         await scope.lookup.pool.gone()
 
-    def _leave(self, scope: _LoopScope) -> None:
-        """End the connections of a place and its subscriptions. Producers go on, on the next loop
+    def _end_scope(self, scope: _LoopScope) -> None:
+        """End the connections and subscriptions of a scope. Its producers continue on the next loop
         that uses them."""
         pool = scope.lookup.pool
         if self._scopes.get(pool.loop) is scope:
@@ -149,7 +144,7 @@ class NativeTransport:
         )
         link: NativeConsumer | VersionedConsumer = consumer
         if has_versions(subscription.schema):
-            versions = SchemaVersions(subscription.schema, self._writers)
+            versions = SchemaVersions(subscription.schema, self._writer_schemas)
             link = VersionedConsumer(consumer, subscription, versions)
         scope.links[link] = None
         await consumer.open()
@@ -161,13 +156,12 @@ class NativeTransport:
         return await open_producer(self, options, self._producer_ids, listener)
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
-        """Where topics are, on the running loop; the producer is closed with the client."""
+        """Return the lookup of the running loop. The producer is closed with the client."""
         scope = self._scope()
         scope.links[producer] = None
         return scope.lookup
 
     def ended(self, producer: NativeProducer) -> None:
-        """It was closed."""
         for scope in self._scopes.values():
             scope.links.pop(producer, None)
 
@@ -195,7 +189,7 @@ class NativeTransport:
 
     @property
     def consumers(self) -> list[TransportConsumer]:
-        """The subscriptions that are open, in the order they were made."""
+        """The open subscriptions, in the order of their creation."""
         return [
             link
             for scope in self._scopes.values()
@@ -204,7 +198,7 @@ class NativeTransport:
         ]
 
     def hurry(self) -> None:
-        """What could not be reached may be there again: no attempt waits any longer."""
+        """End all waits between attempts, because a broker may be reachable again."""
         for scope in list(self._scopes.values()):
             scope.lookup.pool.hurry()
 
@@ -216,10 +210,10 @@ class NativeTransport:
     def shutdown(self) -> None:
         self._closed = True
         ending: list[Callable[[], object]] = [
-            partial(_end_at_home, scope) for scope in list(self._scopes.values())
+            partial(_end_on_own_loop, scope) for scope in list(self._scopes.values())
         ]
-        if not self._is_down:
-            self._is_down = True
+        if not self._clusters_closed:
+            self._clusters_closed = True
             ending.append(self._clusters.close)
         end_all(None, *ending)
 
@@ -235,8 +229,8 @@ class NativeTransport:
             await scope.lookup.pool.gone()
 
 
-def _end_at_home(scope: _LoopScope) -> None:
-    """End a place on its own loop, if that runs in another thread, else here."""
+def _end_on_own_loop(scope: _LoopScope) -> None:
+    """End a scope on its own loop if that runs in another thread, else here."""
     loop = scope.lookup.pool.loop
     if loop.is_running() and loop is not running_loop():
         try:

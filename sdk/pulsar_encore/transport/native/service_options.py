@@ -1,9 +1,9 @@
-"""What a `Client(...)` says, for the native transport.
+"""The options of a `Client(...)`, converted for the native transport.
 
-Owns `of_options`, and `unsupported`, by which a client chooses its transport. What the stock
-library alone has a use for is passed over: its threads, the interval of its statistics.
-`tls_validate_hostname` is too: its default is stock's False, and nobody can tell that from a wish;
-the name in a certificate is always compared, unless `tls_allow_insecure_connection`.
+`unsupported` says whether the native transport can serve them. Options that only concern the C++
+client are ignored: its threads and the interval of its statistics. So is `tls_validate_hostname`:
+its default is False as in `pulsar-client`, which cannot be told from a chosen False. The host name
+in a certificate is always verified, unless `tls_allow_insecure_connection` is set.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from .connection.tls_context import TlsContext
 
 
 def unsupported(options: ClientOptions) -> str | None:
-    """Why the native transport cannot serve this; None when it can."""
+    """Return why the native transport does not support the options; None if it does."""
     where = options.service_url
     if options.logger is not None:
-        return "logger= is the stock library's; this transport logs as 'pulsar_encore', by logging"
+        return "logger= needs the stock transport; the native one uses the logger 'pulsar_encore'"
     if isinstance(where, str):
         if where.startswith("memory:"):
-            return "memory:// is for the stock library"
-        return _not_reached(where) or _not_readable(options.authentication)
+            return "memory:// needs the stock transport"
+        return _unreachable_reason(where) or _unsupported_authentication(options.authentication)
     if isinstance(where, AutoClusterFailover):
         infos = [where.primary, *where.secondary]
-        return next(filter(None, map(_not_understood, infos)), None)
+        return next(filter(None, map(_unsupported_info, infos)), None)
     if not isinstance(where, ServiceInfoProvider) and stock.is_one(
         where, "pulsar.AutoClusterFailover", "pulsar.ServiceInfoProvider"
     ):
         return (
-            f"service_url is a pulsar.{_class_in_stock(where)}, of the stock package: only its "
-            f"library knows what is in its ServiceInfos; make a pulsar_encore one"
+            f"service_url is a pulsar.{_class_in_stock(where)}, of pulsar-client: only the C++ "
+            f"client can read its ServiceInfos; use the class of pulsar_encore"
         )
-    return None  # what a provider of the application says, is seen when it says it
+    return None  # the result of a provider is checked when it arrives
 
 
 def _class_in_stock(value: object) -> str:
@@ -52,22 +52,22 @@ def _class_in_stock(value: object) -> str:
     return "AutoClusterFailover" if failover else "ServiceInfoProvider"
 
 
-def _not_understood(info: Any) -> str | None:
+def _unsupported_info(info: Any) -> str | None:
     if not isinstance(info, ServiceInfo):
         return (
-            "a ServiceInfo is of the stock package, and only its library knows what is in it: make "
-            "a pulsar_encore.ServiceInfo"
+            "a ServiceInfo is of pulsar-client, and only the C++ client can read it: use "
+            "pulsar_encore.ServiceInfo"
         )
-    return _not_reached(info.service_url) or _not_readable(info.authentication)
+    return _unreachable_reason(info.service_url) or _unsupported_authentication(info.authentication)
 
 
-def _not_reached(url: str) -> str | None:
+def _unreachable_reason(url: str) -> str | None:
     if url.startswith("http") and not _has_httpx2():
         return "a service_url of http needs httpx2: pip install 'pulsar-encore[http]'"
     return None
 
 
-def _not_readable(given: Any) -> str | None:
+def _unsupported_authentication(given: Any) -> str | None:
     try:
         known = authentication.of(given)
     except NotSupportedError as error:
@@ -75,7 +75,7 @@ def _not_readable(given: Any) -> str | None:
     if known is None:
         return None
     if type(known).data is Authentication.data:
-        return f"{type(known).__name__} is for the stock library"
+        return f"{type(known).__name__} needs the stock transport"
     if isinstance(known, AuthenticationOauth2) and not _has_httpx2():
         return "AuthenticationOauth2 needs httpx2: pip install 'pulsar-encore[oauth2]'"
     return None
@@ -86,11 +86,11 @@ def _has_httpx2() -> bool:
 
 
 def of_options(options: ClientOptions) -> tuple[Clusters, ClientSettings]:
-    """Where a native client goes, and its waits and limits.
+    """Return the clusters and the settings of a native client.
 
     Raises:
-        NotSupportedError: It cannot serve this; `unsupported` says why.
-        ConfigurationError: A provider's first `ServiceInfo` is none.
+        NotSupportedError: if `unsupported` gives a reason.
+        ConfigurationError: if a provider's first `ServiceInfo` is of another type.
     """
     reason = unsupported(options)
     if reason is not None:
@@ -117,22 +117,22 @@ def _clusters(options: ClientOptions) -> Clusters:
         return OneCluster(_service(options, where, options.authentication, trusted))
     if isinstance(where, AutoClusterFailover):
         return Failover(
-            [_of_info(options, info) for info in (where.primary, *where.secondary)],
+            [_service_of(options, info) for info in (where.primary, *where.secondary)],
             check_s=where.check_interval_ms / 1000,
             failures=where.failover_threshold,
             successes=where.switch_back_threshold,
         )
-    return Provided(where, lambda info: _of_info(options, info))
+    return Provided(where, lambda info: _service_of(options, info))
 
 
-def _of_info(options: ClientOptions, info: Any) -> ClusterService:
+def _service_of(options: ClientOptions, info: Any) -> ClusterService:
     if not (isinstance(info, ServiceInfo) or stock.is_one(info, "pulsar.ServiceInfo")):
         raise ConfigurationError(
             f"a ServiceInfoProvider must give a ServiceInfo, got {type(info).__name__}"
         )
-    reason = _not_understood(info)
+    reason = _unsupported_info(info)
     if reason is not None:
-        raise NotSupportedError(f"the native transport cannot go there: {reason}")
+        raise NotSupportedError(f"the native transport cannot use this cluster: {reason}")
     return _service(options, info.service_url, info.authentication, info.tls_trust_certs_file_path)
 
 

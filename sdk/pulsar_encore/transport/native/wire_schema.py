@@ -1,7 +1,7 @@
-"""Schema objects as the protocol has them.
+"""Schema objects, converted for the protocol.
 
-Owns `wire_schema`. Any object that tells of its schema as stock's do will do, and one that has the
-protocol's own; nothing of the C++ library is imported for it.
+Any object with the `schema_info()` of `pulsar-client` works, and so does an object that returns a
+schema of the protocol. The C++ client is not imported.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Any
 from ...errors import ConfigurationError
 from ...wire import pulsar_pb2 as pb
 
-# What stock calls otherwise; the rest differs in upper and lower case and in underscores alone.
-_WITHOUT_A_NUMBER = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
+# Types that are sent without a schema. Names of other types differ from the protocol's only in case
+# and underscores.
+_WITHOUT_SCHEMA = ("BYTES", "NONE", "AUTO_CONSUME", "AUTO_PUBLISH")
 
 
 def wire_schema(schema: Any) -> pb.Schema | None:
-    """What a broker is told of a schema; None for bytes, which have no schema there.
+    """Return the schema to send to a broker; None for bytes, which have no schema there.
 
     Args:
         schema: An object with `schema_info()`, or None.
 
     Raises:
-        ConfigurationError: It is of a type that the protocol does not know.
+        ConfigurationError: if the protocol does not know its type.
     """
     if schema is None:
         return None
@@ -30,18 +31,18 @@ def wire_schema(schema: Any) -> pb.Schema | None:
     if isinstance(info, pb.Schema):
         return info
     label = str(info.schema_type().name)
-    if label in _WITHOUT_A_NUMBER:
+    if label in _WITHOUT_SCHEMA:
         return None
-    number = _NUMBERS.get(_plain(label))
+    number = _NUMBERS.get(_normalized(label))
     if number is None:
         raise ConfigurationError(f"schema of type {label}: the protocol has no such type")
     return pb.Schema(name=info.name(), type=number, schema_data=info.schema().encode())
 
 
-def _plain(label: str) -> str:
+def _normalized(label: str) -> str:
     return label.replace("_", "").lower()
 
 
 _NUMBERS = {
-    _plain(name): pb.Schema.Type.ValueType(number) for name, number in pb.Schema.Type.items()
+    _normalized(name): pb.Schema.Type.ValueType(number) for name, number in pb.Schema.Type.items()
 }

@@ -1,1 +1,1 @@
-"""Values that only decode with the schema they were written with, over any transport's links."""
+"""Values that only decode with the schema they were written with, over any transport."""

@@ -1,7 +1,5 @@
-"""Schemas as brokers keep them. Values; no I/O.
-
-Owns `SchemaDefinition`, what is decoded with, and `KnownSchema`, which a copy is sent with.
-"""
+"""Schemas as brokers store them: `SchemaDefinition` to decode with, `KnownSchema` to send
+copies."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ class SchemaDefinition(NamedTuple):
     """A version of a topic's schema.
 
     Attributes:
-        kind: Its type, in the protocol's or in stock's spelling.
-        text: What it says, of Avro JSON.
+        kind: The schema type, in the spelling of the protocol or of `pulsar-client`.
+        text: The definition; JSON for Avro.
     """
 
     kind: str
@@ -21,11 +19,11 @@ class SchemaDefinition(NamedTuple):
 
 
 class KnownSchema:
-    """A schema that a broker has already: for bytes that were encoded with it (`schema_of`).
+    """A schema that the broker already has, for bytes that were encoded with it (`schema_of`).
 
     Args:
-        info: What the transport that fetched it takes as `schema_info()`.
-        key_value: Partition keys are half of the value.
+        info: The result of `schema_info()` for the transport that fetched the schema.
+        key_value: True if partition keys are half of the value.
     """
 
     def __init__(self, info: Any, *, key_value: bool) -> None:
@@ -33,14 +31,12 @@ class KnownSchema:
         self.key_value: bool = key_value
 
     def schema_info(self) -> Any:
-        """As the transport takes it."""
         return self._info
 
     def encode(self, data: bytes) -> bytes:
-        """The bytes, which are encoded."""
+        """Return the bytes, which are already encoded."""
         return data
 
     def decode_message(self, message: Any) -> bytes:
-        """The bytes as they are."""
         data: bytes = message.data()
         return data

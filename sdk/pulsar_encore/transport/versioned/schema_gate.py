@@ -1,8 +1,8 @@
-"""Where deliveries wait for the schema they were written with, before the sink.
+"""A queue for deliveries that wait for the schema they were written with.
 
-Owns `SchemaGate`: the waiting in order, before anything is queued, so that an ordered subscription
-stays ordered; bounded, because what waits was not consumed. A version that cannot be fetched stops
-nothing: its messages are handed out, and only their values are errors.
+Messages wait here, before they reach the consumer's queue, so that an ordered subscription stays
+ordered. Permits bound the wait, because waiting messages are not consumed. A version that cannot be
+fetched stops nothing: its messages are delivered, and only decoding their values fails.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from .writer_schemas import Version
 
 
 class SchemaGate:
-    """A `DeliveryListener` before the consumer's.
+    """A `DeliveryListener` in front of the consumer's or reader's.
 
     Args:
-        link: Whose deliveries these are.
-        versions: Of its subscription.
         listener: The consumer's, or the reader's.
-        durable: What is lost with a connection comes again; of a reader it does not, and stays.
+        durable: True if messages that are lost with a connection are redelivered. A reader's are
+            not, so they stay here.
     """
 
     def __init__(
@@ -45,27 +44,28 @@ class SchemaGate:
         *,
         durable: bool,
     ) -> None:
-        self._link = link
+        self._consumer = link
         self._versions = versions
         self._listener = listener
         self._durable = durable
-        self._held: deque[tuple[Version | None, Delivery]] = deque()
+        self._waiting: deque[tuple[Version | None, Delivery]] = deque()
         self._fetching: asyncio.Task[None] | None = None
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         for each in singly(deliveries):
-            topic, _ = self._link.topic_of(each.source)
+            topic, _ = self._consumer.topic_of(each.source)
             version, each.messages = self._versions.view(topic, each.messages)
-            self._held.append((version, each))
+            self._waiting.append((version, each))
         if self._fetching is None:
-            self._pass_on()
+            self._deliver_ready()
 
-    def _pass_on(self) -> None:
-        """Hand over up to the first whose version is to be fetched, and fetch that."""
-        held, ready = self._held, []
-        while held and not self._versions.lacks(held[0][0]):
-            ready.append(held.popleft()[1])
-        version = held[0][0] if held else None
+    def _deliver_ready(self) -> None:
+        """Deliver the messages before the first whose version is missing, and fetch that
+        version."""
+        waiting, ready = self._waiting, []
+        while waiting and not self._versions.lacks(waiting[0][0]):
+            ready.append(waiting.popleft()[1])
+        version = waiting[0][0] if waiting else None
         if version is not None:
             self._fetching = asyncio.create_task(self._fetch(version))
         if ready:
@@ -74,32 +74,31 @@ class SchemaGate:
     async def _fetch(self, version: Version) -> None:
         await self._versions.fetch(version)
         self._fetching = None
-        self._pass_on()
+        self._deliver_ready()
 
     @property
     def holds(self) -> bool:
-        """Whether something waits."""
-        return bool(self._held)
+        return bool(self._waiting)
 
     def drop(self, only: Container[int] | None = None) -> list[Delivery]:
-        """Forget what waits of some sources, or of all; it comes again, or is void."""
+        """Drop the waiting messages of some sources or of all, because they are redelivered or
+        invalid."""
         kept: deque[tuple[Version | None, Delivery]] = deque()
         dropped = []
-        for version, delivery in self._held:
+        for version, delivery in self._waiting:
             if only is None or delivery.source in only:
                 dropped.append(delivery)
             else:
                 kept.append((version, delivery))
-        self._held = kept
+        self._waiting = kept
         for delivery in dropped:
-            self._link.consumed(delivery.source, len(delivery.messages))
+            self._consumer.consumed(delivery.source, len(delivery.messages))
         return dropped
 
     def close(self) -> None:
-        """Forget what waits, and wait for nothing."""
         if self._fetching is not None:
             cancel(self._fetching)
-        self._held.clear()
+        self._waiting.clear()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         self._listener.on_connected(only)

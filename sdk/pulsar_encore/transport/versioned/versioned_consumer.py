@@ -1,7 +1,4 @@
-"""A subscription whose messages wait for the schema they were written with, over any link.
-
-Owns `VersionedConsumer`: of what the link is asked, all that concerns those that wait.
-"""
+"""A transport consumer that holds messages back until the schema of their writer is known."""
 
 from __future__ import annotations
 
@@ -16,25 +13,24 @@ from .versioned_messages import SchemaVersions
 
 
 class Abandonable(TransportConsumer, Protocol):
-    """A link that can be dropped at once."""
+    """A transport consumer that can be dropped at once."""
 
     def abandon(self) -> None:
         """Drop everything, without waiting."""
 
 
 class VersionedConsumer:
-    """A `TransportConsumer` of a schema with versions.
+    """A `TransportConsumer` for a schema with versions.
 
     Args:
-        link: What it is over; its `start` was not called.
-        subscription: What was asked for.
-        versions: Of its schema.
+        link: The wrapped transport consumer, not started.
+        subscription: The subscription of `link`.
     """
 
     def __init__(
         self, link: Abandonable, subscription: Subscription, versions: SchemaVersions
     ) -> None:
-        self._link = link
+        self._consumer = link
         self._subscription = subscription
         self._versions = versions
         self._gate: SchemaGate | None = None
@@ -42,90 +38,90 @@ class VersionedConsumer:
 
     @property
     def topic(self) -> str:
-        return self._link.topic
+        return self._consumer.topic
 
     @property
     def subscription_name(self) -> str:
-        return self._link.subscription_name
+        return self._consumer.subscription_name
 
     @property
     def consumer_name(self) -> str:
-        return self._link.consumer_name
+        return self._consumer.consumer_name
 
     def is_connected(self) -> bool:
-        return self._link.is_connected()
+        return self._consumer.is_connected()
 
     def topic_of(self, source: int) -> tuple[str, int]:
-        return self._link.topic_of(source)
+        return self._consumer.topic_of(source)
 
     def sources(self) -> Collection[int]:
-        return self._link.sources()
+        return self._consumer.sources()
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._link.source_of(topic, partition, ledger)
+        return self._consumer.source_of(topic, partition, ledger)
 
     def start(self, listener: DeliveryListener) -> None:
         durable = self._subscription.durable
-        self._gate = SchemaGate(self._link, self._versions, listener, durable=durable)
-        self._link.start(self._gate)
+        self._gate = SchemaGate(self._consumer, self._versions, listener, durable=durable)
+        self._consumer.start(self._gate)
 
     def consumed(self, source: int, messages: int) -> None:
-        self._link.consumed(source, messages)
+        self._consumer.consumed(source, messages)
 
     def wanted(self, messages: int) -> None:
-        self._link.wanted(messages)
+        self._consumer.wanted(messages)
 
     def stop_flow(self) -> None:
-        self._link.stop_flow()
+        self._consumer.stop_flow()
 
     def can_ack(self, source: int) -> bool:
-        return self._link.can_ack(source)
+        return self._consumer.can_ack(source)
 
     def ack(self, plan: AckPlan) -> Awaitable[None] | None:
-        return self._link.ack(plan)
+        return self._consumer.ack(plan)
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        self._link.redeliver(source, groups)
+        self._consumer.redeliver(source, groups)
 
     def redeliver_all(self, source: int | None = None) -> None:
-        self._link.redeliver_all(source)
+        self._consumer.redeliver_all(source)
         if self._gate is None:
             return
         only = (source,) if source is not None and self.capabilities.rewind_one_source else None
-        unseen = self._gate.drop(only)  # from before the rewind, which brings it again, in order
+        unseen = self._gate.drop(only)  # from before the rewind, which redelivers it in order
         if self._subscription.shared:
             self._gate.on_all_requested(unseen, only)
 
     async def seek(self, position: MessageId | int) -> None:
-        await self._link.seek(position)
+        await self._consumer.seek(position)
 
     async def last_message_id(self) -> MessageId:
-        return await self._link.last_message_id()
+        return await self._consumer.last_message_id()
 
     async def acked_position(self) -> MessageId | None:
-        return await self._link.acked_position()
+        return await self._consumer.acked_position()
 
     async def has_message_available(self) -> bool:
-        if self._holds():
+        if self._has_waiting():
             return True
-        # Something may come while the broker is asked, behind which it says that there is nothing.
-        return await self._link.has_message_available() or self._holds()
+        # A message may arrive during the request. The broker's answer is then about messages behind
+        # it.
+        return await self._consumer.has_message_available() or self._has_waiting()
 
-    def _holds(self) -> bool:
+    def _has_waiting(self) -> bool:
         return self._gate is not None and self._gate.holds
 
     async def unsubscribe(self) -> None:
-        await self._link.unsubscribe()
+        await self._consumer.unsubscribe()
         self._stop()
 
     async def close(self) -> None:
         self._stop()
-        await self._link.close()
+        await self._consumer.close()
 
     def abandon(self) -> None:
-        """Drop everything at once."""
         self._stop()
-        self._link.abandon()
+        self._consumer.abandon()
 
     def _stop(self) -> None:
         if self._gate is not None:

@@ -1,7 +1,7 @@
 """Messages that decode their value with the schema they were written with.
 
-Owns `SchemaVersions`, of one subscription. To the stock package's Avro schemas a version can be
-told; nothing is imported for them: who has one has loaded it.
+This works for the Avro schemas of `pulsar-client`, which accept a writer's schema. Nothing is
+imported for them: an application that has such a schema has loaded the package.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .writer_schemas import Version, WriterSchemas
 
 
 def has_versions(schema: Any) -> bool:
-    """Whether values of `schema` can only be decoded with the version they were written with.
+    """Return True if values of `schema` can only be decoded with their writer's version.
 
-    Of a subclass that decodes messages its own way they can not: it knows what it needs.
+    False for a subclass with its own `decode_message`, which finds the schema itself.
     """
     return (
         stock.is_one(schema, "pulsar.schema.AvroSchema")
@@ -30,11 +30,10 @@ def has_versions(schema: Any) -> bool:
 
 
 class SchemaVersions:
-    """Decodes with one reader's schema what was written with any version.
+    """Decodes values of any schema version with one reader's schema.
 
     Args:
-        schema: The reader's, that `has_versions`.
-        writers: The versions of its client.
+        schema: The reader's; `has_versions` is true for it.
     """
 
     def __init__(self, schema: Any, writers: WriterSchemas) -> None:
@@ -48,14 +47,12 @@ class SchemaVersions:
     def view(
         self, topic: str, messages: Sequence[RawMessage]
     ) -> tuple[Version | None, list[RawMessage]]:
-        """Return the schema version to fetch first (None if none is needed), and the messages bound
-        to it.
+        """Return the version to fetch first, or None, and the messages bound to it.
 
         Messages without a value do not wait for a schema, because nothing of them is decoded. An
         entry of such messages has no version here.
 
         Args:
-            topic: Or a partition of it.
             messages: Of one entry, which has one version.
         """
         number = messages[0].int_schema_version()
@@ -65,12 +62,12 @@ class SchemaVersions:
         return version, [VersionedMessage(each, self, version) for each in messages]
 
     def decode(self, message: RawMessage, version: Version | None) -> Any:
-        """The value of a message.
+        """Return the value of a message.
 
         Raises:
-            SchemaVersionError: Its version is not known.
+            SchemaVersionError: if its version is not known.
         """
-        if version is None:  # written as bytes: there is no other schema than the reader's
+        if version is None:  # written as bytes: the reader's schema is the only one
             return self._schema.decode(message.data())
         writer = self._parsed.get(version)
         if writer is None:
@@ -79,13 +76,7 @@ class SchemaVersions:
 
 
 class VersionedMessage:
-    """A message that decodes its value by its own schema version (`RawMessage`).
-
-    Args:
-        raw: As it came.
-        versions: Of its subscription.
-        version: Its own, or None.
-    """
+    """A message that decodes its value by its own schema version (`RawMessage`)."""
 
     __slots__ = ("_raw", "_version", "_versions")
 
@@ -96,14 +87,13 @@ class VersionedMessage:
 
     @property
     def id_class(self) -> type[MessageId]:
-        """The class of its id, as the transport has it."""
         return getattr(self._raw, "id_class", MessageId)
 
     def value(self) -> Any:
-        """The payload decoded.
+        """Return the decoded payload.
 
         Raises:
-            SchemaVersionError: The version it was written with is not known.
+            SchemaVersionError: if the version it was written with is not known.
         """
         return self._versions.decode(self._raw, self._version)
 

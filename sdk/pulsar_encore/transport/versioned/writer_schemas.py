@@ -1,9 +1,9 @@
-"""Which schema a message was written with: fetched before the message is handed out.
+"""The schemas that messages were written with, fetched before the messages are delivered.
 
-Owns `WriterSchemas`. Bytes of Avro say nothing without their writer's schema, and with another one
-they decode to wrong values without a word. The stock package fetches a version when the first value
-is decoded, which blocks, and when that fails it goes on with the reader's schema; here a version is
-fetched ahead, once, and a value whose version is not known is an error.
+Avro bytes do not describe themselves: with another schema than their writer's, they decode to wrong
+values without an error. `pulsar-client` fetches a version when the first value is decoded, which
+blocks, and falls back to the reader's schema if that fails. Here a version is fetched once, in
+advance, and decoding a value of an unknown version is an error.
 """
 
 from __future__ import annotations
@@ -15,57 +15,51 @@ from typing import Final
 from ...errors import IncompatibleSchema, SchemaVersionError, TransportTimeout
 from .known_schema import SchemaDefinition
 
-#: A topic, without its partition, a version of its schema, and how often the topic was deleted: a
+#: A topic without its partition, a version of its schema, and how often the topic was deleted: a
 #: topic that is created again numbers its versions from 0 again.
 Version = tuple[str, int, int]
 
-#: Asks a broker for a version: of a topic, by its number.
+#: Fetches a version from a broker, by topic and number.
 Fetch = Callable[[str, int], Awaitable[SchemaDefinition]]
 
-#: Longest that messages are held back for their schema; after it they go without, and a value is
-#: an error until the schema is here.
+#: Longest wait of messages for their schema, in s. They are then delivered without it, and decoding
+#: a value is an error until the schema arrives.
 WAIT_S: Final = 15.0
-_AGAIN_S: Final = 5.0  # how long a failed fetch is not tried again
+_RETRY_DELAY_S: Final = 5.0  # before a failed fetch is retried
 
 
 class WriterSchemas:
-    """The schema versions of one client's topics. On any event loop.
-
-    Args:
-        fetch: Of the client's transport.
-    """
+    """The schema versions of one client's topics, on any event loop."""
 
     def __init__(self, fetch: Fetch) -> None:
-        self._ask = fetch
+        self._fetch_definition = fetch
         self._known: dict[Version, str] = {}
-        self._lives: dict[str, int] = {}  # how often each topic was deleted
+        self._deletions: dict[str, int] = {}  # how often each topic was deleted
         self._failed: dict[Version, tuple[float, Exception]] = {}
         # An event loop waits for its own tasks only.
         self._fetching: dict[tuple[Version, asyncio.AbstractEventLoop], asyncio.Task[None]] = {}
 
     def lacks(self, version: Version | None) -> bool:
-        """Whether it has to be fetched, now or again."""
+        """Return True if a version must be fetched, for the first time or again."""
         if version is None or version in self._known:
             return False
         failed = self._failed.get(version)
-        return failed is None or failed[0] + _AGAIN_S <= asyncio.get_running_loop().time()
+        return failed is None or failed[0] + _RETRY_DELAY_S <= asyncio.get_running_loop().time()
 
     def version(self, topic: str, number: int) -> Version:
-        """A version of a topic, as it is now."""
-        return topic, number, self._lives.get(topic, 0)
+        return topic, number, self._deletions.get(topic, 0)
 
     def deleted(self, topic: str) -> None:
-        """A topic does not exist any more: if it is created again, its versions begin anew.
+        """Note that a topic was deleted: if it is created again, its versions start at 0 again.
 
-        Messages that came before keep theirs.
-
-        Args:
-            topic: Full name, without a partition number.
+        Messages that were received before keep their versions. `topic` is a full name without a
+        partition number.
         """
-        self._lives[topic] = self._lives.get(topic, 0) + 1
+        self._deletions[topic] = self._deletions.get(topic, 0) + 1
 
     async def fetch(self, version: Version) -> None:
-        """Wait until it is known, or cannot be had; it goes on when the caller is cancelled."""
+        """Wait until a version is known or cannot be fetched. A cancelled caller does not end the
+        fetch."""
         at = (version, asyncio.get_running_loop())
         task = self._fetching.get(at)
         if task is None:
@@ -77,7 +71,7 @@ class WriterSchemas:
 
     async def _fetch(self, version: Version) -> None:
         try:
-            found = await self._ask(*version[:2])
+            found = await self._fetch_definition(*version[:2])
             if found.kind.upper() != "AVRO":
                 raise IncompatibleSchema(f"it is of type {found.kind}, not AVRO")
             self._known[version] = found.text
@@ -89,10 +83,10 @@ class WriterSchemas:
         self._failed[version] = (asyncio.get_running_loop().time(), error)
 
     def definition(self, version: Version) -> str:
-        """A version, as JSON.
+        """Return a version, as JSON.
 
         Raises:
-            SchemaVersionError: It is not known.
+            SchemaVersionError: if it is not known.
         """
         known = self._known.get(version)
         if known is not None:
@@ -101,8 +95,8 @@ class WriterSchemas:
         _, error = self._failed.get(version, (0.0, None))
         raise SchemaVersionError(
             f"schema version {number} of {topic}, with which the message was written, could not "
-            f"be fetched{f' ({error})' if error else ''}: nack the message, it is tried again when "
-            "it comes back; data() has the bytes",
+            f"be fetched{f' ({error})' if error else ''}: nack the message: the fetch is retried "
+            "when it is redelivered; data() has the bytes",
             result=getattr(error, "result", "UnknownError"),
             retryable=True,
         ) from error

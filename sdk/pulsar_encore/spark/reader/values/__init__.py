@@ -1,1 +1,1 @@
-"""What becomes of a message's value: columns of Arrow, by the format that the options say."""
+"""Decoding of message values into Arrow columns, by the format in the options."""

@@ -1,19 +1,19 @@
-"""Resolution of Avro schemas: values that were written with one schema, as another one reads them.
+"""Resolution of Avro schemas: values of one schema become values of another.
 
-Owns `resolved`. fastavro decodes with the writer's schema alone, and the functions made here turn
-its objects into objects that Arrow takes for the reader's schema. Avro's rules decide where they
-give an answer. Where they only give an error, a value is still read if a sensible one exists:
-brokers accept such evolutions (FORWARD compatibility), and one field must not hide the others.
+fastavro decodes with the writer's schema alone. The functions made here turn its objects into
+objects that Arrow takes for the reader's schema. Avro's rules decide wherever they give a result.
+Where they only give an error, a value is still read if a sensible one exists: brokers accept such
+evolutions (FORWARD compatibility), and one field must not hide the others.
 
-- A field that the writer lacks is null if it may be null in the reader's schema.
-- A null that the writer wrote is null, also where the reader's schema allows none.
-- A symbol that the reader's enum lacks is the text that was written, if the enum has no default.
-- Numbers are narrowed if they fit, and fractions are integers if they are whole.
-- Records are matched by their place and not by their names.
-- Times and decimals keep the unit and the scale that the writer's schema says.
+- A field that the writer lacks is null if the reader's schema allows null.
+- A null that the writer wrote stays null, even if the reader's schema forbids it.
+- A symbol that the reader's enum lacks is kept as text, if the enum has no default.
+- Numbers are narrowed if they fit, and whole fractions become integers.
+- Records match by their position in the schema, whatever their names are.
+- Times and decimals keep the unit and scale of the writer's schema.
 
-A value without a sensible counterpart fails its own row. Examples are a field that the writer
-lacks, that has no default and may not be null, and a type that does not become the reader's.
+Any other value fails its own row, for example a missing field without a default that may not be
+null.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 from .avro_types import MISSING, AvroNode, FieldRule, shape_of
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""From fastavro's object, never None, to one that Arrow takes."""
+"""Converts fastavro's object, never None, to an object that Arrow takes."""
 
 _MILLIS: Final = "-millis"
 _MS: Final = 1000  # us
@@ -65,15 +65,10 @@ _RANKS: Final = {
 
 
 def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
-    """Return the function that converts decoded values from one schema to another.
+    """Return a function that converts a decoded value, or None, to the reader's schema.
 
-    Args:
-        writer: The schema that the values were written and decoded with.
-        reader: The schema of the result. A record may lack fields that nobody asks for.
-
-    Returns:
-        A function of a value, which may be None. It raises ValueError for a value that the reader's
-        schema has no place for.
+    It raises ValueError for a value that does not fit. A reader's record may lack fields that are
+    not read.
     """
     convert = _convert(writer, reader, "")
     if convert is None:
@@ -82,7 +77,7 @@ def resolved(writer: AvroNode, reader: AvroNode) -> Convert:
 
 
 def _convert(writer: AvroNode, reader: AvroNode, path: str) -> Convert | None:
-    """The function for values that are not null; None where nothing changes."""
+    """Return the function for values that are not null; None if nothing changes."""
     if writer.kind == "null":
         return None
     if writer.kind == "union":
@@ -114,24 +109,21 @@ def _named(node: AvroNode) -> str:
 
 
 def _rank(writer: AvroNode, reader: AvroNode) -> int | None:
-    """Return how well a type becomes another one: 0 is best, None means that it does not.
+    """Return how well a type converts to another: 0 is best, None is impossible.
 
-    A union's member of the lowest rank is chosen. Avro chooses the first one that is possible,
+    Of a union, the member with the lowest rank is chosen. Avro chooses the first possible member,
     which could be text for bytes, or a fraction for an integer.
     """
-    before, after = writer.kind, reader.kind
-    if reader.logical == "decimal" and before not in _BINARY:
+    source_kind, target_kind = writer.kind, reader.kind
+    if reader.logical == "decimal" and source_kind not in _BINARY:
         return None
-    if before == after:
+    if source_kind == target_kind:
         return 0 if writer.logical == reader.logical else 1
-    return _RANKS.get((before, after))
-
-
-# Unions
+    return _RANKS.get((source_kind, target_kind))
 
 
 def _from_union(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
-    """Members are told apart by Python's types, which `read_avro` has checked."""
+    """Convert by the Python type of a value; `read_avro` checks that the members' types differ."""
     members = {shape_of(each): _convert(each, reader, path) for each in writer.parts}
 
     def convert(value: Any) -> Any:
@@ -156,21 +148,18 @@ def _to_member(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
     return lambda value: {name: inner(value)}
 
 
-# Records, arrays and maps
-
-
 def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
-    places = dict(zip(writer.names, writer.parts, strict=True))
-    moved: list[tuple[str, str, Convert | None]] = []
-    added: dict[str, Any] = {}
+    types_by_name = dict(zip(writer.names, writer.parts, strict=True))
+    mapped: list[tuple[str, str, Convert | None]] = []
+    defaults: dict[str, Any] = {}
     for name, part, rule in zip(reader.names, reader.parts, reader.rules, strict=True):
         where = f"{path}.{name}" if path else name
-        source = next((each for each in (name, *rule.aliases) if each in places), None)
+        source = next((each for each in (name, *rule.aliases) if each in types_by_name), None)
         if source is not None:
-            moved.append((name, source, _convert(places[source], part, where)))
+            mapped.append((name, source, _convert(types_by_name[source], part, where)))
             continue
         try:
-            added[name] = _absent(part, rule)
+            defaults[name] = _absent(part, rule)
         except ValueError:
             return _fails(
                 f"{where} is not in the schema it was written with, has no default and may not be "
@@ -178,11 +167,11 @@ def _record(writer: AvroNode, reader: AvroNode, path: str) -> Convert:
             )
 
     def convert(value: Any) -> Any:
-        made = dict(added)
-        for name, source, inner in moved:
+        record = dict(defaults)
+        for name, source, inner in mapped:
             found = value[source]
-            made[name] = found if found is None or inner is None else inner(found)
-        return made
+            record[name] = found if found is None or inner is None else inner(found)
+        return record
 
     return convert
 
@@ -199,9 +188,6 @@ def _map(inner: Convert | None) -> Convert:
     return lambda value: [
         (key, None if each is None else inner(each)) for key, each in value.items()
     ]
-
-
-# Leaves
 
 
 def _leaf(writer: AvroNode, reader: AvroNode) -> Convert | None:
@@ -231,17 +217,17 @@ def _integer(writer: AvroNode, reader: AvroNode) -> Convert | None:
 
 
 def _unit(writer: str, reader: str) -> int:
-    """Return the factor of a number; times are in us."""
+    """Return the factor that converts a time to us; 1 for other numbers."""
     if "timestamp" not in reader:
         return 1
     if writer == "date":
         return _DAY
-    told = writer if "timestamp" in writer else reader
-    return _MS if told.endswith(_MILLIS) else 1
+    logical = writer if "timestamp" in writer else reader
+    return _MS if logical.endswith(_MILLIS) else 1
 
 
 def _whole(value: float) -> int:
-    if not value.is_integer():  # also of infinity and NaN
+    if not value.is_integer():  # covers infinity and NaN
         raise ValueError(f"{value!r} is no integer")
     return int(value)
 
@@ -253,14 +239,18 @@ def _single(value: float) -> float:
 
 
 def _symbol(writer: AvroNode, reader: AvroNode) -> Convert | None:
-    known, instead = frozenset(reader.symbols), reader.otherwise
-    if reader.kind != "enum" or instead is None or (writer.symbols and known >= {*writer.symbols}):
+    known, default_symbol = frozenset(reader.symbols), reader.otherwise
+    if (
+        reader.kind != "enum"
+        or default_symbol is None
+        or (writer.symbols and known >= {*writer.symbols})
+    ):
         return None
-    return lambda value: value if value in known else instead
+    return lambda value: value if value in known else default_symbol
 
 
 def decimal_of(scale: int) -> Convert:
-    """Return a function from unscaled bytes, big-endian and signed, to a decimal."""
+    """Return a function that converts big-endian signed bytes, unscaled, to a decimal."""
 
     def convert(value: Any) -> Any:
         unscaled = int.from_bytes(value, "big", signed=True)
@@ -269,15 +259,8 @@ def decimal_of(scale: int) -> Convert:
     return convert
 
 
-# Defaults
-
-
 def _absent(node: AvroNode, rule: FieldRule) -> Any:
-    """Return the value of a field that the writer did not know, as Arrow takes it.
-
-    Raises:
-        ValueError: It has no default, or one that is not of its type, and may not be null.
-    """
+    """Return the default of a field that the writer lacks, or null; ValueError if neither fits."""
     if rule.default is not MISSING:
         try:
             return _default(node, rule.default, nullable=rule.nullable)
@@ -289,11 +272,7 @@ def _absent(node: AvroNode, rule: FieldRule) -> Any:
 
 
 def _default(node: AvroNode, given: Any, *, nullable: bool) -> Any:
-    """Convert a default from JSON to an object that Arrow takes.
-
-    Raises:
-        ValueError, TypeError: It is not of the type.
-    """
+    """Convert a default from JSON for Arrow; ValueError or TypeError if it is not of the type."""
     if given is None:
         if not nullable and node.kind != "null":
             raise ValueError("null")

@@ -1,7 +1,7 @@
-"""What Avro schemas become in Spark: the types, as the JVM connector and spark-avro have them.
+"""Avro schemas as Spark types, with the same mapping as the JVM connector and spark-avro.
 
-Owns `AvroNode`, a schema without names to be looked up and without what may be null: everything may
-be.
+`AvroNode` is a schema with all names resolved and without nullability: in Spark everything may be
+null.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TIMES: Final[Mapping[str, DataType]] = {
     "local-timestamp-micros": TimestampNTZType(),
 }
 _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-# What members of a union are told apart by, once they are read: Python's types.
+# The Python types of decoded values, by which members of a union are told apart.
 _SHAPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,
@@ -68,22 +68,16 @@ _SHAPES: Final[Mapping[str, type]] = {
     "map": dict,
     "record": dict,
 }
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 
 
 MISSING: Final = object()
-"""The default of a field that has none."""
+"""The default of a field without a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What becomes of a record's field that a writer did not know.
-
-    Attributes:
-        nullable: Null is one of its types.
-        default: In JSON, or `MISSING`.
-        aliases: Other names that writers may have for it.
-    """
+    """The rules for a field of a record that the writer lacks."""
 
     nullable: bool = False
     default: Any = MISSING
@@ -95,16 +89,14 @@ class AvroNode:
     """A schema.
 
     Attributes:
-        kind: Avro's word: "record", "array", "long" and so on; "union" of two or more that are not
+        kind: Avro's type name, such as "record" or "long"; "union" of two or more types besides
             null.
-        logical: Its logical type, where that is looked at.
-        names: Of a record's fields.
-        parts: Types of a record's fields, of what is in an array or map, the members of a union.
-        digits, scale: Of a decimal.
-        symbols: Of an enum.
-        otherwise: The default of an enum, for a symbol that it lacks; None for none.
-        rules: Of a record's fields. Two nodes with other rules are the same: the rules matter only
-            where a field is missing.
+        logical: The logical type, if it matters here.
+        names: Field names of a record.
+        parts: Types of a record's fields, of the items of an array or map, or of a union's members.
+        otherwise: The default symbol of an enum, or None.
+        rules: One per field of a record. Equality ignores them: they matter only for missing
+            fields.
     """
 
     kind: str
@@ -118,7 +110,6 @@ class AvroNode:
     rules: tuple[FieldRule, ...] = field(default=(), compare=False)
 
     def narrowed(self, names: Collection[str]) -> AvroNode:
-        """Return the record with only these of its fields."""
         places = [at for at, name in enumerate(self.names) if name in names]
         return replace(
             self,
@@ -129,71 +120,69 @@ class AvroNode:
 
 
 def read_avro(text: str, of: str) -> tuple[Any, AvroNode]:
-    """A schema, as JSON has it and as a tree.
-
-    Args:
-        text: JSON.
-        of: What it is the schema of, for errors.
+    """Return a schema as parsed JSON and as a tree; `of` names it in errors.
 
     Raises:
-        ConfigurationError: It is none, or Spark has no type for it.
+        ConfigurationError: if it is not an Avro schema, or Spark has no type for it.
     """
     try:
         schema = json.loads(text)
-        return schema, _Reading().node(schema, "", ())
-    except _Unfit as error:
+        return schema, _SchemaParser().node(schema, "", ())
+    except _UnsupportedType as error:
         raise ConfigurationError(f"{of}: {error}; valueFormat=raw gives its bytes") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{of} is no Avro schema in JSON: {error!r}") from error
 
 
-class _Unfit(Exception):
-    """There is no type for it."""
+class _UnsupportedType(Exception):
+    """Spark has no type for the schema."""
 
 
-class _Reading:
-    """Reads one schema; knows the names that it has come across."""
+class _SchemaParser:
+    """Reads one schema and remembers the named types in it."""
 
     def __init__(self) -> None:
-        self._named: dict[str, AvroNode | None] = {}  # None while it is read
+        self._named: dict[str, AvroNode | None] = {}  # None while its definition is being read
 
-    def node(self, schema: Any, space: str, path: tuple[str, ...]) -> AvroNode:
+    def node(self, schema: Any, namespace: str, path: tuple[str, ...]) -> AvroNode:
         if isinstance(schema, list):
-            return self._union(schema, space, path)
+            return self._union(schema, namespace, path)
         if isinstance(schema, str):
-            return self._word(schema, space, path)
+            return self._reference(schema, namespace, path)
         kind = schema["type"]
         if isinstance(kind, dict | list):
-            return self.node(kind, space, path)
+            return self.node(kind, namespace, path)
         if kind in _NAMED:
-            return self._definition(schema, space, path)
+            return self._definition(schema, namespace, path)
         if kind == "array":
-            return AvroNode("array", parts=(self.node(schema["items"], space, (*path, "[]")),))
+            return AvroNode("array", parts=(self.node(schema["items"], namespace, (*path, "[]")),))
         if kind == "map":
-            return AvroNode("map", parts=(self.node(schema["values"], space, (*path, "{}")),))
+            return AvroNode("map", parts=(self.node(schema["values"], namespace, (*path, "{}")),))
         if kind in _PLAIN:
             return _leaf(kind, schema)
-        return self._word(kind, space, path)
+        return self._reference(kind, namespace, path)
 
-    def _word(self, word: str, space: str, path: tuple[str, ...]) -> AvroNode:
+    def _reference(self, word: str, namespace: str, path: tuple[str, ...]) -> AvroNode:
         if word in _PLAIN and word not in _NAMED:
             return AvroNode(word)
-        names = (word,) if "." in word or not space else (f"{space}.{word}", word)
+        names = (word,) if "." in word or not namespace else (f"{namespace}.{word}", word)
         for name in names:
             if name in self._named:
                 found = self._named[name]
                 if found is None:
-                    raise _Unfit(f"{'.'.join(path)} is a {word} in a {word}, and Spark has no such")
+                    raise _UnsupportedType(
+                        f"{'.'.join(path)} is a {word} in a {word}: Spark has no recursive types"
+                    )
                 return found
         raise ValueError(f"there is no type {word!r}")
 
-    def _definition(self, schema: Any, space: str, path: tuple[str, ...]) -> AvroNode:
+    def _definition(self, schema: Any, namespace: str, path: tuple[str, ...]) -> AvroNode:
         name = schema["name"]
         if "." in name:
-            space = name.rpartition(".")[0]
+            namespace = name.rpartition(".")[0]
         else:
-            space = schema.get("namespace", space)
-            name = f"{space}.{name}" if space else name
+            namespace = schema.get("namespace", namespace)
+            name = f"{namespace}.{name}" if namespace else name
         self._named[name] = None
         kind = schema["type"]
         if kind in ("enum", "fixed"):
@@ -204,15 +193,15 @@ class _Reading:
                 "record",
                 names=tuple(each["name"] for each in fields),
                 parts=tuple(
-                    self.node(each["type"], space, (*path, each["name"])) for each in fields
+                    self.node(each["type"], namespace, (*path, each["name"])) for each in fields
                 ),
                 rules=tuple(map(_rule, fields)),
             )
         self._named[name] = node
         return node
 
-    def _union(self, members: list[Any], space: str, path: tuple[str, ...]) -> AvroNode:
-        nodes = [self.node(each, space, path) for each in members]
+    def _union(self, members: list[Any], namespace: str, path: tuple[str, ...]) -> AvroNode:
+        nodes = [self.node(each, namespace, path) for each in members]
         nodes = [each for each in nodes if each.kind != "null"]
         if not nodes:
             return AvroNode("null")
@@ -222,9 +211,9 @@ class _Reading:
         if len(nodes) == 2 and kinds in _WIDER:
             return AvroNode(_WIDER[kinds])
         if len({shape_of(each) for each in nodes}) < len(nodes):
-            raise _Unfit(
-                f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, and which "
-                "cannot be told when it is read"
+            raise _UnsupportedType(
+                f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, which "
+                "cannot be told apart when they are read"
             )
         return AvroNode("union", parts=tuple(nodes))
 
@@ -252,9 +241,9 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if not 0 <= scale <= digits or digits < 1:
-            return AvroNode(kind)  # as Avro says: a logical type that is wrong is none
-        if digits > _MOST_DIGITS:
-            raise _Unfit(f"a decimal of {digits} digits has more than Spark's 38")
+            return AvroNode(kind)  # the Avro specification says to ignore an invalid logical type
+        if digits > _MAX_DIGITS:
+            raise _UnsupportedType(f"a decimal of {digits} digits has more than Spark's 38")
         return AvroNode(kind, logical, digits=digits, scale=scale)
     if (kind == "long" and logical in _TIMES) or (kind == "int" and logical == "date"):
         return AvroNode(kind, logical)
@@ -262,12 +251,12 @@ def _leaf(kind: str, schema: Mapping[str, Any]) -> AvroNode:
 
 
 def shape_of(node: AvroNode) -> type:
-    """Python's type of what is read."""
+    """The Python type of decoded values."""
     return _SHAPES[node.kind]
 
 
 def spark_type(node: AvroNode) -> DataType:
-    """What it becomes; everything in it may be null."""
+    """The Spark type; everything in it may be null."""
     if node.kind == "record":
         fields = zip(node.names, node.parts, strict=True)
         return StructType([StructField(name, spark_type(part)) for name, part in fields])

@@ -1,8 +1,7 @@
-"""Values in Avro, read with the schema that each was written with.
+"""Values in Avro, each decoded with its writer's schema and resolved to the reader's schema.
 
-Owns `AvroPart`. A value is decoded with its writer's schema; `avro_resolution` makes of it what the
-reader's schema says. Logical types are left to Arrow, which knows numbers for them: no object is
-made for a timestamp.
+Logical types are left to Arrow, which takes plain numbers for them, so that no Python object is
+created per timestamp.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .value_decoder import Malformed, arrow, gathered
 Convert: TypeAlias = Callable[[Any], Any]
 
 WriterText: TypeAlias = Callable[[int], str]
-"""Avro's JSON of a version of the topic's schema; ValueError says why a version is of no use."""
+"""Returns the Avro JSON of a schema version; ValueError says why that is not possible."""
 
 MS: Final = 1000  # us
 
@@ -32,16 +31,12 @@ class AvroPart:
     """Decodes Avro.
 
     Args:
-        definition: The reader's schema, in JSON.
-        only: Fields that are wanted of a record; None for all.
-        writer_text: Finds what values were written with.
-        of: What `definition` is, for errors.
-
-    Attributes:
-        type: What it becomes; a struct of the fields that are wanted, of a record.
+        definition: The reader's schema, in JSON; `of` names it in errors.
+        only: The fields of a record to decode; None for all.
+        writer_text: Returns the schema of a version.
 
     Raises:
-        ConfigurationError: It is no schema, or one that Spark has no type for.
+        ConfigurationError: if `definition` is not a schema, or Spark has no type for it.
     """
 
     def __init__(
@@ -55,7 +50,7 @@ class AvroPart:
         self._definition = definition
         self._writer_text = writer_text
         self._parsed = _parsed(schema, of)
-        self._whole = node
+        self._full_node = node
         if node.kind == "record" and only is not None:
             node = node.narrowed(set(only))
         self._node = node
@@ -74,16 +69,16 @@ class AvroPart:
         current: int | None = None
         writer: Any = None
         convert: Convert | None = None
-        broken = ""
+        error_text = ""
         for at, (each, version) in enumerate(zip(data, versions, strict=True)):
             if each is None:
                 add(None)
                 continue
             if version != current:
                 current = version
-                writer, convert, broken = self._writer(version)
-            if broken:
-                malformed[at] = broken
+                writer, convert, error_text = self._writer(version)
+            if error_text:
+                malformed[at] = error_text
                 add(None)
                 continue
             buffer = BytesIO(each)
@@ -92,29 +87,29 @@ class AvroPart:
                 if buffer.tell() != len(each):
                     raise ValueError("bytes are left over")
                 add(row if convert is None else convert(row))
-            except Exception as error:  # fastavro's are of any kind
+            except Exception as error:  # fastavro raises errors of any class
                 malformed[at] = f"no Avro of schema version {version}: {error!r}"
                 add(None)
         return gathered(rows, self._arrow, malformed), malformed
 
     def _writer(self, version: int) -> tuple[Any, Convert | None, str]:
-        """The writer's schema, what makes a row of a value, and why there is neither."""
+        """Return the writer's schema and the converter of its values, or an error text."""
         found = self._writers.get(version)
         if found is None:
             try:
-                found = (*self._found(version), "")
+                found = (*self._resolve(version), "")
             except ValueError as error:
                 found = (None, None, str(error))
-            self._writers[version] = found  # also where there is none, for as long as a task lasts
+            self._writers[version] = found  # a failure too, until the task ends
         return found
 
-    def _found(self, version: int) -> tuple[Any, Convert | None]:
+    def _resolve(self, version: int) -> tuple[Any, Convert | None]:
         text = self._definition if version < 0 else self._writer_text(version)
         if text == self._definition:
             return self._parsed, self._convert
         try:
             schema, node = read_avro(text, "the writer's schema")
-            convert = self._convert if node == self._whole else resolved(node, self._node)
+            convert = self._convert if node == self._full_node else resolved(node, self._node)
             return _parsed(schema, "the writer's schema"), convert
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
@@ -123,12 +118,11 @@ class AvroPart:
 def _parsed(schema: Any, of: str) -> Any:
     try:
         return fastavro.parse_schema(_bare(schema))
-    except Exception as error:  # of any kind
+    except Exception as error:  # of any class
         raise ConfigurationError(f"{of} is no Avro schema: {error!r}") from error
 
 
 def _bare(schema: Any) -> Any:
-    """The schema without its logical types."""
     if isinstance(schema, list):
         return [_bare(each) for each in schema]
     if not isinstance(schema, dict):
@@ -143,7 +137,7 @@ def _bare(schema: Any) -> Any:
 
 
 def avro_converter(node: AvroNode) -> Convert | None:
-    """What makes an object of fastavro's one that Arrow takes; None where it is one."""
+    """Return a converter from fastavro's objects to Arrow's; None if not needed."""
     if node.kind == "record":
         parts = zip(node.names, node.parts, strict=True)
         changed = [(name, made) for name, part in parts if (made := avro_converter(part))]
@@ -185,7 +179,7 @@ def _map(inner: Convert | None) -> Convert:
 
 
 def _union(node: AvroNode) -> Convert:
-    """A struct of which one member is set, told by its type."""
+    """A struct with one member set, chosen by the type of the value."""
     members: Mapping[type, tuple[str, Convert | None]] = {
         shape_of(each): (f"member{i}", avro_converter(each)) for i, each in enumerate(node.parts)
     }

@@ -1,7 +1,6 @@
-"""The fields of `valueSchema`, in Spark's words or its JSON.
+"""A parser for `valueSchema` in Spark's DDL or JSON.
 
-Owns `read_ddl`. PySpark's own reading of DDL asks the JVM, which the processes that plan a read do
-not have.
+PySpark's own DDL parser needs the JVM, which the processes that plan a read do not have.
 """
 
 from __future__ import annotations
@@ -60,23 +59,21 @@ _SIMPLE: Final[Mapping[str, DataType]] = {
 }
 _DECIMAL: Final = ("decimal", "dec", "numeric")
 _KNOWN: Final = (*_SIMPLE, *_DECIMAL, "array", "map", "struct")
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 
 
 def read_ddl(text: str) -> StructType:
-    """The fields that a text names, all of which may be null.
+    """Return the fields of a schema text; all may be null.
 
     Args:
-        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or JSON of a `StructType`.
-
-    Raises:
-        ConfigurationError: It is neither, or names a type that no value is read as.
+        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or the JSON of a
+            `StructType`.
     """
     if text.lstrip().startswith("{"):
         return _of_json(text)
-    reader = _Reader(text)
+    reader = _Parser(text)
     try:
-        found = reader.struct() if reader.looks_at("struct", "<") else reader.fields()
+        found = reader.struct() if reader.is_next("struct", "<") else reader.fields()
     except RecursionError:
         raise ConfigurationError("valueSchema has types in types, too many to be read") from None
     reader.end()
@@ -86,7 +83,7 @@ def read_ddl(text: str) -> StructType:
 def _of_json(text: str) -> StructType:
     try:
         read = StructType.fromJson(json.loads(text))
-    except Exception as error:  # PySpark raises what it comes across
+    except Exception as error:  # PySpark raises errors of any class
         raise ConfigurationError(f"valueSchema is no JSON of a StructType: {error!r}") from error
     found = _nullable(read)
     assert isinstance(found, StructType)
@@ -94,7 +91,7 @@ def _of_json(text: str) -> StructType:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """The type, with all in it that may be null; of those that values are read as."""
+    """Return the type with everything nullable, if values can be read as that type."""
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
     if isinstance(kind, ArrayType):
@@ -106,9 +103,7 @@ def _nullable(kind: DataType) -> DataType:
     raise ConfigurationError(f"valueSchema: no value is read as {kind.simpleString()}")
 
 
-class _Reader:
-    """Reads a text of DDL from its beginning to its end."""
-
+class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
@@ -116,52 +111,50 @@ class _Reader:
         while at < end:
             found = _TOKEN.match(text, at)
             if found is None:
-                raise self._wrong(f"{text[at:].strip()[:20]!r} is no part of one")
+                raise self._error(f"{text[at:].strip()[:20]!r} is no part of one")
             self._tokens.append(found[1])
             at = found.end()
         self._at = 0
 
-    def _wrong(self, why: str) -> ConfigurationError:
+    def _error(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
             f"valueSchema must be fields in Spark's DDL, such as 'id BIGINT, name STRING', got "
-            f"{self._text!r}: {why}"
+            f"{self._text!r}: {reason}"
         )
 
     def _next(self) -> str:
         if self._at >= len(self._tokens):
-            raise self._wrong("it ends too early")
+            raise self._error("it ends too early")
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def looks_at(self, *words: str) -> bool:
-        """Whether these come next, in any case."""
+    def is_next(self, *words: str) -> bool:
+        """Return True if these words come next, in any case."""
         ahead = self._tokens[self._at : self._at + len(words)]
         return [each.lower() for each in ahead] == list(words)
 
     def _skip(self, *words: str) -> bool:
-        found = self.looks_at(*words)
+        found = self.is_next(*words)
         self._at += len(words) * found
         return found
 
     def _expect(self, word: str) -> None:
         if not self._skip(word):
-            raise self._wrong(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
+            raise self._error(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
 
     def end(self) -> None:
-        """Nothing is left."""
         if self._at < len(self._tokens):
-            raise self._wrong(f"{self._tokens[self._at]!r} is too much")
+            raise self._error(f"{self._tokens[self._at]!r} is too much")
 
     def fields(self) -> StructType:
-        """Names and types."""
         found: dict[str, StructField] = {}
         while True:
             name = self._name()
             if name in found:
-                raise self._wrong(f"{name} is there twice")
+                raise self._error(f"{name} is there twice")
             self._skip(":")
             found[name] = StructField(name, self._type())
-            self._skip("not", "null")  # as in all of Spark's sources, whatever is read may be null
+            self._skip("not", "null")  # as in all sources of Spark, everything may be null
             if self._skip("comment"):
                 self._next()
             if not self._skip(","):
@@ -172,11 +165,10 @@ class _Reader:
         if token[0] == "`":
             return token[1:-1].replace("``", "`")
         if not token[0].isalnum() and token[0] != "_":
-            raise self._wrong(f"{token!r} is no name")
+            raise self._error(f"{token!r} is no name")
         return token
 
     def struct(self) -> StructType:
-        """With its word, and what it is of."""
         self._expect("struct")
         self._expect("<")
         if self._skip(">"):
@@ -186,7 +178,7 @@ class _Reader:
         return found
 
     def _type(self) -> DataType:
-        if self.looks_at("struct"):
+        if self.is_next("struct"):
             return self.struct()
         word = self._next()
         kind = word.lower()
@@ -198,7 +190,7 @@ class _Reader:
         if kind == "map":
             self._expect("<")
             if not self._skip("string"):
-                raise self._wrong("keys of a map are STRING")
+                raise self._error("keys of a map are STRING")
             self._expect(",")
             values = self._type()
             self._expect(">")
@@ -206,7 +198,7 @@ class _Reader:
         if kind in _DECIMAL:
             return self._decimal()
         if kind not in _SIMPLE:
-            raise self._wrong(
+            raise self._error(
                 f"no value is read as {word!r}{nearest(kind, _KNOWN)}; there are "
                 + ", ".join(_KNOWN)
             )
@@ -219,12 +211,12 @@ class _Reader:
             if self._skip(","):
                 scale = self._number()
             self._expect(")")
-        if not (1 <= digits <= _MOST_DIGITS and scale <= digits):
-            raise self._wrong(f"DECIMAL({digits},{scale}) must have 1 to 38 digits")
+        if not (1 <= digits <= _MAX_DIGITS and scale <= digits):
+            raise self._error(f"DECIMAL({digits},{scale}) must have 1 to 38 digits")
         return DecimalType(digits, scale)
 
     def _number(self) -> int:
         token = self._next()
         if not token.isdecimal():
-            raise self._wrong(f"{token!r} is no number of digits")
+            raise self._error(f"{token!r} is no number of digits")
         return int(token)

@@ -1,8 +1,7 @@
-"""Decoded values as columns, and what becomes of those that cannot be decoded.
+"""Decoded values as columns, and the handling of malformed values by the option `mode`.
 
-Owns `DecodedValues` and `PairValues`. What is malformed ends the query, is left out, or is null
-with its bytes in ``_corrupt_record``, as the option `mode` says (`FAILFAST`, `DROPMALFORMED`,
-`PERMISSIVE`). A message without a value is not malformed: it is null.
+A malformed value ends the query (`FAILFAST`), drops its row (`DROPMALFORMED`), or is null with its
+bytes in ``_corrupt_record`` (`PERMISSIVE`). A message without a value is not malformed: it is null.
 """
 
 from __future__ import annotations
@@ -26,13 +25,8 @@ KEY: Final = "key"
 _LENGTH: Final = Struct(">i")
 
 
-class _Noted:
-    """What messages tell beside their values, until these are decoded.
-
-    Args:
-        topic: Full name, for errors.
-        mode: As `ValuePlan` has it.
-    """
+class _MessageNotes:
+    """Schema versions and ids of the messages with values that are not decoded yet."""
 
     def __init__(self, topic: str, mode: str) -> None:
         self._topic = topic
@@ -41,23 +35,18 @@ class _Noted:
         self._ids: list[tuple[int, Ids]] = []
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """The messages of an entry have one version."""
+        """Add the messages of a block. All messages of an entry have the same schema version."""
         for first, count in zip(block.firsts, block.counts, strict=True):
             self.versions += repeat(first.int_schema_version(), count)
         if self._mode == "FAILFAST":
             self._ids.append((block.count, ids))
 
     def clear(self) -> None:
-        """The values were decoded."""
         self.versions = []
         self._ids = []
 
     def kept(self, malformed: Malformed, count: int) -> list[bool] | None:
-        """Which rows stay; None for all.
-
-        Raises:
-            MalformedValueError: The mode is FAILFAST, and one is malformed.
-        """
+        """Return which rows stay (None: all), or raise MalformedValueError if FAILFAST."""
         if not malformed or self._mode == "PERMISSIVE":
             return None
         if self._mode == "FAILFAST":
@@ -77,7 +66,7 @@ class _Noted:
 
 
 def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
-    """The bytes of what is malformed."""
+    """The bytes of malformed values, and null for all others."""
     if not malformed:
         return pa.nulls(len(data), pa.binary())
     return pa.array(
@@ -86,43 +75,33 @@ def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
 
 
 class DecodedValues:
-    """Values that are one thing: a record, whose fields are columns, or the column ``value``.
-
-    Args:
-        part: Decodes them.
-        topic: Full name, for errors.
-        mode: As `ValuePlan` has it.
-    """
+    """Values that become the columns of a record's fields, or the column ``value``."""
 
     def __init__(self, part: PartDecoder, topic: str, mode: str) -> None:
         self._part = part
-        self._noted = _Noted(topic, mode)
+        self._notes = _MessageNotes(topic, mode)
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        self._noted.note(block, ids)
+        self._notes.note(block, ids)
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         data = payloads.to_list()
-        array, malformed = self._part.decode(data, self._noted.versions)
-        kept = self._noted.kept(malformed, len(data))
-        self._noted.clear()
-        made = {CORRUPT: corrupt(data, malformed)}
+        array, malformed = self._part.decode(data, self._notes.versions)
+        kept = self._notes.kept(malformed, len(data))
+        self._notes.clear()
+        arrays = {CORRUPT: corrupt(data, malformed)}
         kind = self._part.type
         if isinstance(kind, StructType):
-            made |= dict(zip(kind.names, array.flatten(), strict=True))
+            arrays |= dict(zip(kind.names, array.flatten(), strict=True))
         else:
-            made[VALUE] = array
-        return made, kept
+            arrays[VALUE] = array
+        return arrays, kept
 
 
 class PairValues:
     """Pairs of a key and a value, in two columns.
 
-    Args:
-        key, value: Decode the halves.
-        separated: The key is the message's partition key; else both are in the payload.
-        topic: Full name, for errors.
-        mode: As `ValuePlan` has it.
+    With `separated`, the key is the message's partition key; else the payload holds both.
     """
 
     def __init__(
@@ -131,11 +110,11 @@ class PairValues:
         self._key = key
         self._value = value
         self._separated = separated
-        self._noted = _Noted(topic, mode)
+        self._notes = _MessageNotes(topic, mode)
         self._keys: list[bytes | None] = []
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        self._noted.note(block, ids)
+        self._notes.note(block, ids)
         if self._separated:
             self._keys += (
                 [each.partition_key_bytes() for each in block.messages]
@@ -150,37 +129,37 @@ class PairValues:
             keys, values = self._keys, data
         else:
             keys, values = _halves(data, malformed)
-        versions = self._noted.versions
+        versions = self._notes.versions
         key, wrong_keys = self._key.decode(keys, versions)
         value, wrong_values = self._value.decode(values, versions)
         malformed |= wrong_values
-        malformed |= {at: f"a pair whose key is {why}" for at, why in wrong_keys.items()}
-        if malformed:  # nothing of a pair with a half that is wrong
+        malformed |= {at: f"a pair whose key is {reason}" for at, reason in wrong_keys.items()}
+        if malformed:  # if one half is malformed, the other is null too
             whole = pa.array([at not in malformed for at in range(len(data))])
             key, value = (_only(whole, each) for each in (key, value))
-        kept = self._noted.kept(malformed, len(data))
-        self._noted.clear()
+        kept = self._notes.kept(malformed, len(data))
+        self._notes.clear()
         self._keys = []
         return {KEY: key, VALUE: value, CORRUPT: corrupt(data, malformed)}, kept
 
 
 def _only(whole: pa.Array, array: pa.Array) -> pa.Array:
-    places = [at if here else None for at, here in enumerate(whole.to_pylist())]
-    return array.take(pa.array(places, pa.int64()))
+    indexes = [at if here else None for at, here in enumerate(whole.to_pylist())]
+    return array.take(pa.array(indexes, pa.int64()))
 
 
 def _halves(
     data: Sequence[bytes | None], malformed: Malformed
 ) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Keys and values of payloads that have both, each behind its length; -1 of none."""
+    """Split payloads into keys and values, each behind its length; -1 stands for null."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     for at, each in enumerate(data):
         key = value = None
         if each is not None:
             try:
-                key, then = _half(each, 0)
-                value, end = _half(each, then)
+                key, value_start = _half(each, 0)
+                value, end = _half(each, value_start)
                 if end != len(each):
                     raise ValueError("bytes are left over")
             except ValueError as error:

@@ -1,8 +1,4 @@
-"""Which decoder a plan asks for, and which columns it makes.
-
-Owns `plan_of`, `value_fields` and `values_of`, and the checks of both schemas: that no field has
-the name of another column, and that what a user asks for may be null.
-"""
+"""The choice of the decoder and the value columns of a read, with checks of their names."""
 
 from __future__ import annotations
 
@@ -25,43 +21,35 @@ from .value_decoder import PartDecoder, RawValues, ValueDecoder
 from .value_plan import RAW, ValueForm, ValuePlan
 
 WriterTexts = tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]
-"""As `registry.writer_texts` has them."""
+"""See `schema_registry.writer_texts`."""
 
-_OF_USER: Final = "valueSchema"
-_OF_REGISTRY: Final = "the topic's schema"
+_USER_SCHEMA: Final = "valueSchema"
+_REGISTRY_SCHEMA: Final = "the topic's schema"
 
 
 def plan_of(shape: Shape) -> ValuePlan:
-    """The plan that the options say, without the registry.
-
-    Raises:
-        ConfigurationError: `valueSchema` is not what it should be.
-    """
+    """Return the plan of the options, without the schema registry."""
     if shape.value_format == "string":
         return ValuePlan(value=ValueForm(kind="string"), mode=shape.mode)
     if shape.value_format == "json":
         fields = json.dumps(read_ddl(shape.value_schema or "").jsonValue())
         return ValuePlan(value=ValueForm(kind="json", fields=fields), mode=shape.mode)
     if shape.value_format == "avro":
-        read_avro(shape.value_schema or "", _OF_USER)
+        read_avro(shape.value_schema or "", _USER_SCHEMA)
         form = ValueForm(kind="avro", definition=shape.value_schema or "")
         return ValuePlan(value=form, mode=shape.mode)
     return ValuePlan(mode=shape.mode)
 
 
 def value_fields(plan: ValuePlan) -> list[StructField]:
-    """The columns that values become.
-
-    Raises:
-        ConfigurationError: Spark has no type for them, or two have one name.
-    """
+    """Return the columns that values become; ConfigurationError if two have the same name."""
     kind = _type(plan.value)
     if plan.key is not None:
         fields = [StructField(KEY, _type(plan.key)), StructField(VALUE, kind)]
     elif isinstance(kind, StructType):
         fields = list(kind.fields)
     else:
-        return [StructField(VALUE, kind)]  # a column for one that is malformed is of structures
+        return [StructField(VALUE, kind)]  # primitives have no column for malformed values
     if plan.mode == "PERMISSIVE":
         fields.append(StructField(CORRUPT, BinaryType()))
     _check_names([each.name for each in fields])
@@ -80,33 +68,20 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
-    """That no field of the values is called as another column.
-
-    Args:
-        fields: Of the values.
-        others: Names of the other columns, with their prefix.
-
-    Raises:
-        ConfigurationError: One is.
-    """
+    """Raise ConfigurationError if a field of the values has the name of a metadata column."""
     names = {each.name for each in fields}
     for other in others:
         if other in names:
             raise ConfigurationError(
-                f"the values have a field {other!r}, and the column {other!r} of what a message "
-                "tells beside its value is called so too: set metadataPrefix to something else"
+                f"the values have a field {other!r}, and a metadata column has the name {other!r} "
+                "too: set metadataPrefix to another prefix"
             )
 
 
 def check_nullable(asked: StructType, fields: Sequence[StructField]) -> None:
-    """That a user's schema lets be null what may be null in values.
+    """Raise ConfigurationError if the user's schema has NOT NULL for a field of the values.
 
-    Args:
-        asked: The schema.
-        fields: Of the values.
-
-    Raises:
-        ConfigurationError: It says NOT NULL; Spark would read nulls as something else.
+    Any value may be null, and Spark would read a null in such a field as another value.
     """
     names = {each.name for each in fields}
     for field in asked:
@@ -129,11 +104,11 @@ def _all_nullable(kind: DataType) -> bool:
 
 def _type(form: ValueForm) -> DataType:
     if form.definition:
-        return spark_type(read_avro(form.definition, _OF_REGISTRY)[1])
-    return _part(form, None, _nothing).type
+        return spark_type(read_avro(form.definition, _REGISTRY_SCHEMA)[1])
+    return _part(form, None, _no_schema).type
 
 
-def _nothing(version: int) -> str:
+def _no_schema(version: int) -> str:
     raise ValueError(f"schema version {version} is not known")
 
 
@@ -141,7 +116,7 @@ def _part(
     form: ValueForm, only: Sequence[str] | None, writer_text: Callable[[int], str]
 ) -> PartDecoder:
     if form.kind == "avro":
-        return AvroPart(form.definition, only, writer_text, _OF_REGISTRY)
+        return AvroPart(form.definition, only, writer_text, _REGISTRY_SCHEMA)
     if form.kind == "json":
         return _json_part(form, only)
     if form.kind in FIXED:
@@ -152,36 +127,26 @@ def _part(
 def _json_part(form: ValueForm, only: Sequence[str] | None) -> PartDecoder:
     node = None
     if form.definition:
-        node = read_avro(form.definition, _OF_REGISTRY)[1]
+        node = read_avro(form.definition, _REGISTRY_SCHEMA)[1]
         kind = spark_type(node)
     else:
         kind = StructType.fromJson(json.loads(form.fields))
     if only is None or not isinstance(kind, StructType):
         return JsonPart(kind, node)
-    places = [at for at, each in enumerate(kind) if each.name in only]
+    indexes = [at for at, each in enumerate(kind) if each.name in only]
     if node is not None and node.kind == "record":
         node = node.narrowed(set(only))
-    return JsonPart(StructType([kind[at] for at in places]), node)
+    return JsonPart(StructType([kind[at] for at in indexes]), node)
 
 
 def values_of(
     plan: ValuePlan, schema: StructType, topic: str, writers: WriterTexts | None = None
 ) -> ValueDecoder:
-    """The decoder of a plan.
-
-    Args:
-        plan: Of the read.
-        schema: Of the rows: only what is in there need be decoded.
-        topic: Full name, of a partition if any.
-        writers: Find the schemas that values were written with, by version; None for none.
-
-    Raises:
-        ConfigurationError: Spark has no type for something.
-    """
+    """Return the decoder of a plan; fields that `schema` lacks are not decoded."""
     wanted = [each.name for each in value_fields(plan) if each.name in schema.names]
     if not wanted or (plan.value == RAW and plan.key is None):
         return RawValues()
-    whole, of_key, of_value = writers or (_nothing, _nothing, _nothing)
+    whole, of_key, of_value = writers or (_no_schema, _no_schema, _no_schema)
     if plan.key is not None:
         return PairValues(
             _part(plan.key, None, of_key),

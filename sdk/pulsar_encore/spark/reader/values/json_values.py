@@ -1,12 +1,12 @@
-"""Values in JSON: parsed in blocks by Arrow, and one by one where a block cannot be.
+"""Values in JSON: parsed in blocks by Arrow, or one by one if a block cannot be parsed.
 
-Owns `JsonPart`. What one by one yields is the rule; Arrow parses what it takes for the same and
-refuses all else, so what becomes of a value does not hang on its neighbours.
+A value must yield the same result whatever its neighbours are. Parsing one by one defines the
+result. Arrow is only used for types that it parses in the same way; it rejects all other input.
 
-How a block is kept together: each value begins with ``{`` and ends with ``}``, and they are joined
-by newlines, which strings cannot hold. So in a block that parses each value is one document or
-more, and as many documents as values are one each. Of a block that does not parse, smaller ones
-are tried.
+In a block, each value begins with ``{`` and ends with ``}``, and newlines separate the values,
+which JSON strings cannot contain. Each value of a block that parses is therefore at least one
+document. If there are as many documents as values, each value is exactly one. If a block does not
+parse, smaller blocks are tried.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from .value_decoder import Malformed, arrow, gathered
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SPACE: Final = b" \t\r\n"
-_FEW: Final = 512  # of so many values, those that are wrong are looked for one by one
+# Blocks up to this size are parsed one by one to find malformed values.
+_MAX_SMALL_BLOCK: Final = 512
 _BITS: Final[dict[type[DataType], int]] = {
     ByteType: 8,
     ShortType: 16,
@@ -60,79 +61,71 @@ _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 class JsonPart:
-    """Decodes JSON.
-
-    Args:
-        kind: What it becomes.
-        node: The Avro schema that `kind` was made of, where the registry has one.
-
-    Attributes:
-        type: The same as `kind`.
-    """
+    """Decodes JSON to a Spark type; `node` is its Avro schema, if the registry has one."""
 
     def __init__(self, kind: DataType, node: AvroNode | None = None) -> None:
         self.type: DataType = kind
         self._arrow = arrow(kind)
         self._convert = _converter(kind, node)
         self._parse_float = Decimal if _has_decimals(kind) else None
-        self._wire: pa.Schema | None = None
-        self._between: pa.Schema | None = None
-        wires = _wire(kind, node)
-        if isinstance(kind, StructType) and kind.fields and wires is not None:
-            self._wire, self._between = (pa.schema(list(each)) for each in wires)
+        self._parsed: pa.Schema | None = None
+        self._cast_schema: pa.Schema | None = None
+        schemas = _parsed(kind, node)
+        if isinstance(kind, StructType) and kind.fields and schemas is not None:
+            self._parsed, self._cast_schema = (pa.schema(list(each)) for each in schemas)
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
     ) -> tuple[pa.Array, Malformed]:
-        there = [each for each in data if each is not None]
+        present = [each for each in data if each is not None]
         malformed: Malformed = {}
-        array = pa.concat_arrays(self._arrays(there, 0, malformed)) if there else None
+        array = pa.concat_arrays(self._arrays(present, 0, malformed)) if present else None
         if array is None:
             return pa.nulls(len(data), self._arrow), malformed
-        if len(there) == len(data):
+        if len(present) == len(data):
             return array, malformed
-        places = iter(range(len(there)))
-        taken = [None if each is None else next(places) for each in data]
+        places = iter(range(len(present)))
+        indexes = [None if each is None else next(places) for each in data]
         numbers = [at for at, each in enumerate(data) if each is not None]
-        moved = {numbers[at]: why for at, why in malformed.items()}
-        return array.take(pa.array(taken, pa.int64())), moved
+        renumbered = {numbers[at]: reason for at, reason in malformed.items()}
+        return array.take(pa.array(indexes, pa.int64())), renumbered
 
     def _arrays(self, data: list[bytes], first: int, malformed: Malformed) -> list[pa.Array]:
-        """Values as arrays; `first` is the place of the first in the whole."""
+        """Return values as arrays; `first` is the index of the first value in the whole list."""
         block = self._block(data)
         if block is not None:
             return [block]
-        if len(data) <= _FEW or self._wire is None:
+        if len(data) <= _MAX_SMALL_BLOCK or self._parsed is None:
             return [self._singly(data, first, malformed)]
         found = []
-        for at in range(0, len(data), _FEW):
-            found += self._arrays(data[at : at + _FEW], first + at, malformed)
+        for at in range(0, len(data), _MAX_SMALL_BLOCK):
+            found += self._arrays(data[at : at + _MAX_SMALL_BLOCK], first + at, malformed)
         return found
 
     def _block(self, data: list[bytes]) -> pa.Array | None:
-        """All at once, or nothing where one is not as it should be."""
-        if self._wire is None:
+        """Parse all values at once; None if that is not possible."""
+        if self._parsed is None:
             return None
         if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
             data = [each.strip(_SPACE) for each in data]
-            # Arrow crashes, without an error, where the first document is null.
+            # Arrow crashes without an error if the first document is null.
             if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
                 return None
         block = b"\n".join(data)
         try:
-            block.decode()  # Arrow does not look at it
+            block.decode()  # Arrow does not check the encoding
             table = pj.read_json(
                 pa.BufferReader(block),
                 pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
                 pj.ParseOptions(
-                    explicit_schema=self._wire,
+                    explicit_schema=self._parsed,
                     newlines_in_values=True,
                     unexpected_field_behavior="ignore",
                 ),
             )
             if table.num_rows != len(data):
                 return None
-            table = table.select(self._wire.names).cast(self._between)
+            table = table.select(self._parsed.names).cast(self._cast_schema)
             table = table.cast(pa.schema(list(self._arrow)))
         except (pa.ArrowException, UnicodeDecodeError):
             return None
@@ -141,17 +134,17 @@ class JsonPart:
 
     def _singly(self, data: list[bytes], first: int, malformed: Malformed) -> pa.Array:
         rows: list[object] = []
-        wrong: Malformed = {}
+        failed: Malformed = {}
         convert, parse_float = self._convert, self._parse_float
         for at, each in enumerate(data):
             try:
                 row = json.loads(each.decode(), parse_float=parse_float)
                 rows.append(None if row is None else convert(row))
             except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-                wrong[at] = f"no JSON of the schema: {error}"
+                failed[at] = f"no JSON of the schema: {error}"
                 rows.append(None)
-        array = gathered(rows, self._arrow, wrong)
-        malformed.update((first + at, why) for at, why in wrong.items())
+        array = gathered(rows, self._arrow, failed)
+        malformed.update((first + at, reason) for at, reason in failed.items())
         return array
 
 
@@ -169,15 +162,15 @@ def _part(node: AvroNode | None, at: int) -> AvroNode | None:
     return None if node is None else node.parts[at]
 
 
-# What Arrow parses, and what it casts that to before it casts it to what Spark takes. None for what
-# it cannot parse, or parses otherwise.
+# The type that Arrow parses, and the type that it is cast to before the type for Spark. None for
+# types that Arrow cannot parse or parses differently.
 
 
-def _wire(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
+def _parsed(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataType] | None:
     if isinstance(kind, StructType):
         if node is not None and node.kind == "union":
             return None
-        fields = [_wire(each.dataType, _part(node, at)) for at, each in enumerate(kind)]
+        fields = [_parsed(each.dataType, _part(node, at)) for at, each in enumerate(kind)]
         if not fields:
             return None
         first, second = [], []
@@ -188,7 +181,7 @@ def _wire(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataTy
             second.append(pa.field(each.name, made[1]))
         return pa.struct(first), pa.struct(second)
     if isinstance(kind, ArrayType):
-        items = _wire(kind.elementType, _part(node, 0))
+        items = _parsed(kind.elementType, _part(node, 0))
         if items is None:
             return None
         item = arrow(kind).value_field
@@ -207,7 +200,7 @@ def _wire(kind: DataType, node: AvroNode | None) -> tuple[pa.DataType, pa.DataTy
 
 
 def _converter(kind: DataType, node: AvroNode | None) -> Convert:
-    """What checks an object of Python's JSON, and makes it one that Arrow takes."""
+    """Return a function that checks an object of Python's JSON and converts it for Arrow."""
     if isinstance(kind, StructType):
         if node is not None and node.kind == "union":
             return _member(kind, node)
@@ -244,7 +237,7 @@ def _struct(fields: list[tuple[str, Convert]]) -> Convert:
 
 
 def _member(kind: StructType, node: AvroNode) -> Convert:
-    """The first member of a union that takes it."""
+    """Use the first member of a union that accepts the value."""
     inner = [
         (field.name, _converter(field.dataType, part))
         for field, part in zip(kind, node.parts, strict=True)
@@ -280,10 +273,10 @@ def _map(inner: Convert) -> Convert:
 
 
 def _integer(bits: int) -> Convert:
-    most = 1 << (bits - 1)
+    limit = 1 << (bits - 1)
 
     def convert(value: Any) -> Any:
-        if type(value) is not int or not -most <= value < most:
+        if type(value) is not int or not -limit <= value < limit:
             raise _mismatch(value, f"integer of {bits} bits")
         return value
 
@@ -297,17 +290,19 @@ def _number(value: Any) -> Any:
 
 
 def _decimal(kind: DecimalType) -> Convert:
-    most = kind.precision - kind.scale
+    limit = kind.precision - kind.scale
 
     def convert(value: Any) -> Any:
         if type(value) not in (int, Decimal, str):
             raise _mismatch(value, kind.simpleString())
         found = Decimal(value)
         _, digits, exponent = found.as_tuple()
-        if not isinstance(exponent, int):  # NaN and the like
+        if not isinstance(exponent, int):  # NaN and infinity
             raise _mismatch(value, kind.simpleString())
-        too_fine = max(0, -kind.scale - exponent)
-        if any(digits[-too_fine:] if too_fine else ()) or (found and len(digits) + exponent > most):
+        excess_digits = max(0, -kind.scale - exponent)
+        if any(digits[-excess_digits:] if excess_digits else ()) or (
+            found and len(digits) + exponent > limit
+        ):
             raise _mismatch(value, kind.simpleString())
         return found or Decimal()
 
@@ -320,19 +315,19 @@ def _text(value: Any) -> Any:
     return value
 
 
-def _truth(value: Any) -> Any:
+def _boolean(value: Any) -> Any:
     if type(value) is not bool:
         raise _mismatch(value, "boolean")
     return value
 
 
 def _bytes(value: Any) -> Any:
-    """Base64, as Java's clients and Spark write bytes."""
+    """Decode base64, the form of bytes in JSON of Java's clients and Spark."""
     return base64.b64decode(_text(value), validate=True)
 
 
 def _date(value: Any) -> Any:
-    """Days since the epoch, of such a number or of ISO 8601."""
+    """Return days since the epoch, from such a number or an ISO 8601 date."""
     if type(value) is int:
         return _days(value)
     return date.fromisoformat(_text(value)).toordinal() - _FIRST_DAY
@@ -342,10 +337,10 @@ _days: Final = _integer(32)
 
 
 def _timestamp(node: AvroNode | None, *, zoned: bool) -> Convert:
-    """Us since the epoch, of ISO 8601 or a number.
+    """Return us since the epoch, from ISO 8601 text or a number.
 
-    A number is in the unit that the schema says, or in seconds, as for Spark. Without a zone it is
-    UTC.
+    A number is in the unit of the schema; without a schema it is in seconds, as in Spark. Text
+    without a zone is in UTC.
     """
     if node is None:
         unit = _S
@@ -361,22 +356,22 @@ def _timestamp(node: AvroNode | None, *, zoned: bool) -> Convert:
             found = found.replace(tzinfo=UTC)
         elif not zoned:
             raise _mismatch(value, "time without a zone")
-        since = found - _EPOCH
-        return (since.days * 86_400 + since.seconds) * _S + since.microseconds
+        elapsed = found - _EPOCH
+        return (elapsed.days * 86_400 + elapsed.seconds) * _S + elapsed.microseconds
 
     return convert
 
 
-def _nothing(value: Any) -> Any:
+def _reject(value: Any) -> Any:
     raise _mismatch(value, "null")
 
 
 _LEAVES: Final[dict[type[DataType], Convert]] = {
-    BooleanType: _truth,
+    BooleanType: _boolean,
     FloatType: _number,
     DoubleType: _number,
     StringType: _text,
     BinaryType: _bytes,
     DateType: _date,
-    NullType: _nothing,
+    NullType: _reject,
 }

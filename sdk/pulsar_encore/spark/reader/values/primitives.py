@@ -1,7 +1,4 @@
-"""Values that are one number, text or time, as Pulsar's clients write them: big-endian.
-
-Owns `PrimitivePart` and the table of what there is. Types are those of the JVM connector.
-"""
+"""Primitive values, big-endian as in all clients. Types are as in the JVM connector."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ _DAY_US: Final = 86_400_000_000
 
 
 class FixedType(NamedTuple):
-    """Numbers of one length.
+    """A primitive type with a fixed length.
 
     Attributes:
-        type: What it becomes.
-        form: As `struct` has it.
-        made: What is made of the numbers of one value; None where it is its number.
+        type: The Spark type.
+        form: The format for `struct`.
+        made: Converts the numbers of one value; None if the value is the number.
     """
 
     type: DataType
@@ -46,7 +43,7 @@ class FixedType(NamedTuple):
     made: Callable[..., Any] | None = None
 
 
-#: By the registry's name.
+#: By the name in the schema registry.
 FIXED: Final[Mapping[str, FixedType]] = {
     "bool": FixedType(BooleanType(), "B", bool),
     "int8": FixedType(ByteType(), "b"),
@@ -60,7 +57,7 @@ FIXED: Final[Mapping[str, FixedType]] = {
     "timestamp": FixedType(TimestampType(), "q", lambda ms: ms * 1000),
     "instant": FixedType(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
     "localdate": FixedType(DateType(), "q"),
-    "localtime": FixedType(LongType(), "q"),  # ns of the day: Spark 4.0 has no type for it
+    "localtime": FixedType(LongType(), "q"),  # ns of the day, because Spark 4.0 has no type for it
     "localdatetime": FixedType(
         TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000
     ),
@@ -68,24 +65,20 @@ FIXED: Final[Mapping[str, FixedType]] = {
 
 
 class FixedPart:
-    """Decodes numbers.
-
-    Args:
-        kind: Of `FIXED`.
-    """
+    """Decodes the fixed-length type `kind` of `FIXED`."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         fixed = FIXED[kind]
         self.type: DataType = fixed.type
-        self._form, self._made = fixed.form, fixed.made
+        self._form, self._convert_numbers = fixed.form, fixed.made
         self._arrow = arrow(self.type)
-        self._one = Struct(">" + self._form)
+        self._struct = Struct(">" + self._form)
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
     ) -> tuple[pa.Array, Malformed]:
-        size, made = self._one.size, self._made
+        size, made = self._struct.size, self._convert_numbers
         malformed: Malformed = {}
         if made is None and all(each is not None and len(each) == size for each in data):
             found = unpack(f">{len(data)}{self._form}", b"".join(each or b"" for each in data))
@@ -98,14 +91,12 @@ class FixedPart:
                 malformed[at] = f"{len(each)} bytes are no {self._kind}, which has {size}"
                 rows.append(None)
             else:
-                numbers = self._one.unpack(each)
+                numbers = self._struct.unpack(each)
                 rows.append(numbers[0] if made is None else made(*numbers))
         return gathered(rows, self._arrow, malformed), malformed
 
 
 class StringPart:
-    """Decodes text in UTF-8."""
-
     type: DataType = StringType()
 
     def decode(
@@ -128,8 +119,6 @@ class StringPart:
 
 
 class BytesPart:
-    """The bytes as they are."""
-
     type: DataType = BinaryType()
 
     def decode(

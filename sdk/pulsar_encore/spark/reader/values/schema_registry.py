@@ -1,7 +1,4 @@
-"""The schemas that brokers keep for topics: which one decodes, and which ones were written with.
-
-Owns `plan_of_registry`, for the driver, and `writer_texts`, for tasks.
-"""
+"""The schemas that brokers keep for topics: the latest for the driver, and versions for tasks."""
 
 from __future__ import annotations
 
@@ -23,19 +20,19 @@ from .primitives import FIXED
 from .value_plan import RAW, ValueForm, ValuePlan
 
 _LENGTH: Final = Struct(">i")
-_FETCH_S: Final = 60.0
-# A few have another name where they are half of a pair.
+_FETCH_TIMEOUT_S: Final = 60.0
+# A few types have another name in a pair.
 _NAMES: Final = {"boolean": "bool", "none": "bytes"}
 _RECORDS: Final = ("avro", "json")
 
 
 class Registered(NamedTuple):
-    """A schema as a broker has it.
+    """A schema as the broker stores it.
 
     Attributes:
-        kind: Lower-cased and without underscores, such as "int32" and "keyvalue".
-        data: What defines it, such as Avro's JSON.
-        properties: Of a pair, what its halves are.
+        kind: The type, lower-cased and without underscores, such as "int32" and "keyvalue".
+        data: The definition, such as Avro's JSON.
+        properties: Of a pair, the types of its halves.
     """
 
     kind: str
@@ -44,7 +41,7 @@ class Registered(NamedTuple):
 
     @property
     def meaning(self) -> tuple[Any, ...]:
-        """What two that are the same have in common."""
+        """Equal for schemas with the same meaning."""
         if self.kind in _RECORDS:
             return self.kind, _json(self.data)
         if self.kind == "keyvalue":
@@ -54,7 +51,6 @@ class Registered(NamedTuple):
 
 
 def registered(known: Any) -> Registered:
-    """What a transport's answer says (`Transport.schema_of`)."""
     info = known.schema_info()
     if isinstance(info, pb.Schema):
         kind = pb.Schema.Type.Name(info.type)
@@ -76,11 +72,7 @@ def _json(data: bytes) -> str:
 
 
 def halves(pair: Registered) -> tuple[Registered, Registered, bool]:
-    """The schemas of key and value, and whether the key is the partition key.
-
-    Raises:
-        ValueError: It is no pair.
-    """
+    """Return the schemas of key and value, and whether the key is the partition key."""
     found = []
     at = 0
     for half in ("key", "value"):
@@ -96,14 +88,12 @@ def halves(pair: Registered) -> tuple[Registered, Registered, bool]:
 
 
 async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
-    """How the values of a read are decoded, as the latest schemas of its topics say.
-
-    Topics without a schema have raw values.
+    """Return how values are decoded by the latest schemas of the topics; raw without a schema.
 
     Raises:
-        ConfigurationError: They have different ones, or one of which Spark has no columns.
-        NotSupportedError: The client's engine cannot ask for it.
-        TransportError: The brokers could not be asked.
+        ConfigurationError: if the topics have different schemas, or Spark has no type for the
+            schema.
+        NotSupportedError: if the transport cannot fetch schemas.
     """
     transport = transport_of(client)
     topics = options.topics.names
@@ -122,7 +112,7 @@ async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
                 return ValuePlan(mode=options.shape.mode)
             raise ConfigurationError(
                 f"valueFormat=schema: {first} and {topic} have different schemas "
-                f"({_named(schema)} and {_named(other)}): read them one by one, or set "
+                f"({_kind_name(schema)} and {_kind_name(other)}): read them one by one, or set "
                 "allowDifferentTopicSchemas=true for raw values"
             )
     return _plan(schema, first, options.shape.mode)
@@ -133,7 +123,7 @@ async def _latest(transport: Transport, topic: str) -> Registered | None:
     return None if known is None else registered(known)
 
 
-def _named(schema: Registered | None) -> str:
+def _kind_name(schema: Registered | None) -> str:
     return "none" if schema is None else schema.kind.upper()
 
 
@@ -169,14 +159,10 @@ def writer_texts(
 ) -> tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]:
     """Return functions that find Avro's JSON of a version: of values, pairs' keys, pairs' values.
 
-    Each version is asked for once by each task, and not once by each process. Spark uses the
-    processes of workers for many queries, and a topic that was deleted and made again has other
-    schemas with the same version numbers. The functions raise ValueError if there is no such
-    version or it is not Avro, and TransportError if the brokers could not be asked.
-
-    Args:
-        connection: To the cluster.
-        topic: Full name, of a partition if any.
+    Each task fetches a version once. A cache per process would be wrong: Spark uses the worker
+    processes for many queries, and a topic that was deleted and created again has other schemas
+    with the same version numbers. The functions raise ValueError if the version does not exist or
+    is not Avro.
     """
     base = base_name(topic)
     known: dict[int, Registered] = {}
@@ -186,7 +172,7 @@ def writer_texts(
         if found is None:
             found = fetched(connection, base, version)
             if found is None:
-                raise ValueError(f"schema version {version} of {base} is not there any more")
+                raise ValueError(f"schema version {version} of {base} does not exist any more")
             known[version] = found
         return found
 
@@ -204,16 +190,12 @@ def _text(schema: Registered, version: int) -> str:
 
 
 def fetched(connection: ConnectionOptions, topic: str, version: int) -> Registered | None:
-    """A version of a topic's schema; None where the broker has none of that number.
-
-    Raises:
-        TransportError: The brokers could not be asked.
-    """
-    here = runtime()
-    transport = transport_of(here.client(connection))
+    """Return a version of a topic's schema; None if the broker does not have it."""
+    process_runtime = runtime()
+    transport = transport_of(process_runtime.client(connection))
     try:
-        known = here.call(
-            transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_S
+        known = process_runtime.call(
+            transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_TIMEOUT_S
         )
     except TopicNotFound:
         return None

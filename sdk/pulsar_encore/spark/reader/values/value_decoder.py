@@ -1,8 +1,4 @@
-"""What decodes values, and what decodes one of their parts.
-
-Owns the protocols `ValueDecoder`, which `Rows` calls, and `PartDecoder`, and the bytes as they are
-(`RawValues`).
-"""
+"""Protocols of the decoders of values and of their parts, and the decoder of raw values."""
 
 from __future__ import annotations
 
@@ -19,86 +15,73 @@ from ..message_blocks import MessageBlock
 from ..payloads import Payloads
 
 Malformed: TypeAlias = dict[int, str]
-"""What is wrong with a value, by its place."""
+"""Errors of malformed values, by index."""
 
 Ids: TypeAlias = Callable[[], Iterable[MessageId]]
-"""Ids of some messages, made when they are asked for."""
+"""Returns the ids of some messages, created on demand."""
 
 
 class ValueDecoder(Protocol):
-    """Decodes values."""
-
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """These messages' values are among the next that `columns` gets, in this order."""
+        """Note messages; the next `columns` call gets their values, in this order."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
-        """The columns of some values, by name, and which rows stay; None for all.
+        """Return the columns of values by name, and which rows stay; None if all stay.
 
         Raises:
-            MalformedValueError: One cannot be decoded, and the mode is FAILFAST.
-            TransportError: The schema that one was written with cannot be had now.
+            MalformedValueError: if a value cannot be decoded and the mode is FAILFAST.
+            TransportError: if a writer's schema cannot be fetched.
         """
 
 
 class PartDecoder(Protocol):
-    """Decodes one thing: a value, or the key of a pair.
-
-    Attributes:
-        type: What it becomes.
-    """
+    """Decodes a value, or one half of a pair, to the Spark type `type`."""
 
     type: DataType
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
     ) -> tuple[pa.Array, Malformed]:
-        """An array of `type`, null where there is nothing, and where something is malformed.
+        """Return an array of `type`; null for None and for malformed values.
 
         Args:
-            data: The bytes.
-            versions: Of the topic's schema, that each was written with; -1 where it does not say.
+            data: The encoded values.
+            versions: The schema version of each value; -1 for a message without a version.
 
         Raises:
-            TransportError: The schema of a version cannot be had now.
+            TransportError: if the schema of a version cannot be fetched.
         """
 
 
 class RawValues:
-    """The bytes as they are."""
+    """Returns the bytes unchanged."""
 
     def note(self, block: MessageBlock, ids: Ids) -> None:
-        """Nothing but their values is needed."""
+        """Do nothing: raw values need no schema version."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
-        """All of them, in one column."""
         return {VALUE: payloads.arrow()}, None
 
 
 def arrow(kind: DataType) -> pa.DataType:
-    """As Spark takes it."""
     return arrow_type(kind)
 
 
 def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
-    """An array of Python's objects; what does not fit is null, and noted.
-
-    Args:
-        rows: None for null.
-        kind: Of the array.
-        malformed: Is added to.
-    """
+    """Return an array of Python objects; misfits become null and are added to `malformed`."""
     try:
         return pa.array(rows, kind)
-    except _MISFITS:
+    except _CONVERSION_ERRORS:
         pass
     fitting = list(rows)
     for at, row in enumerate(rows):
         try:
             pa.array([row], kind)
-        except _MISFITS as error:
+        except _CONVERSION_ERRORS as error:
             malformed[at] = f"it does not fit {kind}: {error}"
             fitting[at] = None
     return pa.array(fitting, kind)
 
 
-_MISFITS = (ValueError, TypeError, ArithmeticError)  # Arrow's own are of the first two
+# Arrow's errors are subclasses of the first two.
+_CONVERSION_ERRORS = (ValueError, TypeError, ArithmeticError)

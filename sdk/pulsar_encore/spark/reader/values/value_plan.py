@@ -1,7 +1,4 @@
-"""How values are decoded, decided when a query is planned and carried to its tasks.
-
-Owns `ValuePlan` and `ValueForm`: values that can be pickled, and nothing else.
-"""
+"""How values are decoded: decided when a query is planned, and pickled for its tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueForm:
-    """How one thing is encoded.
+    """The encoding of a value or of one half of a pair.
 
     Attributes:
-        kind: "raw", "json", "avro", or a primitive as the registry names it, lower-cased:
-            "string", "int32" and so on.
-        definition: Avro's JSON, of "avro", and of "json" where the registry says what is in it.
-        fields: JSON of Spark's `StructType`, of "json" where the user says it.
+        kind: "raw", "json", "avro", or a primitive by its lower-cased name in the registry, such as
+            "string" or "int32".
+        definition: Avro's JSON, for "avro", and for "json" with a schema from the registry.
+        fields: JSON of Spark's `StructType`, for "json" with a schema from the user.
     """
 
     kind: str
@@ -29,13 +26,13 @@ RAW = ValueForm(kind="raw")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValuePlan:
-    """What is done with the values of a read.
+    """How the values of a read are decoded.
 
     Attributes:
-        value: Of the value, or of the value of a pair.
+        value: Encoding of the value, or of the value of a pair.
         mode: "PERMISSIVE", "FAILFAST" or "DROPMALFORMED".
-        key: Of the key, where a value is a pair of key and value.
-        separated: The key of a pair is the message's partition key; else both are in the payload.
+        key: Encoding of the key of a pair; None if values are not pairs.
+        separated: The key of a pair is the message's partition key; else the payload holds both.
     """
 
     value: ValueForm = RAW

@@ -1,1 +1,1 @@
-"""Connections to brokers, and what keeps a consumer or producer attached to one."""
+"""Connections to brokers, and the attachment of consumers and producers to them."""

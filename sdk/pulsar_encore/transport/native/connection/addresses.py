@@ -1,9 +1,8 @@
-"""Service URLs: which addresses there are, and which to try next. Pure: time is an argument.
+"""Addresses of service URLs, and which one to try next.
 
-Owns `Addresses`, and the rule for addresses in answers (`referred`, `redirected`): an answer from
-the network never leads a client whose service URL has TLS to an address without TLS. The addresses
-of a service URL are tried in turn from a random one on; one that failed is left alone for a
-while that doubles, unless all of them failed, as in Java's client
+An address in an answer never leads a client whose service URL has TLS to an address without TLS
+(`referred`, `redirected`). The addresses of a service URL are tried in turn, from a random one on.
+One that failed is skipped for a while that doubles, unless all of them failed, as in Java's client
 (`docs/notes/wire-protocol.md#addresses-and-proxies`).
 """
 
@@ -17,24 +16,24 @@ from ....errors import InvalidUrl
 from ....errors import LookupError as TopicLookupError
 
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
-_OF_BROKERS: Final = ("pulsar", "pulsar+ssl")
-_CHANGE: Final = (
+_BROKER_SCHEMES: Final = ("pulsar", "pulsar+ssl")
+_TLS_ADVICE: Final = (
     "Configure the brokers to advertise a pulsar+ssl:// address (brokerServiceUrlTls in their "
     "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
     "Pulsar proxy, whose answers set proxy_through_service_url"
 )
-_LONGEST: Final = 1_000  # characters of an address in an answer: a host name has 253 at most
+# Of an address in an answer; a host name has at most 253 characters.
+_MAX_ADDRESS_CHARS: Final = 1_000
 _QUARANTINE_MS: Final = 60_000
-_LONGEST_QUARANTINE_MS: Final = 24 * 3600 * 1000
+_MAX_QUARANTINE_MS: Final = 24 * 3600 * 1000
 
 
 class Address(NamedTuple):
-    """Where a broker or proxy listens.
+    """The address of a broker or proxy.
 
     Attributes:
         scheme: "pulsar", "pulsar+ssl", "http" or "https".
         host: Name or IP address, without brackets.
-        port: TCP port.
     """
 
     scheme: str
@@ -55,10 +54,10 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> list[Address]:
-    """The addresses of a service URL such as ``pulsar://h1:6650,h2:6650``.
+    """Return the addresses of a service URL such as ``pulsar://h1:6650,h2:6650``.
 
     Raises:
-        InvalidUrl: It is none; the text says why.
+        InvalidUrl: if the URL is malformed.
     """
     scheme, found, rest = url.partition("://")
     if not found or scheme not in _PORTS:
@@ -83,37 +82,34 @@ def referred(
     """Return the broker's address in an answer, or refuse an address that weakens the client.
 
     Args:
-        url: The address in the answer: the one for TLS if `secure`, else the plain one. "" if the
-            answer has none.
-        plain: The plain address in the same answer, for the text of the error.
-        asked: The address that gave the answer, for the text of the error.
+        url: The address for TLS if `secure`, else the plain one; "" if the answer has none.
+        plain, asked, doing: The plain address, the peer and the purpose, for the text of errors.
         secure: True if the client's service URL has TLS.
-        doing: The purpose of the request, for the text of the error.
         proxied: True if the client reaches the broker through `asked`. Then the scheme of `url`
             says how the proxy reaches the broker: a Pulsar proxy gives the same address, perhaps a
             plain one, as brokerServiceUrl and as brokerServiceUrlTls.
 
     Raises:
-        LookupError: The answer has no address of the wanted kind, or the address is malformed, or
-            it has no TLS although `secure`. The last is not retryable.
+        LookupError: if the answer has no address of the wanted kind, a malformed one, or one
+            without TLS although `secure`. The last is not retryable.
     """
-    if len(url) > _LONGEST:
+    if len(url) > _MAX_ADDRESS_CHARS:
         raise TopicLookupError(
             f"{doing}: the address of its broker is malformed: {len(url)} characters, beginning "
             f"with {url[:100]!r}"
         )
     if not url and secure:
-        beside = f", and brokerServiceUrl is {plain[:_LONGEST]!r}" if plain else ""
+        plain_part = f", and brokerServiceUrl is {plain[:_MAX_ADDRESS_CHARS]!r}" if plain else ""
         raise TopicLookupError(
             f"{doing}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
-            f"empty{beside}). The client's service_url has TLS, so it does not connect without. If "
-            f"TLS ends at a load balancer, brokers do not know its address. {_CHANGE}",
+            f"empty{plain_part}). The client's service_url has TLS, so it does not connect without "
+            f"it. If TLS ends at a load balancer, brokers do not know its address. {_TLS_ADVICE}",
             retryable=False,
         )
     if not url:
         raise TopicLookupError(
-            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or see to it "
-            "that the broker advertises one"
+            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or configure "
+            "the broker to advertise one"
         )
     try:
         address = parse(url)[0]
@@ -123,7 +119,7 @@ def referred(
         ) from error
     if secure and not (address.tls or proxied):
         raise weaker(asked, address, doing)
-    if address.scheme not in _OF_BROKERS:
+    if address.scheme not in _BROKER_SCHEMES:
         raise TopicLookupError(
             f"{doing}: the address of its broker is malformed: {address} is not one of "
             "pulsar:// or pulsar+ssl://"
@@ -136,19 +132,14 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
 
     The request is repeated at the target with the client's credentials.
 
-    Args:
-        url: The target, absolute.
-        asked: The URL that answered with the redirect.
-        doing: The purpose of the request, for the text of the error.
-
     Raises:
-        LookupError: The target is not an http or https URL, or names a user, or has no TLS although
-            `asked` has TLS. Not retryable.
+        LookupError: if the target is not an http or https URL, names a user, or has no TLS although
+            `asked` has. Not retryable.
     """
     try:
         at, to = urlsplit(asked), urlsplit(url)
         host, named = to.hostname, to.username is not None
-        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_LONGEST]
+        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_MAX_ADDRESS_CHARS]
     except ValueError as error:
         raise TopicLookupError(
             f"{doing}: a redirect of {asked} to no web address: {error}", retryable=False
@@ -173,46 +164,41 @@ def weaker(asked: object, given: Address, doing: str) -> TopicLookupError:
     """Return the error for an address without TLS that was given to a client with TLS."""
     return TopicLookupError(
         f"{doing}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
-        f"it does not connect there and sends no credentials. {_CHANGE}",
+        f"it does not connect there and sends no credentials. {_TLS_ADVICE}",
         retryable=False,
     )
 
 
 class Addresses:
-    """Several addresses of one service.
-
-    Args:
-        addresses: At least one.
-        rng: Chooses the first, so that many clients do not all begin with the same.
-    """
+    """The addresses of one service, at least one. `rng` chooses the first."""
 
     def __init__(self, addresses: list[Address], rng: Random) -> None:
         self._addresses = addresses
         self._at = rng.randrange(len(addresses))
-        self._failed: dict[Address, tuple[int, int]] = {}  # until when, and for how long
+        # The end of the quarantine, and its length, in ms.
+        self._quarantined: dict[Address, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._addresses)
 
     def next(self, now_ms: int) -> Address:
-        """The address to try now."""
         for _ in self._addresses:
-            address = self._step()
-            if self._failed.get(address, (0, 0))[0] <= now_ms:
+            address = self._advance()
+            if self._quarantined.get(address, (0, 0))[0] <= now_ms:
                 return address
-        return self._step()
+        return self._advance()
 
-    def _step(self) -> Address:
+    def _advance(self) -> Address:
         address = self._addresses[self._at]
         self._at = (self._at + 1) % len(self._addresses)
         return address
 
     def failed(self, address: Address, now_ms: int) -> None:
-        """It did not answer."""
-        last = self._failed.get(address, (0, 0))[1]
-        wait = min(_LONGEST_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
-        self._failed[address] = (now_ms + wait, wait)
+        """Skip an address for a while, because it did not answer."""
+        last = self._quarantined.get(address, (0, 0))[1]
+        wait = min(_MAX_QUARANTINE_MS, 2 * last or _QUARANTINE_MS)
+        self._quarantined[address] = (now_ms + wait, wait)
 
     def worked(self, address: Address) -> None:
-        """It answered."""
-        self._failed.pop(address, None)
+        """End the quarantine of an address, because it answered."""
+        self._quarantined.pop(address, None)

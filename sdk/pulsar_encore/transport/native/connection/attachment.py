@@ -1,8 +1,8 @@
 """Keeps a consumer, producer or watcher attached to the broker that serves its topic.
 
-Owns `Attachment`: find the broker, connect, attach. After a loss it attaches again, with backoff,
+`Attachment` finds the broker, connects and attaches. After a loss it attaches again, with backoff,
 until it is stopped or an error is final. The first attachment ends with the operation timeout and
-raises its error. A final error of a later one is passed to `failed` once.
+raises its error. The final error of a later one is passed to `failed` once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _FINAL_AT_FIRST: Final = (
     TopicTerminated,
     UnsupportedVersionError,
 )
-# Somebody else holds the name. After a loss it may be our own half-dead connection.
+# Another client holds the name. After a loss it may be our own half-dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
 # Errors that end a consumer or producer that was attached before. All others are retried: a broker
 # answers AuthorizationError while its metadata store is away, AuthenticationError while a key
@@ -87,27 +87,26 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
-_LAST_S: Final = 1.0  # time before the end of `reattach_timeout` at which the last attempt is made
+# The last attempt is made this long before the end of `reattach_timeout`.
+_LAST_ATTEMPT_S: Final = 1.0
 
 
 class Attachment:
-    """Attaches to the owner of a topic, again after each loss.
+    """Attaches to the owner of a topic, and again after each loss.
 
     Call `again` after a loss. A loss while `attach` runs is raised by `attach`. After the first
-    success every error outside `_FINAL` is retried, until `Settings.reattach_timeout_s` after the
-    loss if that is set.
+    success every error outside `_FINAL` is retried, until `ClientSettings.reattach_timeout_s` after
+    the loss if that is set.
 
     Args:
-        lookup: Where topics are.
         topic: Full name; of the partition, if any.
-        attach: Attaches to a broker; raises the broker's refusal. It may be cancelled.
-        failed: Called once with the error after which it is not tried any more.
-        find: Finds the broker, where that is not the topic's owner.
-        retrying: Called after a failed attempt to attach again: at the first one since the loss,
-            then at growing intervals.
-        established: The consumer or producer was attached before, so the first attempt is retried
-            like later ones.
-        retry_log: Logs losses and failed attempts; shared by all topics of a consumer or producer.
+        attach: Attaches to a broker, or raises the broker's refusal. It may be cancelled.
+        failed: Called once with a final error.
+        find: Finds the broker, if it is not the topic's owner.
+        retrying: Called after failed attempts to attach again: the first one since the loss, then
+            at growing intervals.
+        established: It was attached before, so the first attempt is retried like later ones.
+        retry_log: Shared by all topics of a consumer or producer.
 
     Attributes:
         failure: The error of the last attempt since the loss; None while it is attached.
@@ -132,47 +131,47 @@ class Attachment:
         self._failed = failed
         self._retrying = retrying
         self.failure: Exception | None = None
-        self._retries: FailureReports | None = None  # since the loss that is not over yet
-        self._told_missing = False  # since that loss
+        self._retries: FailureReports | None = None  # failures since the current loss
+        self._missing_reported = False  # since that loss
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
         self._delays = ReconnectBackoff(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
-        self._task: asyncio.Task[None] | None = None  # that attaches, now or before
-        self._through: Address | None = None  # a proxy's, by which it was attached last
+        self._task: asyncio.Task[None] | None = None  # the current or the last attempt
+        self._proxy: Address | None = None  # the proxy of the last attachment, if any
         # The cluster that the address in CLOSE_CONSUMER or CLOSE_PRODUCER came from.
-        self._referring: ClusterService | None = None
+        self._referring_cluster: ClusterService | None = None
         self._lost = False  # since it was attached
-        self._worked = established  # at least once
-        self._attached_at: ClusterService | None = None  # the cluster, the last time
-        self._resting: asyncio.Timeout | None = None  # between two attempts
-        self._attached_s = _NEVER_S  # when it was
+        self._was_attached = established  # at least once
+        self._attached_cluster: ClusterService | None = None  # the cluster, the last time
+        self._backoff_wait: asyncio.Timeout | None = None  # ends the wait between two attempts
+        self._attached_s = _NEVER_S  # loop time of the last attachment
         self._stopped = False
-        self._limit: asyncio.Timeout | None = None
+        self._first_timeout: asyncio.Timeout | None = None
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the client moved to a cluster where nothing was attached yet, so that the topic
-        may have to be created there as at first."""
-        at = self._attached_at
+        """True if the client moved to a cluster where nothing was attached yet. The topic may have
+        to be created there."""
+        at = self._attached_cluster
         return at is not None and at.addresses != self._pool.service.addresses
 
     def take_time(self) -> None:
-        """What `attach` asks for now may take as long as it takes, the first time too."""
-        if self._limit is not None:
-            self._limit.reschedule(None)
+        """Remove the time limit of the running first attempt. Later attempts have none."""
+        if self._first_timeout is not None:
+            self._first_timeout.reschedule(None)
 
     async def first(self) -> None:
         """Attach for the first time.
 
         Raises:
-            PulsarException: The broker refused, or it did not come about within the operation
-                timeout; the last attempt's error.
-            ClosedError: It was stopped meanwhile.
+            PulsarException: the error of the last attempt, if the broker refused or the operation
+                timeout ended.
+            ClosedError: if it was stopped meanwhile.
         """
         if self._stopped:
             raise self._closed()
-        self._task = task = self._loop.create_task(self._first())
+        self._task = task = self._loop.create_task(self._attach_first())
         try:
             await task
         except asyncio.CancelledError:
@@ -183,49 +182,49 @@ class Attachment:
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self.topic}: closed before it was attached")
 
-    async def _first(self) -> None:
+    async def _attach_first(self) -> None:
         timeout_s = self._settings.operation_timeout_s
         deadline = self._loop.time() + timeout_s
         failure: PulsarException | None = None
         while True:
             try:
-                async with asyncio.timeout_at(deadline) as self._limit:
-                    await self._once(None)
+                async with asyncio.timeout_at(deadline) as self._first_timeout:
+                    await self._attempt(None)
                 if not self._lost:
-                    self._over()
+                    self._on_attached()
                     return
                 failure = NotConnected(f"{self.topic}: attached, and lost at once")
             except TimeoutError as error:
                 text = f"{self.topic}: not attached within {timeout_s:g} s"
                 if failure is not None:
-                    text += f", of which this came before: {failure}"
+                    text += f"; the last error: {failure}"
                 raise TransportTimeout(text) from (failure or error)
             except PulsarException as error:
                 failure = error
             finally:
-                self._limit = None
+                self._first_timeout = None
             delay = min(self._delays.next(), LONGEST_WAITED_FOR_S)
             if self._is_final(failure) or self._loop.time() + delay >= deadline:
                 raise failure
-            await self._rest(delay)
+            await self._wait(delay)
 
     def begin(self) -> None:
         """Attach in the background, at once and without backoff, and retry until it is attached.
 
-        No effect while an attempt, or the wait before one, is under way.
+        No effect during an attempt or the wait before one.
         """
         self._start(None, at_once=True)
 
-    async def _rest(self, delay: float) -> None:
-        """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""
+    async def _wait(self, delay: float) -> None:
+        """Wait before the next attempt. If the pool ends the wait, the backoff starts over."""
         hurried, service = False, self._pool.service
         try:
-            async with asyncio.timeout(None) as self._resting:
+            async with asyncio.timeout(None) as self._backoff_wait:
                 hurried = await self._pool.rest(delay)
         except TimeoutError:
             return  # `hurry`
         finally:
-            self._resting = None
+            self._backoff_wait = None
         if hurried:
             self._delays.reset()
         if service is not self._pool.service:
@@ -235,15 +234,16 @@ class Attachment:
     def hurry(self) -> None:
         """Make the next attempt now, without waiting for the rest of the backoff."""
         self._delays.reset()
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            resting.reschedule(self._loop.time())
+        waiting, self._backoff_wait = self._backoff_wait, None
+        if waiting is not None:
+            waiting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
-        """It was lost: attach once more, after a backoff.
+        """Attach again after a loss, with backoff.
 
         Args:
-            address: Where the broker said that the topic is now, if it did: there at once.
+            address: The broker that serves the topic now, if the last broker named it. It is tried
+                at once.
         """
         if not self._lost:
             self._delays.worked(self._loop.time() - self._attached_s)
@@ -253,7 +253,7 @@ class Attachment:
         if not self._stopped:
             self._retry_log.lost(self.topic, self._loop.time())
         where = _parsed(address)
-        self._referring = self._pool.service
+        self._referring_cluster = self._pool.service
         self._start(where, at_once=where is not None)
 
     def _start(self, address: Address | None, *, at_once: bool) -> None:
@@ -268,31 +268,31 @@ class Attachment:
         delay_s = None if at_once else self._next_delay_s()
         while True:
             if delay_s is not None:
-                await self._rest(delay_s)
+                await self._wait(delay_s)
             left_s = self._time_left()
             if failure is not None and left_s <= 0:
-                self._give_up(self._too_late(failure))
+                self._give_up(self._timeout_error(failure))
                 return
             try:
                 async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
                     if isinstance(failure, (AuthenticationError, AuthorizationError)):
                         await self._pool.refresh_credentials()
-                    await self._once(address)
+                    await self._attempt(address)
                 if not self._lost:
-                    self._over()
+                    self._on_attached()
                     return
                 delay_s = self._next_delay_s()
             except TimeoutError as error:
                 if failure is None:
                     failure = TransportTimeout(f"{self.topic}: the last attempt had no answer")
                     failure.__cause__ = error
-                delay_s = self._tell(failure)
+                delay_s = self._report(failure)
             except Exception as error:
                 failure = error
                 if self._is_final(error):
                     self._give_up(error)
                     return
-                delay_s = self._tell(error)
+                delay_s = self._report(error)
             address = None
 
     def _next_delay_s(self) -> float:
@@ -300,54 +300,49 @@ class Attachment:
         delay_s, left_s = self._delays.next(), self._time_left()
         if delay_s < left_s:
             return delay_s
-        return left_s - _LAST_S if left_s > _LAST_S else left_s
+        return left_s - _LAST_ATTEMPT_S if left_s > _LAST_ATTEMPT_S else left_s
 
     def _is_final(self, error: Exception) -> bool:
-        if self._worked:
+        if self._was_attached:
             return isinstance(error, _FINAL)
         return not isinstance(error, PulsarException) or _is_final_at_first(error)
 
     def _time_left(self) -> float:
-        """Time in s until the retrying ends; infinite if it is not bounded."""
         longest_s = self._settings.reattach_timeout_s
-        if longest_s is None or self._retries is None or not self._worked:
+        if longest_s is None or self._retries is None or not self._was_attached:
             return _NEVER_S
         return longest_s - self._retries.elapsed_s(self._loop.time())
 
-    async def _once(self, address: Address | None) -> None:
-        """Make one attempt."""
+    async def _attempt(self, address: Address | None) -> None:
         try:
-            await self._try(address)
+            await self._find_and_attach(address)
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            # Code of the application raised it. This task goes on.
+            # Application code raised it, such as a credentials supplier. This task continues.
             raise NotConnected(
                 f"{self.topic}: code of the application was cancelled during the attempt"
             ) from error
 
-    async def _try(self, address: Address | None) -> None:
+    async def _find_and_attach(self, address: Address | None) -> None:
         if address is None:
             session = await self._find()
         else:
             session = await self._pool.broker(
-                address, through=self._through, service=self._referring
+                address, through=self._proxy, service=self._referring_cluster
             )
-        way = self._pool.way_of(session)
-        self._through = way.address if way is not None and way.proxy_to is not None else None
+        key = self._pool.way_of(session)
+        self._proxy = key.address if key is not None and key.proxy_to is not None else None
         self._lost, self._attached_s = False, _NEVER_S
         await self._attach(session)
         if not self._lost:
             self._attached_s = self._loop.time()
-            self._attached_at = self._pool.service
-            self._worked = True
+            self._attached_cluster = self._pool.service
+            self._was_attached = True
 
-    def _tell(self, error: Exception) -> float:
-        """Log a failed attempt and pass it on, at growing intervals.
-
-        Returns:
-            The delay before the next attempt, in s.
-        """
+    def _report(self, error: Exception) -> float:
+        """Log a failed attempt and report it, at growing intervals. Return the delay before the
+        next one."""
         self.failure = error
         now_s = self._loop.time()
         retries = self._retries
@@ -355,8 +350,8 @@ class Attachment:
             retries = self._retries = FailureReports(now_s)
         # The first answer that the topic does not exist is always reported, because cached data
         # about the topic, such as its schemas, is invalid from then on.
-        is_news = isinstance(error, TopicNotFound) and not self._told_missing
-        self._told_missing |= is_news
+        is_news = isinstance(error, TopicNotFound) and not self._missing_reported
+        self._missing_reported |= is_news
         is_reported = retries.failed(now_s, is_news=is_news)
         if is_reported and not isinstance(error, EncoreError):
             log.error(
@@ -379,14 +374,13 @@ class Attachment:
             self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
         return delay_s
 
-    def _over(self) -> None:
-        """Attached again."""
+    def _on_attached(self) -> None:
         self.failure = None
-        self._retries, self._told_missing = None, False
+        self._retries, self._missing_reported = None, False
         self._retry_log.attached(self.topic, self._loop.time())
 
-    def _too_late(self, error: Exception) -> Exception:
-        """The last error, of the same class, with a text that names `reattach_timeout`."""
+    def _timeout_error(self, error: Exception) -> Exception:
+        """Return the last error, of the same class, with a text that names `reattach_timeout`."""
         text = (
             f"{self.topic}: not attached again within {self._settings.reattach_timeout_s:g} s "
             "(reattach_timeout): close this consumer, reader or producer and make a new one, or "
@@ -410,7 +404,7 @@ class Attachment:
         self._retry_log.forget(self.topic)
 
     async def stop(self) -> None:
-        """Try no more; what is under way is cancelled, and has ended when this returns."""
+        """Stop attaching. A running attempt is cancelled, and has ended when this returns."""
         self._stop()
         task = self._task
         if task is not None and task is not asyncio.current_task():
@@ -418,23 +412,22 @@ class Attachment:
             await asyncio.gather(task, return_exceptions=True)
 
     def abandon(self) -> None:
-        """Try no more, without waiting."""
+        """Stop attaching, without waiting."""
         self._stop()
         if self._task is not None:
             cancel(self._task)
 
 
 def _parsed(address: str | None) -> Address | None:
-    """What a broker said, where it makes sense: else a lookup says where to go."""
+    """Return the address that a broker named; None if it is malformed, so that a lookup follows."""
     try:
         return None if address is None else parse(address)[0]
     except InvalidUrl as error:
-        log.warning("a broker referred to no address: %s", error)
+        log.warning("a broker referred to an invalid address: %s", error)
         return None
 
 
 def _is_final_at_first(error: PulsarException) -> bool:
-    """True if the first attempt ends with this error, because trying again would not help."""
     if is_limit(error):
         return False
     if isinstance(error, _BUSY):

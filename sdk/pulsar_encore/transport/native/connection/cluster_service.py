@@ -1,7 +1,4 @@
-"""One cluster as a client sees it: where it is, who the client is there, how it gets there. Values.
-
-Owns `ClusterService` and the contracts of its parts.
-"""
+"""One cluster: its addresses, the client's credentials, and the dialer that connects to it."""
 
 from __future__ import annotations
 
@@ -15,23 +12,23 @@ from .tls_context import TlsContext
 
 
 class Dialer(Protocol):
-    """How to get to an address; a socket, or a broker in memory."""
+    """Opens connections: sockets, or a broker in memory."""
 
     async def dial(
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
-        """Connect within `timeout_s`; raises `ConnectError` or `TransportTimeout`."""
+        """Connect within `timeout_s`, or raise `ConnectError` or `TransportTimeout`."""
 
 
 class ConnectionCredentials(Protocol):
-    """Who the client is (`authentication`)."""
+    """The client's identity (`authentication`)."""
 
     @property
     def method_name(self) -> str:
         """Such as "token"; "none" without authentication."""
 
     async def data(self) -> bytes:
-        """What to prove it by, asked for at each connection and each challenge."""
+        """Return the authentication data. Called for each connection and each challenge."""
 
 
 class Anonymous:
@@ -45,14 +42,8 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class ClusterService:
-    """A cluster.
-
-    Attributes:
-        addresses: Of the service URL; at least one, all of one scheme.
-        dialer: How to get to an address.
-        credentials: Who the client is.
-        tls: How connections by TLS are made.
-    """
+    """A cluster. Its addresses, at least one, come from the service URL and have the same
+    scheme."""
 
     addresses: tuple[Address, ...]
     dialer: Dialer
@@ -67,21 +58,16 @@ class ClusterService:
         credentials: ConnectionCredentials | None = None,
         tls: TlsContext | None = None,
     ) -> ClusterService:
-        """The one at a service URL such as ``pulsar://host:6650``.
-
-        Raises:
-            InvalidUrl: It is none.
-        """
+        """Return the cluster at a service URL such as ``pulsar://host:6650``; may raise
+        `InvalidUrl`."""
         return cls(tuple(parse(url)), dialer, credentials or Anonymous(), tls or TlsContext())
 
     @property
     def secure(self) -> bool:
-        """Whether it is reached by TLS."""
         return self.addresses[0].tls
 
     @property
     def web(self) -> bool:
-        """Whether lookups go by HTTP."""
         return self.addresses[0].scheme in ("http", "https")
 
     def __str__(self) -> str:

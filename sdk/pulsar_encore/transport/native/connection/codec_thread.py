@@ -1,7 +1,7 @@
 """Where long codec calls run: in one thread for each client and event loop, or on the loop.
 
-Owns `CodecThread` and `CodecCalls`. The codecs release the interpreter lock, so that the event loop
-goes on while a large payload is decompressed.
+The codecs release the interpreter lock, so the event loop continues while a large payload is
+decompressed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CodecThread:
 
 
 class CodecCalls:
-    """Makes plain calls: for virtual time, in which a thread's result has no place."""
+    """Makes plain calls, for virtual time, which does not wait for a thread."""
 
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
         future: Future[_Result] = Future()
@@ -55,4 +55,4 @@ class CodecCalls:
         return future
 
     def shutdown(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no call is pending."""

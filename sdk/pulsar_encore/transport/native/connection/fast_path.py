@@ -1,9 +1,9 @@
-"""MESSAGE commands that differ from the one before in nothing but the entry id, told by comparing.
+"""Recognizes MESSAGE commands that differ from the previous one only in the entry id.
 
-Owns `MessageTemplate`. On a busy subscription nearly every command is like the last one, and
-comparing bytes costs a tenth of decoding them (`docs/notes/wire-protocol.md#cost-per-message`).
-What is not equal byte for byte - a redelivery, an ack set, another consumer or ledger, broker entry
-metadata - does not match and takes the general way, so the result is the same.
+On a busy subscription nearly every command is like the last one, and comparing bytes costs a tenth
+of decoding them (`docs/notes/wire-protocol.md#cost-per-message`). Any other difference does not
+match - a redelivery, an ack set, another consumer or ledger, broker entry metadata - and is
+decoded, so the result is the same.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ _MESSAGE_ID: Final = 0x12
 _LEDGER: Final = 0x08
 _ENTRY: Final = 0x10
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
-_WIDEST: Final = 3  # bytes of an entry id: 2 million entries, far more than a ledger has
+# Enough for 2 million entries, far more than a ledger has.
+_MAX_ENTRY_ID_BYTES: Final = 3
 
 
 class MessageTemplate:
-    """All of a command but its entry id.
+    """The bytes of a command, except for its entry id.
 
     Attributes:
-        single: So many frames are handled one by one before plain messages are looked for again
-            that can be taken together.
-        patience: The next value of that; it doubles with each look that was in vain.
-        prefix: The size of the command and its bytes up to the entry id.
-        width: Bytes of the entry id, a varint; of another width it is another template.
+        prefix: The size of the command, and its bytes up to the entry id.
+        width: Bytes of the entry id, a varint. Ids of another width need another template.
         suffix: The rest of the command, and the magic number of the checksum.
+        single: How many frames are handled one by one before the next attempt to take several plain
+            messages together.
+        patience: The next value of `single`. It doubles with each attempt that failed.
     """
 
     __slots__ = ("patience", "prefix", "single", "suffix", "width")
@@ -43,7 +44,7 @@ class MessageTemplate:
 
     @classmethod
     def of(cls, command: bytes) -> Self | None:
-        """Learn from a serialized MESSAGE; None when it is laid out in another way."""
+        """Make a template of a serialized MESSAGE; None if its layout differs."""
         if not command.startswith(_HEAD):
             return None
         at = _skip_varint(command, len(_HEAD))
@@ -60,13 +61,13 @@ class MessageTemplate:
             return None
         start = at + 1
         end = _skip_varint(command, start)
-        if end - start > _WIDEST:
+        if end - start > _MAX_ENTRY_ID_BYTES:
             return None
         prefix = len(command).to_bytes(4, "big") + command[:start]
         return cls(prefix, end - start, command[end:] + _CHECKSUM_MAGIC)
 
     def read(self, data: bytes, at: int) -> int:
-        """The entry id at `at`; -1 when no varint of this width is there."""
+        """Return the entry id at `at`; -1 if there is no varint of this width."""
         first, width = data[at], self.width
         if width == 1:
             return first if first < 0x80 else -1
@@ -82,7 +83,7 @@ class MessageTemplate:
 
 
 def _skip_varint(data: bytes, at: int) -> int:
-    """Where the varint at `at` ends; the end of `data` when it does not."""
+    """Return the end of the varint at `at`; the end of `data` if it is incomplete."""
     while at < len(data):
         at += 1
         if data[at - 1] < 0x80:

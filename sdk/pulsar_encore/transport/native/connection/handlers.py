@@ -1,4 +1,4 @@
-"""What a session calls of a consumer or a producer that is attached to it. Contracts; no code."""
+"""The callbacks of a session to the consumers, producers and watchers attached to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .fast_path import MessageTemplate
 
 
 class ConsumerHandler(Protocol):
-    """A consumer's end. Called on the event loop; may neither raise nor suspend."""
+    """Callbacks to a consumer, on the event loop. They may neither raise nor suspend."""
 
     def on_entry(
         self,
@@ -22,16 +22,13 @@ class ConsumerHandler(Protocol):
         at: int,
         end: int,
     ) -> None:
-        """One MESSAGE; what it gives is handed on in `on_entries_end`.
+        """Handle one MESSAGE. Its messages are handed on in `on_entries_end`.
 
         Args:
-            ledger, entry: The entry's position.
-            redelivery_count: The broker's.
-            ack_set: Indexes that are still unacked as a mask; -1 when the broker did not say.
-            epoch: The consumer epoch it was sent in; 0 when the command has none.
-            data: What the socket read; the body is ``data[at:end]`` (`wire.entries`), without
+            ack_set: Mask of the unacked indexes; -1 if the broker did not say.
+            epoch: The consumer epoch in the command; 0 if it has none.
+            data: The bytes that were read. The body is ``data[at:end]`` (`wire.entries`), without
                 broker entry metadata.
-            at, end: See `data`.
         """
 
     def on_run(
@@ -44,37 +41,35 @@ class ConsumerHandler(Protocol):
         most: int,
         stop: int,
     ) -> int:
-        """Perhaps many MESSAGEs that differ in the entry id alone, delivered for the first time.
+        """Handle consecutive MESSAGEs that differ only in the entry id, on their first delivery.
 
         Args:
-            template: What they have in common.
-            ledger, epoch: Of all of them.
-            data, at: The first one's frame is at ``data[at]``, its size included.
-            stop: Frames that begin here or behind are for the next call.
+            data, at: The first frame is at ``data[at]``, its size included.
+            stop: Frames that begin here or later are for the next call.
             most: Largest frame, without its size.
 
         Returns:
-            Where the first frame begins that was not taken; `at` when none was.
+            The start of the first frame that was not taken; `at` if none was.
         """
 
     def on_entries_end(self) -> None:
-        """All entries of one read were given."""
+        """Hand on the entries of this read."""
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        """CLOSE_CONSUMER: it is attached no more; to be attached again, by `address` if given."""
+        """Handle CLOSE_CONSUMER: attach again, at `address` if the broker named one."""
 
     def on_lost(self, error: Exception) -> None:
-        """The connection has ended; nothing of it comes any more. Requests failed before this."""
+        """Handle the end of the connection. Its requests have failed before this call."""
 
     def on_end_of_topic(self) -> None:
-        """Terminated, and this subscription has nothing left."""
+        """Handle that the topic was terminated and this subscription has nothing left."""
 
     def on_active_change(self, active: bool) -> None:
-        """Failover: this consumer is the one that gets the messages, or is so no more."""
+        """Failover: handle that this consumer became active, or stopped being active."""
 
 
 class ProducerHandler(Protocol):
-    """A producer's end. Called on the event loop; may neither raise nor suspend."""
+    """Callbacks to a producer, on the event loop. They may neither raise nor suspend."""
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
         """Handle SEND_RECEIPT; return the number of its messages.
@@ -83,24 +78,24 @@ class ProducerHandler(Protocol):
         """
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """SEND_ERROR; the connection stays."""
+        """Handle SEND_ERROR. The connection stays open."""
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        """CLOSE_PRODUCER: it is attached no more; to be attached again, by `address` if given."""
+        """Handle CLOSE_PRODUCER: attach again, at `address` if the broker named one."""
 
     def on_lost(self, error: Exception) -> None:
-        """The connection has ended. Requests failed before this."""
+        """Handle the end of the connection. Its requests have failed before this call."""
 
     def on_writable(self, writable: bool) -> None:
-        """The socket's buffer is full (False): write no more; or has room again (True)."""
+        """Stop writing if the socket's buffer is full (False); continue if it has room again
+        (True)."""
 
 
 class WatchHandler(Protocol):
-    """Who watches the topics of a namespace. Called on the event loop; may neither raise nor
-    suspend."""
+    """Callbacks to a watcher of topics, on the event loop. They may neither raise nor suspend."""
 
     def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
         """Handle WATCH_TOPIC_UPDATE: `docs/notes/wire-protocol.md#topic-lists`."""
 
     def on_lost(self, error: Exception) -> None:
-        """The connection has ended. Requests failed before this."""
+        """Handle the end of the connection. Its requests have failed before this call."""

@@ -1,9 +1,9 @@
-"""One connection per broker, shared by all that need it.
+"""The connections of a client on one event loop: one per broker, shared by all that need it.
 
-Owns `ConnectionPool`. Who asks for a broker that is being connected to waits for the same attempt,
-and being cancelled does not end it for the others. A connection is accepted by the broker, or it is
-none; one that nobody has used for a while is closed. The client may move to another cluster:
-connections to the one before end, and who was attached by them attaches again there.
+Callers that need a broker at the same time share one attempt; cancelling one of them does not end
+the attempt for the others. A connection counts once the broker has accepted it, and is closed when
+it was unused for a while. If the client moves to another cluster, its connections end, and
+consumers and producers attach again there.
 """
 
 from __future__ import annotations
@@ -39,20 +39,19 @@ from .codec_thread import Codecs, CodecThread
 from .requests import RequestIds
 from .session import ByteTransport, Session
 
-_GOODBYE_S: Final = 1.0
+_CLOSE_WAIT_S: Final = 1.0
 _MOVED: Final = "the client moved to another cluster; the lookup is repeated there"
 # Shortest time between two checks of the credentials. It doubles with each check that finds other
 # ones: a supplier that makes a new token for each call must not cause a connection per refusal.
 _REFRESH_S: Final = 10.0
-_LONGEST_REFRESH_S: Final = 600.0
+_MAX_REFRESH_S: Final = 600.0
 
 
 class ConnectionKey(NamedTuple):
     """How a broker is reached.
 
     Attributes:
-        address: Who is connected to.
-        proxy_to: ``host:port`` of the broker, where that is a proxy; else None.
+        proxy_to: ``host:port`` of the broker if `address` is a proxy; else None.
     """
 
     address: Address
@@ -63,13 +62,8 @@ class ConnectionPool:
     """The connections of one client on one event loop.
 
     Args:
-        service: The cluster.
-        settings: Waits and limits.
         rng: Spreads attempts; draws the first request id.
-        codecs: Where large payloads are decompressed; a thread when None.
-
-    Attributes:
-        service: The cluster it is on now.
+        codecs: Decompresses large payloads; a thread if None.
     """
 
     def __init__(
@@ -87,29 +81,29 @@ class ConnectionPool:
         self._addresses = Addresses(list(service.addresses), rng)
         self._request_ids: Iterator[int] = RequestIds(rng)
         self._watcher_ids: Iterator[int] = count(1)
-        # By logical and physical broker: behind a proxy they differ.
+        # By logical and physical broker, which differ behind a proxy.
         self._sessions: dict[ConnectionKey, asyncio.Task[Session]] = {}
-        # All connections that are open. Those that `_sessions` does not name are outdated: they
+        # All open connections. Connections that are missing in `_sessions` are outdated: they
         # showed old credentials, and are kept for the consumers and producers attached to them.
-        self._ways: dict[Session, ConnectionKey] = {}
-        self._at: Address | None = None  # of the service, the one that worked
-        self._going = asyncio.Event()  # set once, for those that rest
-        self._leaving: set[asyncio.Future[None]] = set()
+        self._keys: dict[Session, ConnectionKey] = {}
+        self._last_good: Address | None = None  # the address of the service that answered last
+        self._hurry_event = asyncio.Event()  # set once, to end the waits in `rest`
+        self._closing: set[asyncio.Future[None]] = set()
         self._renewing: set[asyncio.Task[None]] = set()
-        self._idle: dict[Session, int] = {}  # at the last look, with what had been asked by then
+        self._idle: dict[Session, int] = {}  # idle at the last check, with their request count then
         self._sweep: asyncio.TimerHandle | None = None
         self._refreshed_s = -math.inf
         self._refresh_s = _REFRESH_S
-        self._unreachable = False  # the last attempt to connect to a broker failed
+        self._connect_failed = False  # the last attempt to connect to a broker failed
         self._closed = False
 
-    # Where
+    # Finding a broker
 
     async def any_broker(self) -> Session:
-        """A connection to any broker of the service: for lookups.
+        """Return a connection to any broker of the service, for lookups.
 
         Raises:
-            PulsarException: None of the addresses could be connected to; the last one's error.
+            PulsarException: the error of the last address, if none could be connected to.
         """
         failure: PulsarException | None = None
         service = self.service
@@ -128,33 +122,29 @@ class ConnectionPool:
         raise failure.with_traceback(None)
 
     def to_ask(self) -> Iterator[Address]:
-        """Addresses of the service, beginning with the one that answered last."""
         addresses = self._addresses
         for number in range(len(addresses)):
-            at_first = self._at if number == 0 else None
+            at_first = self._last_good if number == 0 else None
             yield at_first or addresses.next(now_ms(self.loop))
 
     def answered(self, address: Address, service: ClusterService) -> None:
-        """An address of `service` is good."""
+        """Prefer an address of `service`, because it answered."""
         if service is self.service:
             self._addresses.worked(address)
-            self._at = address
+            self._last_good = address
 
     def did_not_answer(self, address: Address, service: ClusterService) -> None:
-        """An address of `service` is to be left alone for a while."""
+        """Skip an address of `service` for a while."""
         if service is self.service:
             self._addresses.failed(address, now_ms(self.loop))
-            if self._at == address:
-                self._at = None
+            if self._last_good == address:
+                self._last_good = None
 
     def check_cluster(self, service: ClusterService) -> None:
-        """Check that an answer may still be used.
-
-        Args:
-            service: The cluster that gave the answer.
+        """Check that an answer from `service` may still be used.
 
         Raises:
-            NotConnected: The client has moved to another cluster. Addresses of the first cluster
+            NotConnected: if the client has moved to another cluster. Addresses of the first cluster
                 must not get credentials of the second.
         """
         if service is not self.service:
@@ -167,34 +157,30 @@ class ConnectionPool:
         through: Address | None = None,
         service: ClusterService | None = None,
     ) -> Session:
-        """A connection to one broker.
+        """Return a connection to one broker.
 
         Args:
             address: The broker's.
-            through: A proxy's, which connects to it for us.
+            through: A proxy that connects to the broker for us.
             service: The cluster that named the address, for `check_cluster`.
 
         Raises:
-            LookupError: The service URL has TLS, and the address to connect to has none.
-            NotConnected: The client has moved to another cluster.
-            ConnectError: It could not be reached.
-            TransportTimeout: It did not answer in time.
-            AuthenticationError: It does not accept us.
-            ClosedError: The client was closed.
+            LookupError: if the service URL has TLS, and the address to connect to has none.
+            PulsarException: if the broker could not be reached, or does not accept the client.
         """
         if self._closed:
             raise ClosedError("the client is closed: create another")
         if service is not None:
             self.check_cluster(service)
         if through is None or through == address:
-            way = ConnectionKey(address)
+            key = ConnectionKey(address)
         else:
-            way = ConnectionKey(through, address.host_port)
-        task = self._sessions.get(way)
+            key = ConnectionKey(through, address.host_port)
+        task = self._sessions.get(key)
         if task is None or (task.done() and not _is_usable(task)):
-            task = self.loop.create_task(self._open(way, self.service))
-            self._sessions[way] = task
-            task.add_done_callback(partial(self._opened, way))
+            task = self.loop.create_task(self._open(key, self.service))
+            self._sessions[key] = task
+            task.add_done_callback(partial(self._on_opened, key))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -206,13 +192,13 @@ class ConnectionPool:
             raise NotConnected(_MOVED) from None
 
     def way_of(self, session: Session) -> ConnectionKey | None:
-        """How a session's broker is reached; None once the session is lost."""
-        return self._ways.get(session)
+        """Return how a session's broker is reached; None once the session is lost."""
+        return self._keys.get(session)
 
     async def refresh_credentials(self) -> None:
-        """Connect anew if the application has other credentials now, after a broker's refusal.
+        """Connect again if the application has other credentials now, after a broker's refusal.
 
-        Brokers send AUTH_CHALLENGE when credentials expire, but not when a request is refused for
+        Brokers send AUTH_CHALLENGE when credentials expire, but not when they refuse a request for
         lack of permission. Consumers and producers stay on their connection with old credentials.
 
         There are at most two connections to a broker, one of them outdated. While something is
@@ -226,29 +212,28 @@ class ConnectionPool:
         try:
             data = await self.data_of(self.service.credentials)
         except EncoreError:
-            return  # the next attempt to connect says what is wrong
+            return  # the next attempt to connect reports the error
         shown = _digest(self.service, data)
         changed = False
-        for way, task in list(self._sessions.items()):
+        for key, task in list(self._sessions.items()):
             if not _is_usable(task) or task.result().shown == shown:
                 continue
             changed = True
             session = task.result()
             if session.idle:
-                del self._sessions[way]
+                del self._sessions[key]
                 session.close()
-            elif list(self._ways.values()).count(way) == 1:
-                del self._sessions[way]
-        self._refresh_s = min(_LONGEST_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
+            elif list(self._keys.values()).count(key) == 1:
+                del self._sessions[key]
+        self._refresh_s = min(_MAX_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
 
     def new_watcher_id(self) -> int:
-        """A number for a watcher of topics, unique in the client."""
         return next(self._watcher_ids)
 
     # Connecting
 
     async def probe(self, service: ClusterService) -> bool:
-        """Whether a cluster lets us in, by one of its addresses; leaves no connection."""
+        """Return True if one address of a cluster accepts the client. Leaves no connection."""
         for address in service.addresses:
             try:
                 session = await self._connect(ConnectionKey(address), service)
@@ -258,9 +243,9 @@ class ConnectionPool:
             return True
         return False
 
-    async def _open(self, way: ConnectionKey, service: ClusterService) -> Session:
+    async def _open(self, key: ConnectionKey, service: ClusterService) -> Session:
         try:
-            session = await self._connect(way, service)
+            session = await self._connect(key, service)
         except asyncio.CancelledError:
             if self._closed:
                 raise ClosedError("the client was closed while it connected") from None
@@ -268,17 +253,17 @@ class ConnectionPool:
                 raise NotConnected(_MOVED) from None
             raise
         if not session.closed:
-            self._ways[session] = way
+            self._keys[session] = key
         return session
 
-    async def _connect(self, way: ConnectionKey, service: ClusterService) -> Session:
-        settings, address = self.settings, way.address
+    async def _connect(self, key: ConnectionKey, service: ClusterService) -> Session:
+        settings, address = self.settings, key.address
         if service.secure and not address.tls:
-            # `referred` has refused such an address before. This is the last place before bytes
+            # `referred` has refused such an address before. This check is the last one before bytes
             # leave, and the same for every caller.
             raise weaker(service, address, "connect")
         credentials = service.credentials
-        peer = f"{address} for {way.proxy_to}" if way.proxy_to else str(address)
+        peer = f"{address} for {key.proxy_to}" if key.proxy_to else str(address)
         data = await self.data_of(credentials)
         began = self.loop.time()
 
@@ -291,7 +276,7 @@ class ConnectionPool:
                 peer=peer,
                 tls=address.tls,
                 renew=partial(self._renew, service),
-                on_end=self._ended,
+                on_end=self._on_ended,
             )
 
         timeout_s = settings.connection_timeout_s
@@ -302,7 +287,7 @@ class ConnectionPool:
                 client_version=CLIENT_VERSION,
                 method=credentials.method_name,
                 data=data,
-                proxy_to=way.proxy_to,
+                proxy_to=key.proxy_to,
             )
             left = max(0.0, began + timeout_s - self.loop.time())
             async with asyncio.timeout(left):
@@ -317,58 +302,58 @@ class ConnectionPool:
             session.close()
             raise
         except AuthenticationError:
-            # A cached token, as of OAuth2, must be fetched again.
+            # A cached token, such as OAuth2's, must be fetched again.
             refused = getattr(credentials, "refused", None)
             if refused is not None:
                 refused()
             raise
         except NotConnected as error:
-            raise _hung_up(peer, address, session, error) from error
+            raise _closed_early_error(peer, address, session, error) from error
         except ProtocolError as error:
-            raise _stranger(peer, address, error) from error
+            raise _foreign_protocol_error(peer, address, error) from error
         return session
 
     def _renew(self, service: ClusterService, session: Session) -> None:
-        """The broker wants to be shown new credentials."""
         task = self.loop.create_task(self._answer_challenge(service, session))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
-    def _opened(self, way: ConnectionKey, task: asyncio.Task[Session]) -> None:
+    def _on_opened(self, key: ConnectionKey, task: asyncio.Task[Session]) -> None:
         if not _is_usable(task):
-            self._unreachable |= not task.cancelled()
-            if self._sessions.get(way) is task:
-                del self._sessions[way]
+            self._connect_failed |= not task.cancelled()
+            if self._sessions.get(key) is task:
+                del self._sessions[key]
             return
-        if self._unreachable:
-            # Consumers and producers that wait for their next attempt may wait for a minute yet.
-            self._unreachable = False
+        if self._connect_failed:
+            # Consumers and producers may still have to wait for a minute until their next attempt.
+            self._connect_failed = False
             self.hurry()
         if self._sweep is None and self.settings.idle_s:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
-    def _ended(self, session: Session) -> None:
+    def _on_ended(self, session: Session) -> None:
         self._idle.pop(session, None)
-        self._ways.pop(session, None)
-        for way, task in list(self._sessions.items()):
+        self._keys.pop(session, None)
+        for key, task in list(self._sessions.items()):
             if task.done() and not _is_usable(task):
-                del self._sessions[way]
+                del self._sessions[key]
 
     def _close_idle(self) -> None:
-        """Close what had nothing to do, at this look and at the one before."""
+        """Close connections that were idle at this check and the one before, with no request
+        between."""
         self._sweep = None
         for session, asked in list(self._idle.items()):
             if session.idle and session.requests.begun == asked:
                 session.close()
-        self._idle = {each: each.requests.begun for each in self._ways if each.idle}
-        if self._ways:
+        self._idle = {each: each.requests.begun for each in self._keys if each.idle}
+        if self._keys:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
-    # The whole
+    # The whole pool
 
     @property
     def closed(self) -> bool:
-        """Whether it was shut down, with the client or with the event loop."""
+        """True once it was shut down, with the client or with the event loop."""
         return self._closed
 
     @property
@@ -377,41 +362,39 @@ class ConnectionPool:
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: ClusterService) -> None:
-        """Go to another cluster; connections to this one end."""
         if self._closed:
             return
         self.service = service
         self._addresses = Addresses(list(service.addresses), self.rng)
-        self._at = None
+        self._last_good = None
         self._end_all()
         self.hurry()
 
     async def rest(self, seconds: float) -> bool:
         """Wait for a time in s; return True if `hurry` ended the wait early."""
-        going = self._going
+        hurry_event = self._hurry_event
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await going.wait()
-        return going.is_set()
+                await hurry_event.wait()
+        return hurry_event.is_set()
 
     def hurry(self) -> None:
         """End all waits in `rest`, because a broker that could not be reached may be back."""
-        self._going.set()
-        self._going = asyncio.Event()
+        self._hurry_event.set()
+        self._hurry_event = asyncio.Event()
 
     def shutdown(self) -> None:
-        """End all connections, at once."""
         self._closed = True
         self.codecs.shutdown()
         if self.loop.is_closed():
-            # No method of the loop works any more. The broker keeps what it has dispatched to these
-            # connections until they end.
-            for session in self._ways:
+            # No method of the loop works any more. The broker keeps the messages that it has
+            # dispatched to these connections until they end.
+            for session in self._keys:
                 session.sever()
             for task in (*self._sessions.values(), *self._renewing):
                 cancel(task)
             self._sessions.clear()
-            self._ways.clear()
+            self._keys.clear()
             return
         if self._sweep is not None:
             self._sweep.cancel()
@@ -420,29 +403,28 @@ class ConnectionPool:
             renewing.cancel()
 
     async def gone(self) -> None:
-        """Wait until the connections that were ended are no more, and not long: a loop that is
-        closed before leaves them half closed, and TLS without its goodbye."""
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=_GOODBYE_S)
+        """Wait up to 1 s until the closing connections have ended. If the loop is closed earlier,
+        they stay half closed, and TLS ends without its closing alert."""
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_CLOSE_WAIT_S)
 
     def _end_all(self) -> None:
         ending, self._sessions = self._sessions, {}
         for task in ending.values():
             task.cancel()
-        for session in list(self._ways):
-            self._leaving.add(session.gone)
-            session.gone.add_done_callback(self._leaving.discard)
+        for session in list(self._keys):
+            self._closing.add(session.gone)
+            session.gone.add_done_callback(self._closing.discard)
             session.close()
 
     # Credentials
 
     async def data_of(self, credentials: ConnectionCredentials) -> bytes:
-        """Return the authentication data of the client, as it is now.
+        """Return the client's current authentication data.
 
         Raises:
-            ErrorGettingAuthenticationData: The application's own code failed, or took longer than
-                the connection timeout; or a file cannot be read now.
-            PulsarException, NotSupportedError: As the credentials say.
+            ErrorGettingAuthenticationData: if the application's code failed or took longer than the
+                connection timeout, or a file cannot be read now.
         """
         timeout_s = self.settings.connection_timeout_s
         try:
@@ -471,8 +453,8 @@ class ConnectionPool:
 
 
 def is_cancelled() -> bool:
-    """True if the running task is being cancelled; else a CancelledError is that of something that
-    the task waits for."""
+    """Return True if the running task is being cancelled. Else a CancelledError comes from
+    something that the task waits for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -485,7 +467,7 @@ async def _data_of(credentials: ConnectionCredentials) -> bytes:
     except EncoreError as error:
         raise ErrorGettingAuthenticationData(f"{credentials.method_name}: {error}") from error
     except asyncio.CancelledError as error:
-        # E.g. of a task that several calls of the supplier share. The attempt that asked for the
+        # For example of a task that several calls of the supplier share. The attempt that needs the
         # data was not cancelled, and must be repeated.
         if is_cancelled():
             raise
@@ -510,8 +492,9 @@ def _digest(service: ClusterService, data: bytes) -> bytes:
     return hashlib.sha256(data + repr(service.tls.stamp()).encode()).digest()
 
 
-def _hung_up(peer: str, address: Address, session: Session, error: NotConnected) -> PulsarException:
-    """It let us connect and ended that without a word."""
+def _closed_early_error(
+    peer: str, address: Address, session: Session, error: NotConnected
+) -> PulsarException:
     if session.heard_of:
         return error
     if address.tls:
@@ -524,8 +507,7 @@ def _hung_up(peer: str, address: Address, session: Session, error: NotConnected)
     return ConnectError(f"{peer} ended the connection without an answer: {perhaps}")
 
 
-def _stranger(peer: str, address: Address, error: ProtocolError) -> ConnectError:
-    """Something else than a broker answered."""
+def _foreign_protocol_error(peer: str, address: Address, error: ProtocolError) -> ConnectError:
     change = "" if address.tls else ", and pulsar+ssl:// for TLS"
     return ConnectError(
         f"{peer} does not speak Pulsar's binary protocol ({error}): check the port (6650, or 6651 "
@@ -534,7 +516,6 @@ def _stranger(peer: str, address: Address, error: ProtocolError) -> ConnectError
 
 
 def _is_usable(task: asyncio.Task[Session]) -> bool:
-    """Connected, and not lost since."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return False
     return not task.result().closed

@@ -1,8 +1,8 @@
-"""Delays between attempts to connect again. Pure: the random source is handed in.
+"""Delays between attempts to connect again.
 
-Owns `ReconnectBackoff`: they double, and up to a half is taken off at random, so that what was lost
-together does not come back together. Java takes off a tenth, and nothing of the first: a thousand
-clients of a broker that went down would all be there again at once
+They double, and up to one half is taken off at random, so that clients that lost a broker together
+do not return together. Java takes off a tenth, and nothing from the first delay: a thousand clients
+of a broker that went down would all return at once
 (`docs/notes/wire-protocol.md#reconnect-backoff`).
 """
 
@@ -11,45 +11,45 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-#: In s, while somebody waits for it, and what was not there may be there by then.
+#: Longest delay while a caller waits for the result, in s.
 LONGEST_WAITED_FOR_S: Final = 2.0
 
 _JITTER: Final = 0.5
-_FLAPPING_S: Final = 3.0  # the longest delay of what works each time, and not for long
+# Longest delay of a connection that is accepted each time, and lost soon.
+_MAX_FLAPPING_S: Final = 3.0
 
 
 class ReconnectBackoff:
-    """The delays of one thing that is tried again and again.
+    """The delays of one attachment or request.
 
     Args:
-        first_s: The first, in s, before something is taken off.
-        most_s: The longest, in s.
-        rng: Spreads them.
+        first_s: The first delay, in s, before the random part is taken off.
+        most_s: The longest delay, in s.
     """
 
     def __init__(self, first_s: float, most_s: float, rng: Random) -> None:
         self._first_s = first_s
-        self._most_s = most_s
+        self._max_s = most_s
         self._rng = rng
         self._next_s = first_s
 
     def next(self) -> float:
-        """The delay before the next attempt, in s."""
         delay = self._next_s
-        self._next_s = min(self._most_s, 2 * delay)
+        self._next_s = min(self._max_s, 2 * delay)
         return delay * (1 - _JITTER * self._rng.random())
 
     def worked(self, for_s: float) -> None:
-        """It worked for so long, in s.
+        """Note that the connection worked for a time in s.
 
-        Begun anew only when that is longer than the delay that would come now: what is lost again
-        as soon as it works is tried less and less often, but every few seconds, because it works.
+        The delays start over only if that is longer than the next delay. A connection that is lost
+        as soon as it works is retried less and less often, but at least every few seconds, because
+        it works.
         """
         if for_s >= self._next_s:
             self._next_s = self._first_s
         else:
-            self._next_s = min(self._next_s, _FLAPPING_S)
+            self._next_s = min(self._next_s, _MAX_FLAPPING_S)
 
     def reset(self) -> None:
-        """What was in the way is another thing now."""
+        """Start over, because the obstacle is another one now."""
         self._next_s = self._first_s

@@ -1,7 +1,7 @@
-"""Requests under way on one connection, and which answer is whose.
+"""Pending requests of one connection, and their answers.
 
-Owns `Requests`. A request has one answer, an error by name, or ends with its time or its
-connection; an answer that nobody waits for (any more) is ignored.
+A request ends with one answer, a named error, its timeout, or the connection. An answer to no
+pending request is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...error_advice import ADVICE, LIMIT_ADVICE
 
 _Type = pb.BaseCommand
 
-# A broker's words where it refuses because of a limit, for which it has no code of its own
+# The texts by which brokers report a limit, because they have no code for it
 # (`maxConsumersPerTopic`, `maxProducersPerTopic`, `maxConsumersPerSubscription`,
 # `brokerMaxConnections`, `brokerMaxConnectionsPerIp`).
 _LIMIT: Final = re.compile(
@@ -28,9 +28,9 @@ _LIMIT: Final = re.compile(
     r"|exceeds? (the )?maximum number of (topics|subscriptions)",
     re.IGNORECASE,
 )
-_SAID: Final = " (broker: "
+_BROKER_TEXT: Final = " (broker: "
 
-#: What answers a request, and where its body is.
+#: The answers to requests, and the fields with their bodies.
 ANSWERS: Final[dict[int, str]] = {
     _Type.SUCCESS: "success",
     _Type.ERROR: "error",
@@ -48,8 +48,6 @@ ANSWERS: Final[dict[int, str]] = {
 
 
 class _Request:
-    """One under way."""
-
     __slots__ = ("doing", "future", "timer")
 
     def __init__(
@@ -66,11 +64,7 @@ class _Request:
 
 
 class RequestIds(Iterator[int]):
-    """Ids of requests, unique in a client: an answer that comes late is nobody else's.
-
-    Args:
-        rng: Draws the first.
-    """
+    """Request ids, unique in a client, so that a late answer belongs to no other request."""
 
     def __init__(self, rng: Random) -> None:
         self._ids = count(rng.randrange(1 << 31))
@@ -80,33 +74,24 @@ class RequestIds(Iterator[int]):
 
 
 class Requests:
-    """Requests of one connection.
-
-    Args:
-        loop: Where answers are awaited.
-        ids: Of the client.
-
-    Attributes:
-        begun: How many there were.
-    """
+    """The requests of one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ids: Iterator[int]) -> None:
         self._loop = loop
         self._ids = ids
-        self._waiting: dict[int, _Request] = {}
+        self._pending: dict[int, _Request] = {}
         self.begun: int = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def new_id(self) -> int:
         return next(self._ids)
 
     def begin(self, request_id: int, doing: str, timeout_s: float | None) -> asyncio.Future[Any]:
-        """The future of an answer's body.
+        """Return a future for the body of an answer.
 
         Args:
-            request_id: From `new_id`.
             doing: For the text of errors, such as "subscribe to persistent://...".
             timeout_s: Longest wait in s; None waits for as long as the connection lives.
         """
@@ -115,34 +100,33 @@ class Requests:
         timer = None
         if timeout_s is not None:
             timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
-        self._waiting[request_id] = _Request(future, timer, doing)
+        self._pending[request_id] = _Request(future, timer, doing)
         future.add_done_callback(lambda _: self._forget(request_id))
         return future
 
     def _forget(self, request_id: int) -> None:
-        """It is answered, or nobody waits any more."""
-        request = self._waiting.pop(request_id, None)
+        request = self._pending.pop(request_id, None)
         if request is not None:
             request.end()
 
     def _expire(self, request_id: int, timeout_s: float) -> None:
-        request = self._waiting.pop(request_id, None)
+        request = self._pending.pop(request_id, None)
         if request is not None and not request.future.done():
-            text = f"{request.doing}: no answer of the broker within {timeout_s:g} s"
+            text = f"{request.doing}: no answer from the broker within {timeout_s:g} s"
             request.future.set_exception(TransportTimeout(text))
 
     def answered(self, kind: int, body: Any) -> None:
-        """An answer came, of the type `kind`."""
         request_id = body.request_id
-        request = self._waiting.get(request_id)
+        request = self._pending.get(request_id)
         if request is None:
             return
         if kind == _Type.PRODUCER_SUCCESS and not body.producer_ready:
-            # It waits in line for the topic, as long as that takes; the same id is answered again.
+            # The producer waits in line for the topic, without a limit. The same id is answered
+            # again.
             if request.timer is not None:
                 request.timer.cancel()
             return
-        del self._waiting[request_id]
+        del self._pending[request_id]
         future = request.end()
         if future.done():
             return
@@ -153,17 +137,16 @@ class Requests:
             future.set_exception(error)
 
     def fail(self, make: Callable[[str], Exception]) -> None:
-        """The connection has ended: every request gets an error of its own."""
-        waiting, self._waiting = self._waiting, {}
-        for request in waiting.values():
+        """Fail every request with an error of its own, because the connection has ended."""
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
             future = request.end()
             if not future.done():
                 future.set_exception(make(request.doing))
-                future.exception()  # who no longer waits needs no warning
+                future.exception()  # marks it as retrieved, if no caller waits
 
 
 def _error_in(kind: int, body: Any, doing: str) -> PulsarException | None:
-    """The refusal that an answer is, if it is one."""
     if kind == _Type.ERROR:
         return refusal(body.error, body.message, doing)
     if kind == _Type.LOOKUP_RESPONSE:
@@ -188,17 +171,17 @@ def _error_in(kind: int, body: Any, doing: str) -> PulsarException | None:
 
 
 def refusal(error: int, message: str, doing: str) -> PulsarException:
-    """The named error of a broker's `ServerError`, with what to change and what the broker said."""
+    """Return the error for a broker's `ServerError`, with advice and the broker's text."""
     value = pb.ServerError.DESCRIPTOR.values_by_number.get(error)
     made = named("UnknownError" if value is None else str(value.name), doing)
     limit = _LIMIT.search(message) is not None
     advice = LIMIT_ADVICE if limit else ADVICE.get(made.result)
     text = f"{doing}: {made.result}" + (f": {advice}" if advice else "")
     retryable = True if limit else None
-    text += f"{_SAID}{message})" if message else ""
+    text += f"{_BROKER_TEXT}{message})" if message else ""
     return named(made.result, text, retryable=retryable)
 
 
 def is_limit(error: PulsarException) -> bool:
-    """True if a broker refused because a limit is reached, which passes when others leave."""
-    return _LIMIT.search(str(error).partition(_SAID)[2]) is not None
+    """Return True if a broker refused because of a limit, which passes when other clients leave."""
+    return _LIMIT.search(str(error).partition(_BROKER_TEXT)[2]) is not None

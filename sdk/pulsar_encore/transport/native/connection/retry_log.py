@@ -1,8 +1,7 @@
 """Log lines about the topics of one consumer, reader or producer that are not attached.
 
-Owns `RetryLog`, which all attachments of one consumer, reader or producer share: the loss of a
-broker that serves a hundred of its topics is one cause, and makes one series of lines. Pure, except
-that it logs: the caller gives the time.
+All attachments of one consumer, reader or producer share a `RetryLog`: the loss of a broker that
+serves a hundred of its topics is one cause, and makes one series of lines.
 """
 
 from __future__ import annotations
@@ -19,26 +18,22 @@ class RetryLog:
     """Logs the refusals of one consumer, reader or producer at growing intervals, and their end.
 
     Args:
-        name: What the lines begin with, such as ``consumer of subscription 'billing' on
+        name: Begins the lines, such as ``consumer of subscription 'billing' on
             persistent://public/default/orders``.
     """
 
     def __init__(self, name: str) -> None:
         self.name: str = name
-        self._reports: FailureReports | None = None  # since the first loss that is not over
-        self._away: set[str] = set()  # topics that are not attached
-        self._back = 0  # topics attached again since that loss
+        # Since the first loss; None if all are attached.
+        self._reports: FailureReports | None = None
+        self._detached: set[str] = set()  # topics that are not attached
+        self._reattached = 0  # topics attached again since that loss
 
     def lost(self, topic: str, now_s: float) -> None:
-        """A topic was attached, and is not any more.
-
-        Args:
-            topic: Full name; of the partition, if any.
-            now_s: Loop time.
-        """
+        """Note that a topic (full name) is not attached any more, at a loop time."""
         if self._reports is None:
             self._reports = FailureReports(now_s)
-        self._away.add(topic)
+        self._detached.add(topic)
 
     def refused(
         self,
@@ -50,21 +45,12 @@ class RetryLog:
         elapsed_s: float,
         next_s: float,
     ) -> None:
-        """An attempt to attach a topic again failed.
-
-        Args:
-            topic: Full name; of the partition, if any.
-            now_s: Loop time.
-            error: Why.
-            attempts: Attempts since the loss of this topic.
-            elapsed_s: Time since then.
-            next_s: Time until the next attempt.
-        """
+        """Log a failed attempt to attach a topic again."""
         self.lost(topic, now_s)
         if self._reports is None or not self._reports.failed(now_s):
             log.debug("%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error)
             return
-        others = len(self._away) - 1
+        others = len(self._detached) - 1
         log.warning(
             "%s: %s; attempt %d%s failed, %.1f s after the loss; retried in about %.*f s: %s",
             self.name,
@@ -78,37 +64,30 @@ class RetryLog:
         )
 
     def attached(self, topic: str, now_s: float) -> None:
-        """A topic is attached again. Logs when it is the last one.
-
-        Args:
-            topic: Full name; of the partition, if any.
-            now_s: Loop time.
-        """
+        """Note that a topic is attached again. Log a line if it was the last one."""
         reports = self._reports
-        if reports is None or topic not in self._away:
+        if reports is None or topic not in self._detached:
             return
-        self._away.discard(topic)
-        self._back += 1
-        if self._away:
+        self._detached.discard(topic)
+        self._reattached += 1
+        if self._detached:
             return
         log.log(
             logging.WARNING if reports.attempts else logging.INFO,
             "%s: attached again after %.1f s (%d %s)",
             self.name,
             reports.elapsed_s(now_s),
-            self._back,
-            "topic" if self._back == 1 else "topics",
+            self._reattached,
+            "topic" if self._reattached == 1 else "topics",
         )
         self.forget_all()
 
     def forget(self, topic: str) -> None:
-        """A topic is not waited for any more."""
-        self._away.discard(topic)
-        if not self._away:
+        self._detached.discard(topic)
+        if not self._detached:
             self.forget_all()
 
     def forget_all(self) -> None:
-        """Nothing is waited for any more, or the event loop is another one."""
         self._reports = None
-        self._away.clear()
-        self._back = 0
+        self._detached.clear()
+        self._reattached = 0

@@ -1,10 +1,10 @@
-"""The client's side of one connection without a socket: handshake, keep-alive, requests, dispatch.
+"""The client's side of one connection, without a socket: handshake, keep-alive, requests, dispatch.
 
-Owns `Session`. Bytes come in by `receive` and go out by the writer that is handed in; whoever hands
-it in calls `lost` when the connection has ended. What breaks the protocol ends the connection by
-name, and a broken entry does not (`consumer.entries`). Output is collected and written once per
-turn of the loop, or when it is much. Everything attached is told of the end exactly once, after its
-requests failed.
+Bytes arrive through `receive` and leave through a `ByteTransport`, and the owner of that calls
+`lost` when the connection has ended. A violation of the protocol ends the connection; a broken
+entry does not (`wire.entries`). Output is collected and written once per pass of the loop, or when
+it is large. At the end, all requests fail first. Then each attached handler is notified exactly
+once.
 """
 
 from __future__ import annotations
@@ -47,35 +47,36 @@ log: Final = logging.getLogger("pulsar_encore.connection")
 _U32: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
 _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
-_PATIENCE: Final = 64  # frames
+_MAX_SINGLE_FRAMES: Final = 64  # frames
 _Type = pb.BaseCommand
-_MUCH: Final = 65_536  # bytes between two ticks that show a broker which is sending
-_AT_ONCE: Final = 64 * 1024  # bytes that do not wait for the end of the turn: others may be busy
-#: Seconds of CPU time that one step of the loop may take for a read, about. A read of 256 KiB holds
-#: 3,700 small messages, and a redelivered one takes 6 us.
+_BUSY_BYTES: Final = 65_536  # received between two ticks: the broker is alive and sending
+# Output of this size is written at once: other tasks may keep the loop busy.
+_WRITE_NOW_BYTES: Final = 64 * 1024
+#: CPU time in s that one step of the loop may take for a read, about. A read of 256 KiB holds 3,700
+#: small messages, and a redelivered one takes 6 us.
 PART_S: Final = 0.004
 # Frames and bytes that are handled before the clock is read.
 PART_FRAMES: Final = 64
 PART_BYTES: Final = 32 * 1024
-# Plain messages of one run that are taken before the clock is read. Each run costs 10 us beside its
-# messages, so runs of large messages are not cut at `PART_BYTES`.
+# Plain messages of one run that are taken before the clock is read. Each run costs 10 us in
+# addition to its messages, so runs of large messages are not cut at `PART_BYTES`.
 PART_RUN: Final = 400
-# Seconds after which entries are handed over within a read, because that takes up to six times as
-# long as reading them. A read that takes less is handed over once, which is a tenth cheaper.
+# Time in s after which entries are handed over within a read, because that takes up to six times as
+# long as reading them. A shorter read is handed over once, which is a tenth cheaper.
 _HAND_OVER_S: Final = 0.0005
-_TOLD_AS_FRAME: Final = 16  # messages of a receipt that count as a frame
-_SHORT: Final = 4_096  # bytes of a read up to which the clock is not read: 0.4 ms or so
-_NEVER: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
+_RECEIPTS_PER_FRAME: Final = 16  # messages of a receipt that count as one frame
+_SHORT_READ_BYTES: Final = 4_096  # the clock is not read for shorter reads: about 0.4 ms
+_NO_TEMPLATE: Final = MessageTemplate(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
 
 
 class ByteTransport(Protocol):
-    """Where a session's bytes go; `asyncio.Transport` is one."""
+    """The output of a session; `asyncio.Transport` is one."""
 
     def write(self, data: bytes) -> None:
         """Send bytes to the broker, in order."""
 
     def close(self) -> None:
-        """End the connection once what was written is sent."""
+        """End the connection once the written bytes are sent."""
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -85,26 +86,20 @@ class Session:
     """The client's side of one connection.
 
     Args:
-        transport: Where bytes go. Its `pause_reading` and `resume_reading`, if it has them, are
-            called while a long read is handled.
-        loop: Whose timers and futures it uses.
-        request_ids: Of the client.
-        keep_alive_s: How often the broker is asked whether it lives; infinite for never.
-        peer: The broker's address, for messages.
-        renew: Called at an AUTH_CHALLENGE; sees to it that `authenticate` is called.
+        transport: The output. Its `pause_reading` and `resume_reading`, if it has them, are called
+            while a long read is handled.
+        renew: Called at an AUTH_CHALLENGE. It must lead to a call of `authenticate`.
         on_end: Called once with the session when it has ended.
-        tls: Whether the client uses TLS: where the broker names addresses, it names two.
+        tls: True if the client uses TLS. Brokers name one address for TLS and one without.
 
     Attributes:
-        ready: Done with None when the broker accepted the connection; its error otherwise.
-        gone: Done with None when the connection is no more: a moment after `close`.
-        max_message_size: Largest payload that the broker takes, in bytes.
-        features: What the broker can do.
-        drop: Closes the socket without the event loop; for `sever`.
+        ready: Done when the broker has accepted the connection; fails otherwise.
+        gone: Done when the connection is closed, a moment after `close`.
+        max_message_size: Largest payload that the broker accepts, in bytes.
+        drop: Closes the socket without the event loop, for `sever`.
         writable: False while the socket's buffer is full.
-        heard_of: Whether anything came yet.
-        shown: A digest of the credentials that the broker was shown last; b"" before that.
-        closed: Whether it has ended.
+        heard_of: True once a byte was received.
+        shown: Digest of the last credentials that the broker was shown; b"" before.
     """
 
     def __init__(
@@ -134,41 +129,43 @@ class Session:
         self._pause: Callable[[], object] = getattr(transport, "pause_reading", _nothing)
         self._resume: Callable[[], object] = getattr(transport, "resume_reading", _nothing)
         self._loop = loop
-        # CPU time, because a thread that waits for a processor does not use up its step. Where time
-        # is virtual, the loop's clock decides.
+        # CPU time, because a thread that waits for a processor does not use up its step. Under
+        # virtual time, the loop's clock decides.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self._clock: Callable[[], float] = time.thread_time if common else loop.time
         self._keep_alive_s = keep_alive_s
         self._renew = renew
         self._on_end = on_end
         self._tls = tls
-        self._plain = True  # until `connect` names an authentication method
+        self._anonymous = True  # until `connect` names an authentication method
         self._proxied = False  # until `connect` names a broker behind a proxy
-        self._most = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4  # of a frame, without its size
+        # The largest frame, without its size field.
+        self._max_total = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4
         self._rest = b""
-        # A frame that is not complete, and what it lacks. Not a list of what was read: read byte
-        # by byte, that would be fifty times as large.
+        # An incomplete frame, and how many bytes it lacks. A list of reads would take fifty times
+        # the memory if the bytes came one by one.
         self._partial = bytearray()
         self._missing = 0
-        self._later: list[bytes] = []  # read, and waiting for the step that handles it
-        self._later_handle: asyncio.Handle | None = None
-        self._told = 0  # messages whose receipt came since the clock was read
-        self._lost: tuple[Exception | None] | None = None  # with the connection, behind all that
+        self._deferred: list[bytes] = []  # read, and waiting for a later step of the loop
+        self._deferred_handle: asyncio.Handle | None = None
+        self._receipts = 0  # messages with a receipt since the clock was read
+        # The argument of `lost`, until `_deferred` is handled.
+        self._lost: tuple[Exception | None] | None = None
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
-        self._given: dict[ConsumerHandler, None] = {}  # who got entries of this read
-        self._template = _NEVER
-        self._template_for: tuple[ConsumerHandler, int, int, int] | None = None
+        self._with_entries: dict[ConsumerHandler, None] = {}  # got entries from this read
+        self._template = _NO_TEMPLATE
+        self._template_values: tuple[ConsumerHandler, int, int, int] | None = None
         self._out: list[bytes] = []
         self._unwritten = 0
         self._flushing = False
-        self._answered = True  # since the last tick the broker answered a PING
-        self._came = 0  # bytes since the last tick
-        self._had_room = True  # since the last tick there was room to write
+        self._answered = True  # the broker has answered a PING since the last tick
+        self._received_bytes = 0  # since the last tick
+        self._was_writable = True  # at some time since the last tick
         self._tick: asyncio.TimerHandle | None = None
         self._await_tick()
         self._watchers: dict[int, WatchHandler] = {}
-        self._steps: dict[int, Callable[[pb.BaseCommand], None]] = {
+        self._command_handlers: dict[int, Callable[[pb.BaseCommand], None]] = {
             _Type.CONNECTED: self._connected,
             _Type.PING: self._ping,
             _Type.PONG: self._pong,
@@ -189,45 +186,42 @@ class Session:
     # Attaching
 
     def attach_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
-        """Give what comes for a consumer to `handler`, from before its SUBSCRIBE on."""
+        """Register the handler of a consumer, before its SUBSCRIBE."""
         self._check_open()
         self._consumers[consumer_id] = handler
 
     def detach_consumer(self, consumer_id: int) -> None:
-        """Nothing of it is handed over any more; the session forgets it."""
         self._consumers.pop(consumer_id, None)
         self.forget_template()
 
     def attach_producer(self, producer_id: int, handler: ProducerHandler) -> None:
-        """Give what comes for a producer to `handler`, from before its PRODUCER on."""
+        """Register the handler of a producer, before its PRODUCER."""
         self._check_open()
         self._producers[producer_id] = handler
 
     def detach_producer(self, producer_id: int) -> None:
-        """Nothing of it is handed over any more; the session forgets it."""
         self._producers.pop(producer_id, None)
 
     def attach_watcher(self, watcher_id: int, handler: WatchHandler) -> None:
-        """Give what comes for a watcher of topics to `handler`, from before its WATCH on."""
+        """Register the handler of a watcher of topics, before its WATCH_TOPIC_LIST."""
         self._check_open()
         self._watchers[watcher_id] = handler
 
     def detach_watcher(self, watcher_id: int) -> None:
-        """Nothing of it is handed over any more; the session forgets it."""
         self._watchers.pop(watcher_id, None)
 
     def holds_consumer(self, consumer_id: int) -> bool:
-        """Whether it is attached still: not detached, not closed by the broker, not lost."""
+        """Return True if a consumer is attached: not detached, closed by the broker, or lost."""
         return consumer_id in self._consumers
 
     @property
     def idle(self) -> bool:
-        """Nothing is attached, and nothing is asked."""
+        """True if nothing is attached and no request is pending."""
         return not (self._consumers or self._producers or self._watchers or self.requests)
 
     def forget_template(self) -> None:
-        """What was learned of MESSAGE commands may not be right any more."""
-        self._template, self._template_for = _NEVER, None
+        """Forget the template of MESSAGE commands, because it may be outdated."""
+        self._template, self._template_values = _NO_TEMPLATE, None
 
     def _check_open(self) -> None:
         if self.closed:
@@ -236,17 +230,16 @@ class Session:
     # Sending
 
     def write(self, data: bytes) -> None:
-        """Queue encoded frames; ignored when the connection has ended."""
+        """Queue encoded frames. Ignored when the connection has ended."""
         self._out.append(data)
         self._unwritten += len(data)
-        if self._unwritten >= _AT_ONCE:
+        if self._unwritten >= _WRITE_NOW_BYTES:
             self._write_out()
         elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def send(self, command: Message) -> None:
-        """Queue a command without a body, given by its message."""
         self.write(encode(command))
 
     def _flush(self) -> None:
@@ -265,13 +258,11 @@ class Session:
         """Send a request.
 
         Args:
-            make: Makes the message of the command for a request id.
-            doing: What is asked, for the text of errors.
             timeout_s: Longest wait in s; None waits for as long as the connection lives.
 
         Returns:
-            A future of the body of the answer. It fails with the named error of the broker's
-            refusal, `TransportTimeout`, or `NotConnected` when the connection ends.
+            A future for the body of the answer. It fails with the named error of the broker's
+            refusal, `TransportTimeout`, or `NotConnected` if the connection ends.
         """
         self._check_open()
         request_id = self.requests.new_id()
@@ -281,12 +272,11 @@ class Session:
     def connect(
         self, *, client_version: str, method: str, data: bytes, proxy_to: str | None
     ) -> None:
-        """CONNECT; `ready` says how it ended.
+        """Send CONNECT. `ready` gives the result.
 
         Args:
             client_version: Shown in the broker's statistics.
             method: Name of the authentication method; "none" without.
-            data: What it proves itself by.
             proxy_to: ``host:port`` of the broker behind a proxy.
         """
         flags = pb.FeatureFlags(
@@ -296,7 +286,7 @@ class Session:
             supports_get_partitioned_metadata_without_auto_creation=True,
         )
         self._proxied = proxy_to is not None
-        self._plain = plain = method == "none"
+        self._anonymous = plain = method == "none"
         self.send(
             pb.CommandConnect(
                 client_version=client_version,
@@ -309,7 +299,7 @@ class Session:
         )
 
     def authenticate(self, *, client_version: str, method: str, data: bytes) -> None:
-        """AUTH_RESPONSE, to a challenge; success is silent."""
+        """Send AUTH_RESPONSE to a challenge. Success has no answer."""
         if not self.closed:
             self.send(
                 pb.CommandAuthResponse(
@@ -324,24 +314,23 @@ class Session:
             self._tick = self._loop.call_later(self._keep_alive_s, self._keep_alive)
 
     def _keep_alive(self) -> None:
-        # Bytes alone prove nothing: behind a damaged size they are never looked at, and what we
-        # send may be lost. While much comes, the answer may still be behind it.
-        if not self._answered and self._came < _MUCH:
+        # Received bytes alone prove nothing: bytes behind a corrupted size are never looked at, and
+        # our output may be lost. While much arrives, the PONG may be queued behind it.
+        if not self._answered and self._received_bytes < _BUSY_BYTES:
             silent = f"{self.peer} has not answered for {2 * self._keep_alive_s:g} s"
             self.fail(TransportTimeout(silent))
             return
-        if not (self.writable or self._had_room):
-            # What waits to be written would grow without end: acks go on, whoever else pauses.
+        if not (self.writable or self._was_writable):
+            # The output would grow without limit: producers pause, but acks go on.
             self.fail(TransportTimeout(f"{self.peer} reads nothing"))
             return
-        self._answered, self._came, self._had_room = False, 0, self.writable
+        self._answered, self._received_bytes, self._was_writable = False, 0, self.writable
         self.send(pb.CommandPing())
         self._await_tick()
 
     # The end
 
     def close(self) -> None:
-        """Write what is queued, then end the connection."""
         if not self.closed:
             if self._out:
                 self._flush()
@@ -369,7 +358,7 @@ class Session:
 
     def lost(self, error: Exception | None) -> None:
         """Report that the connection has ended. Bytes that were read before are handled first."""
-        if self._later_handle is not None:
+        if self._deferred_handle is not None:
             self._lost = (error,)
             return
         if not self.closed:
@@ -379,7 +368,7 @@ class Session:
             self.gone.set_result(None)
 
     def _end(self, error: Exception | None) -> None:
-        """Nothing comes or goes any more; once."""
+        """End the session, once: fail all requests and notify all handlers."""
         if self.closed:
             return
         self.closed = True
@@ -388,13 +377,13 @@ class Session:
         self._out.clear()
         self._rest = b""
         self._partial = bytearray()
-        self._later.clear()
+        self._deferred.clear()
         self.forget_template()
         cause = f"the connection to {self.peer} was lost" + (f": {error}" if error else "")
         refused = error if isinstance(error, PulsarException) else None
         if not self.ready.done():
             self.ready.set_exception(refused or NotConnected(cause))
-            self.ready.exception()  # perhaps nobody waits any more
+            self.ready.exception()  # marks it as retrieved, if no caller waits
 
         def ended(doing: str) -> Exception:
             return NotConnected(f"{doing}: {cause}")
@@ -413,44 +402,42 @@ class Session:
         self._on_end(self)
 
     def pause_writing(self) -> None:
-        """The socket's buffer is full."""
         self._set_writable(False)
 
     def resume_writing(self) -> None:
-        """The socket's buffer has room again."""
         self._set_writable(True)
 
     def _set_writable(self, writable: bool) -> None:
         self.writable = writable
-        self._had_room = True
+        self._was_writable = True
         for handler in list(self._producers.values()):
             handler.on_writable(writable)
 
     # Receiving
 
     def receive(self, data: bytes) -> None:
-        """Handle what the broker sent, cut anywhere.
+        """Handle bytes from the broker, cut anywhere.
 
         A read that takes longer than `PART_S` is handled in several steps of the loop, in order.
-        Meanwhile nothing more is read.
+        Nothing more is read meanwhile.
         """
         if self.closed:
             return
         self.heard_of = True
-        self._came += len(data)
-        if self._later_handle is not None:
-            self._later.append(data)  # a transport may have had it in hand
+        self._received_bytes += len(data)
+        if self._deferred_handle is not None:
+            self._deferred.append(data)  # the transport may have read it before the pause
             return
         if self._handle(data):
             self._pause()
 
     def _handle(self, data: bytes) -> bool:
-        """Handle bytes that are next; whether a rest of them waits for another step."""
+        """Handle the next bytes; return True if some of them wait for a later step."""
         if self._missing:
             self._partial += data
             self._missing -= len(data)
             if self._missing > 0:
-                return False  # looked at once, when the frame is complete
+                return False  # decoded once, when the frame is complete
             data = bytes(self._partial)
             self._partial = bytearray()
         elif self._rest:
@@ -468,15 +455,14 @@ class Session:
         if is_over:
             self._keep(data, at)
             return False
-        self._later.insert(0, data[at:])
-        self._later_handle = self._loop.call_soon(self._go_on)
+        self._deferred.insert(0, data[at:])
+        self._deferred_handle = self._loop.call_soon(self._continue)
         return True
 
-    def _go_on(self) -> None:
-        """Handle the next part of what was read."""
-        self._later_handle = None
-        later, self._later = self._later, []
-        if later and self._handle(later[0] if len(later) == 1 else b"".join(later)):
+    def _continue(self) -> None:
+        self._deferred_handle = None
+        deferred, self._deferred = self._deferred, []
+        if deferred and self._handle(deferred[0] if len(deferred) == 1 else b"".join(deferred)):
             return
         if self._lost is not None:
             self.lost(self._lost[0])
@@ -484,7 +470,6 @@ class Session:
             self._resume()
 
     def _keep(self, data: bytes, at: int) -> None:
-        """Keep the beginning of a frame."""
         left = len(data) - at
         rest = data[at:]
         if left < 4:
@@ -494,20 +479,23 @@ class Session:
         self._missing = _U32.unpack_from(rest)[0] + 4 - left
 
     def _hand_over(self) -> None:
-        if self._given:
-            given, self._given = self._given, {}
-            for handler in given:
+        if self._with_entries:
+            with_entries, self._with_entries = self._with_entries, {}
+            for handler in with_entries:
                 handler.on_entries_end()
 
     def _frames(self, data: bytes) -> tuple[int, bool]:
-        """Handle complete frames of `data`, as many as there are or as the time allows.
+        """Handle the complete frames of `data`, until the time of this step is used up.
 
         Returns:
-            Where the next frame starts, and whether all complete frames were handled.
+            The start of the next frame, and whether all complete frames were handled.
         """
-        at, size, most = 0, len(data), self._most
+        # This is the hot path. A frame that matches the template is not decoded: the consumer takes
+        # a run of plain messages at once (`_take_run`), or only the entry id is read. All other
+        # frames are decoded by `_frame`, which may learn a new template.
+        at, size, most = 0, len(data), self._max_total
         clock = self._clock
-        since = clock() if size > _SHORT else math.inf
+        since = clock() if size > _SHORT_READ_BYTES else math.inf
         ends = since + PART_S
         left, stop = PART_FRAMES, PART_BYTES
         while size - at >= 4:
@@ -533,7 +521,7 @@ class Session:
                     template.single -= 1
                 else:
                     behind = max(stop, at + PART_RUN * (total + 4))
-                    taken = self._run(template, data, at, most, behind)
+                    taken = self._take_run(template, data, at, most, behind)
                     if taken > at:
                         at = taken
                         continue
@@ -542,51 +530,52 @@ class Session:
                 if data.startswith(template.suffix, behind):
                     entry = template.read(data, start)
                     if entry >= 0:
-                        same: Any = self._template_for
-                        handler, ledger, count, epoch = same
-                        self._given[handler] = None
+                        values: Any = self._template_values
+                        handler, ledger, count, epoch = values
+                        self._with_entries[handler] = None
                         body = behind + len(template.suffix) - 2
                         handler.on_entry(ledger, entry, count, -1, epoch, data, body, end)
                         at = end
                         continue
             self._frame(data, at + 4, end)
-            if self._told:  # the receipt of a batch takes as long as some frames
-                left -= self._told // _TOLD_AS_FRAME
-                self._told = 0
-                if since == math.inf:  # also where the read is short
+            if self._receipts:  # the receipt of a batch takes as long as some frames
+                left -= self._receipts // _RECEIPTS_PER_FRAME
+                self._receipts = 0
+                if since == math.inf:  # also for a short read
                     since = clock()
                     ends = since + PART_S
             if self.closed:
                 return size, True
-            most = self._most
+            most = self._max_total
             at = end
         return at, True
 
-    def _run(self, template: MessageTemplate, data: bytes, at: int, most: int, stop: int) -> int:
-        """Let the consumer take the plain messages that begin before `stop`; where the next frame
-        is."""
-        same: Any = self._template_for
-        handler, ledger, count, epoch = same
+    def _take_run(
+        self, template: MessageTemplate, data: bytes, at: int, most: int, stop: int
+    ) -> int:
+        """Let the consumer take the plain messages that begin before `stop`; return the next
+        frame's start."""
+        values: Any = self._template_values
+        handler, ledger, count, epoch = values
         taken: int = at
         if not count:
             taken = handler.on_run(template, ledger, epoch, data, at, most, stop)
         if taken > at:
-            self._given[handler] = None
+            self._with_entries[handler] = None
             template.patience = 1
         else:
             template.single = template.patience
-            template.patience = min(_PATIENCE, 2 * template.patience)
+            template.patience = min(_MAX_SINGLE_FRAMES, 2 * template.patience)
         return taken
 
     def _frame(self, data: bytes, at: int, end: int) -> None:
-        """Handle the frame that is ``data[at:end]``, without its total size."""
         (size,) = _U32.unpack_from(data, at)
         start = at + 4
         if size > end - start:
             raise FrameError(f"a command of {size} bytes in a frame of {end - at}")
         command = decode_command(data[start : start + size], True)
         if command is None:
-            return  # of a newer broker
+            return  # a command of a newer broker
         if command.type == _Type.MESSAGE:
             self._message(command.message, data, start, start + size, end)
         else:
@@ -595,10 +584,9 @@ class Session:
     def _message(
         self, message: pb.CommandMessage, data: bytes, start: int, at: int, end: int
     ) -> None:
-        """MESSAGE whose command is ``data[start:at]``."""
         handler = self._consumers.get(message.consumer_id)
         if handler is None:
-            return  # detached, and told so: it comes again to whoever is there
+            return  # detached, and the broker knows: it redelivers the message
         if data.startswith(_ENTRY_METADATA_MAGIC, at, end):
             if end - at < 6:
                 raise FrameError("a frame ends inside the size of its broker entry metadata")
@@ -606,10 +594,10 @@ class Session:
             if at > end:
                 raise FrameError("broker entry metadata beyond its frame")
         elif not message.ack_set:
-            self._learn(handler, message, data[start:at])
+            self._learn_template(handler, message, data[start:at])
         if at == end:
             raise FrameError("MESSAGE without metadata and payload")
-        self._given[handler] = None
+        self._with_entries[handler] = None
         place = message.message_id
         handler.on_entry(
             place.ledgerId,
@@ -622,11 +610,13 @@ class Session:
             end,
         )
 
-    def _learn(self, handler: ConsumerHandler, message: pb.CommandMessage, command: bytes) -> None:
+    def _learn_template(
+        self, handler: ConsumerHandler, message: pb.CommandMessage, command: bytes
+    ) -> None:
         template = MessageTemplate.of(command)
         if template is not None:
             self._template = template
-            self._template_for = (
+            self._template_values = (
                 handler,
                 message.message_id.ledgerId,
                 message.redelivery_count,
@@ -639,13 +629,13 @@ class Session:
         if kind == _Type.SEND_RECEIPT:
             producer = self._producers.get(command.send_receipt.producer_id)
             if producer is not None:
-                self._told += producer.on_receipt(command.send_receipt)
+                self._receipts += producer.on_receipt(command.send_receipt)
         elif kind == _Type.ERROR and command.error.request_id == NO_REQUEST:
-            self.fail(_connection_error(self.peer, command.error, plain=self._plain))
+            self.fail(_connection_error(self.peer, command.error, plain=self._anonymous))
         elif answer is not None:
             self.requests.answered(kind, getattr(command, answer))
         else:
-            step = self._steps.get(kind)
+            step = self._command_handlers.get(kind)
             if step is None:
                 raise FrameError(f"{_Type.Type.Name(kind)} is not for a client")
             step(command)
@@ -654,7 +644,7 @@ class Session:
         connected = command.connected
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.max_message_size = connected.max_message_size
-            self._most = self.max_message_size + FRAME_OVERHEAD - 4
+            self._max_total = self.max_message_size + FRAME_OVERHEAD - 4
         self.features = connected.feature_flags
         if not self.ready.done():
             self.ready.set_result(None)
@@ -681,7 +671,7 @@ class Session:
         consumer = self._consumers.pop(close.consumer_id, None)
         if consumer is not None:
             self.forget_template()
-            self._hand_over()  # what came before it
+            self._hand_over()  # entries from before the command
             consumer.on_closed_by_broker(self._assigned(close, "CLOSE_CONSUMER"))
 
     def _end_of_topic(self, command: pb.BaseCommand) -> None:
@@ -705,10 +695,10 @@ class Session:
             handler.on_topics_changed(command.watchTopicUpdate)
 
     def _migrated(self, command: pb.BaseCommand) -> None:
-        """The topic has moved to another cluster (TOPIC_MIGRATED, PIP-188).
+        """Log that a topic has moved to another cluster (TOPIC_MIGRATED, PIP-188).
 
-        The client does not follow to another cluster because of a command: its CLOSE_CONSUMER or
-        CLOSE_PRODUCER follows, and then an ordinary lookup at the service URL.
+        The client does not follow to another cluster because of a command: a CLOSE_CONSUMER or
+        CLOSE_PRODUCER comes next, and then an ordinary lookup at the service URL.
         """
         moved = command.topicMigrated
         url = self._referred(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
@@ -727,9 +717,9 @@ class Session:
         )
 
     def _referred(self, plain: str, by_tls: str, doing: str) -> str | None:
-        """Return the address in a command that fits the client, or None: then a lookup follows.
+        """Return the address in a command that fits the client; None if a lookup must follow.
 
-        Log a warning if there is an address, but not one that the client may use.
+        Logs a warning if there is an address that the client must not use.
         """
         url = by_tls if self._tls else plain
         if not url and (self._proxied or not (plain or by_tls)):
@@ -750,7 +740,7 @@ class Session:
 
 
 def _nothing() -> None:
-    """Do nothing, where there is no socket, or a transport cannot pause."""
+    """Do nothing: there is no socket, or the transport cannot pause."""
 
 
 def _connection_error(peer: str, error: pb.CommandError, *, plain: bool) -> PulsarException:
@@ -764,7 +754,6 @@ def _connection_error(peer: str, error: pb.CommandError, *, plain: bool) -> Puls
 
 
 def _unexpected(peer: str, data: bytes, error: FrameError) -> PulsarException:
-    """The error for what came instead of an answer to CONNECT."""
     if data.startswith(b"HTTP/"):
         return ConnectError(
             f"{peer} answers HTTP: give service_url the port of the binary protocol (6650, with "

@@ -1,8 +1,8 @@
-"""Sockets: TCP and TLS connections, and what asyncio says of one passed on to its session.
+"""TCP and TLS connections by sockets.
 
-Owns `Sockets`. All addresses of a name are tried, the next one when the one before fails or has not
-answered in a quarter of a second (RFC 8305): one that is dead costs no more than that. Whatever
-ends an attempt, no socket of it is left.
+All addresses of a host name are tried: the next one starts when the previous one fails or has not
+answered in a quarter of a second (RFC 8305), so a dead address costs no more than that. An attempt
+that ends leaves no socket open.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ _ATTEMPT_DELAY_S: Final = 0.25  # until the next address is tried as well (RFC 8
 
 
 class SocketProtocol(asyncio.Protocol):
-    """One connection to a broker.
-
-    Args:
-        make: Makes the session over a transport.
-
-    Attributes:
-        session: From `connection_made` on.
-    """
+    """Passes asyncio's events of one connection to its session."""
 
     session: Session
 
@@ -61,11 +54,7 @@ class SocketProtocol(asyncio.Protocol):
 
 
 class Sockets:
-    """Opens connections; the other way to be connected is a broker in memory (`Dialer`).
-
-    Args:
-        secured: How connections by TLS are made.
-    """
+    """Opens connections by sockets (`Dialer`)."""
 
     def __init__(self, secured: TlsContext) -> None:
         self._tls = secured
@@ -73,17 +62,16 @@ class Sockets:
     async def dial(
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
-        """Connect; the session has said nothing yet.
+        """Connect. The session has sent nothing yet.
 
         Args:
-            address: Where to.
-            make: Makes the session over a transport.
-            timeout_s: Longest wait in s, TLS and all.
+            timeout_s: Longest wait in s, including TLS.
 
         Raises:
-            ConnectError: Refused, unknown host, unreachable; or no TLS that can be trusted.
-            AuthenticationError: The broker does not take the client's certificate.
-            TransportTimeout: Nobody answered in time.
+            ConnectError: if the host is unknown, unreachable, refuses, or has no TLS that can be
+                trusted.
+            AuthenticationError: if the broker does not accept the client's certificate.
+            TransportTimeout: if there was no answer in time.
         """
         loop = asyncio.get_running_loop()
         context = self._tls.context() if address.tls else None
@@ -97,7 +85,7 @@ class Sockets:
                         ssl=context,
                         server_hostname=address.host if context else None,
                     )
-                except OSError as error:  # the socket is closed by who was handed it
+                except OSError as error:  # `create_connection` closes the socket
                     if context is not None:
                         raise tls.refused(str(address), address.host, error) from error
                     raise
@@ -107,7 +95,7 @@ class Sockets:
         except OSError as error:
             raise ConnectError(f"no connection to {address}: {error}; {REACHABLE}") from error
         # The socket itself: asyncio's transport can close nothing once its loop is closed, and a
-        # file descriptor that it has closed may be somebody else's by now.
+        # file descriptor that it has closed may be in use again.
         protocol.session.drop = partial(_drop, stream)
         return protocol.session
 
@@ -120,7 +108,7 @@ def _drop(stream: socket.socket) -> None:
 
 
 async def _resolved(loop: asyncio.AbstractEventLoop, address: Address) -> list[Any]:
-    """What `getaddrinfo` finds; a thread is needed for names only."""
+    """Return the result of `getaddrinfo`. Only names need a thread."""
     where, kind = (address.host, address.port), socket.SOCK_STREAM
     try:
         return socket.getaddrinfo(*where, type=kind, flags=socket.AI_NUMERICHOST)
@@ -128,7 +116,7 @@ async def _resolved(loop: asyncio.AbstractEventLoop, address: Address) -> list[A
         pass
     try:
         return await loop.getaddrinfo(*where, type=kind)
-    except RuntimeError:  # at the interpreter's end, where no thread is started any more
+    except RuntimeError:  # at the end of the interpreter no thread can start
         return socket.getaddrinfo(*where, type=kind)
 
 

@@ -1,9 +1,8 @@
-"""What TLS is made with: whom to trust, which certificate to show.
+"""TLS contexts: trusted certificates, the client's certificate, and errors of the handshake.
 
-Owns `TlsContext`, whose context is made anew when one of its files has changed, so that a
-certificate that is replaced is used from the next connection on; and the names of what goes wrong.
-The name in the broker's certificate is compared with the host's, unlike in the stock clients,
-unless all checks are off.
+A context is made again when one of its files has changed, so that a replaced certificate is used
+from the next connection on. The host name in the broker's certificate is verified, unlike in Java's
+and the C++ client, unless all checks are off.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import certifi
 
 from ....errors import AuthenticationError, ConnectError, PulsarException
 
-# What OpenSSL says of a certificate (X509_V_ERR_*).
+# Verification errors of OpenSSL (X509_V_ERR_*).
 _EXPIRED: Final = 10
 _NOT_YET: Final = 9
-_OTHER_NAME: Final = (62, 64)  # of a host, of an address
-# What a peer says that does not take our certificate, or misses one.
+_OTHER_NAME: Final = (62, 64)  # for a host name, and for an IP address
+# Alerts of a peer that does not accept our certificate, or requires one.
 _CLIENT_REFUSED: Final = (
     "CERTIFICATE_REQUIRED",
     "ALERT_BAD_CERTIFICATE",
@@ -31,21 +30,21 @@ _CLIENT_REFUSED: Final = (
     "ALERT_ACCESS_DENIED",
     "ALERT_DECRYPT_ERROR",
 )
-# Another protocol answered.
+# Errors if the peer uses another protocol.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER")
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsContext:
-    """How connections by TLS are made.
+    """The TLS settings of a client.
 
     Args:
-        trust_file: Certificates to trust, PEM; None for the system's, or certifi's where the system
+        trust_file: Certificates to trust, PEM; None for the system's, or certifi's if the system
             has none.
-        certificate_file: The client's certificate, PEM; None shows none.
+        certificate_file: The client's certificate, PEM, or None.
         key_file: Its key, PEM, not encrypted.
-        insecure: Accept any certificate, of any name.
+        insecure: Accept any certificate, for any name.
     """
 
     def __init__(
@@ -60,21 +59,20 @@ class TlsContext:
         self._certificate_file = certificate_file
         self._key_file = key_file
         self._insecure = insecure
-        self._made: tuple[_Stamp, ssl.SSLContext] | None = None
+        self._cached: tuple[_Stamp, ssl.SSLContext] | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For one connection; made anew when a file has changed.
+        """Return the context for one connection.
 
         Raises:
-            ConnectError: A file cannot be read, or is not what it must be.
+            ConnectError: if a file cannot be read or used.
         """
         stamp = self.stamp()
-        if self._made is None or self._made[0] != stamp:
-            self._made = (stamp, self._make())
-        return self._made[1]
+        if self._cached is None or self._cached[0] != stamp:
+            self._cached = (stamp, self._make())
+        return self._cached[1]
 
     def stamp(self) -> _Stamp:
-        """Changes when one of the files does."""
         files = (self._trust_file, self._certificate_file, self._key_file)
         return tuple(_stamp(path) for path in files)
 
@@ -93,8 +91,8 @@ class TlsContext:
             except OSError as error:  # an SSLError is one
                 raise ConnectError(
                     f"the client certificate {self._certificate_file!r} with the key "
-                    f"{self._key_file!r} cannot be used ({_said(error)}): both must be PEM, belong "
-                    "together, and the key must not be encrypted",
+                    f"{self._key_file!r} cannot be used ({_reason_of(error)}): both must be PEM, "
+                    "belong together, and the key must not be encrypted",
                     retryable=False,
                 ) from error
         return context
@@ -109,14 +107,14 @@ class TlsContext:
             context.load_verify_locations(self._trust_file)
         except OSError as error:
             raise ConnectError(
-                f"tls_trust_certs_file_path {self._trust_file!r} cannot be used ({_said(error)}): "
-                "it must have certificates in PEM",
+                f"tls_trust_certs_file_path {self._trust_file!r} cannot be used "
+                f"({_reason_of(error)}): it must have certificates in PEM",
                 retryable=False,
             ) from error
 
 
 def _stamp(path: str | None) -> tuple[int, int, int] | None:
-    """Changes with a file's content, also when a link to it is moved."""
+    """Return a value that changes with a file's content, also if a link to the file is moved."""
     if path is None:
         return None
     try:
@@ -129,30 +127,28 @@ def _stamp(path: str | None) -> tuple[int, int, int] | None:
 def _has_roots(context: ssl.SSLContext) -> bool:
     if context.cert_store_stats()["x509_ca"]:
         return True
-    folder = ssl.get_default_verify_paths().capath  # read by OpenSSL when it looks for one
+    folder = ssl.get_default_verify_paths().capath  # OpenSSL reads it when it looks for a root
     return folder is not None and any(Path(folder).iterdir())
 
 
-def _said(error: OSError) -> str:
+def _reason_of(error: OSError) -> str:
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
 
 
 def refused(peer: str, host: str, error: Exception) -> PulsarException:
-    """The error of a TLS handshake that `error` ended; its text says what to change.
+    """Return the error for a TLS handshake that failed with `error`; its text says what to change.
 
     Args:
-        peer: Who was connected to, for the text.
-        host: The name that the certificate had to have.
-        error: An OSError or TimeoutError.
+        host: The name that the certificate must have.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"{peer}: {_not_trusted(host, error)}", retryable=False)
-    said = client_refused(peer, error)
-    if said is not None:
-        return said
+    refusal = client_refused(peer, error)
+    if refusal is not None:
+        return refusal
     if isinstance(error, ssl.SSLError) and not any(each in str(error) for each in _NO_TLS):
-        return ConnectError(f"no TLS with {peer}: {_said(error)}")
-    # What is no TLS at all, or a peer that hung up: a port for plain connections does either.
+        return ConnectError(f"no TLS with {peer}: {_reason_of(error)}")
+    # The peer does not use TLS, or closed the connection. A plain port does either.
     how = "answered with something else" if isinstance(error, ssl.SSLError) else "ended it"
     return ConnectError(
         f"no TLS with {peer}, which {how}: if that is its port for plain connections, use "
@@ -175,21 +171,21 @@ def _not_trusted(host: str, error: ssl.SSLCertVerificationError) -> str:
         )
     return (
         f"its certificate is not trusted ({error.verify_message}): tls_trust_certs_file_path must "
-        "have the certificate of who issued it"
+        "have the certificate of its issuer"
     )
 
 
 def client_refused(peer: str, error: Exception | None) -> AuthenticationError | None:
-    """The error where the broker did not take the client's certificate; None for others.
+    """Return the error if the broker did not accept the client's certificate; None otherwise.
 
-    With TLS 1.3 it says so after the handshake.
+    With TLS 1.3 the broker reports this after the handshake.
     """
     if not isinstance(error, ssl.SSLError):
         return None
-    said = str(error)
-    if not any(each in said for each in _CLIENT_REFUSED):
+    refusal = str(error)
+    if not any(each in refusal for each in _CLIENT_REFUSED):
         return None
     return AuthenticationError(
-        f"{peer} does not take the client's certificate, or wants one ({_said(error)}): see "
+        f"{peer} does not take the client's certificate, or wants one ({_reason_of(error)}): see "
         "AuthenticationTLS, or tls_certificate_file_path and tls_private_key_file_path"
     )

@@ -1,1 +1,1 @@
-"""Which topics there are, and which broker serves one."""
+"""Lookups: the existing topics, their partitions, and the broker that serves a topic."""

@@ -1,8 +1,8 @@
-"""Asked of a broker over the binary protocol, any one of the service.
+"""Lookups over the binary protocol, at any broker of the service.
 
-Owns `BinaryLookup`: redirects (`docs/notes/wire-protocol.md#lookup`), the way through a proxy
-(`docs/notes/wire-protocol.md#addresses-and-proxies`), and leaving a broker that keeps answering
-TooManyRequests (`docs/notes/wire-protocol.md#server-errors`).
+Redirects: `docs/notes/wire-protocol.md#lookup`. Brokers behind a proxy:
+`docs/notes/wire-protocol.md#addresses-and-proxies`. A broker that keeps answering TooManyRequests
+is left for another one: `docs/notes/wire-protocol.md#server-errors`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..connection.pool import ConnectionPool
 from ..connection.session import Session
 from .lookup_interface import Partitions, TopicListing
 
-_MOST_REDIRECTS: Final = 20
-_MOST_REFUSED: Final = 50  # in `_REFUSED_S`, as Java's
-_REFUSED_S: Final = 60.0
+_MAX_REDIRECTS: Final = 20
+_MAX_REFUSALS: Final = 50  # in `_REFUSAL_WINDOW_S`, as in Java
+_REFUSAL_WINDOW_S: Final = 60.0
 
 _Mode = pb.CommandGetTopicsOfNamespace
 MODES: Final = {
@@ -34,16 +34,12 @@ MODES: Final = {
 
 
 class BinaryLookup:
-    """Asks brokers (`Way`).
-
-    Args:
-        pool: Of connections.
-    """
+    """Lookups over the binary protocol (`LookupMethod`)."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._settings = pool.settings
-        self._refused: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
+        self._refusals: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
         def make(request_id: int) -> pb.CommandPartitionedTopicMetadata:
@@ -60,7 +56,7 @@ class BinaryLookup:
                 make, doing, self._settings.operation_timeout_s
             )
         except TooManyLookupRequestException as error:
-            self._count(session, error)
+            self._count_refusal(session, error)
             raise
         check_partitions(answer.partitions, topic, self._settings.max_partitions)
         flags = session.features
@@ -71,8 +67,8 @@ class BinaryLookup:
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
         def make(request_id: int) -> pb.CommandGetTopicsOfNamespace:
-            # No pattern: dialects of regular expressions differ, so that a broker might leave out
-            # topics that match here. `docs/notes/wire-protocol.md#topic-lists`.
+            # No pattern: dialects of regular expressions differ, so a broker might omit topics that
+            # match here. `docs/notes/wire-protocol.md#topic-lists`.
             return pb.CommandGetTopicsOfNamespace(
                 namespace=namespace,
                 request_id=request_id,
@@ -92,17 +88,17 @@ class BinaryLookup:
         pool = self._pool
         service = pool.service
         session, authoritative = await pool.any_broker(), False
-        for _ in range(_MOST_REDIRECTS + 1):
-            # Read before the request: the pool forgets a connection that ends meanwhile, and the
-            # broker behind a proxy must never be dialed directly instead.
-            asked = self._asked(session)
+        for _ in range(_MAX_REDIRECTS + 1):
+            # Read before the request: the pool forgets a connection that ends meanwhile, and a
+            # broker behind a proxy must never be dialed directly.
+            asked = self._address_of(session)
             if asked is None:
                 raise NotConnected(f"look up {topic}: the connection to {session.peer} has ended")
             answer = await self._ask_owner(session, topic, authoritative)
             proxied = answer.proxy_through_service_url
-            plain, by_tls = text(answer.brokerServiceUrl), text(answer.brokerServiceUrlTls)
+            plain, tls = text(answer.brokerServiceUrl), text(answer.brokerServiceUrlTls)
             address = referred(
-                by_tls if service.secure else plain,
+                tls if service.secure else plain,
                 plain,
                 asked=asked,
                 secure=service.secure,
@@ -114,12 +110,11 @@ class BinaryLookup:
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return session
             authoritative = answer.authoritative
-        raise TopicLookupError(f"{topic}: more than {_MOST_REDIRECTS} redirects in a row")
+        raise TopicLookupError(f"{topic}: more than {_MAX_REDIRECTS} redirects in a row")
 
-    def _asked(self, session: Session) -> Address | None:
-        """The address that was asked, which is a proxy's when brokers are behind one."""
-        way = self._pool.way_of(session)
-        return None if way is None else way.address
+    def _address_of(self, session: Session) -> Address | None:
+        key = self._pool.way_of(session)
+        return None if key is None else key.address
 
     async def _ask_owner(
         self, session: Session, topic: str, authoritative: bool
@@ -137,34 +132,29 @@ class BinaryLookup:
                 make, f"look up {topic}", self._settings.operation_timeout_s
             )
         except TooManyLookupRequestException as error:
-            self._count(session, error)
+            self._count_refusal(session, error)
             raise
         return answer
 
-    def _count(self, session: Session, error: TooManyLookupRequestException) -> None:
-        """One more refusal of a broker; of too many its connection ends, and another is asked."""
+    def _count_refusal(self, session: Session, error: TooManyLookupRequestException) -> None:
+        """Count a refusal. After too many, end the connection and leave the broker for a while."""
         now = self._pool.loop.time()
-        refused = self._refused.setdefault(session, deque())
-        refused.append(now)
-        while refused[0] <= now - _REFUSED_S:
-            refused.popleft()
-        if len(refused) >= _MOST_REFUSED:
-            asked = self._asked(session)
+        refusals = self._refusals.setdefault(session, deque())
+        refusals.append(now)
+        while refusals[0] <= now - _REFUSAL_WINDOW_S:
+            refusals.popleft()
+        if len(refusals) >= _MAX_REFUSALS:
+            asked = self._address_of(session)
             if asked is not None:
                 self._pool.did_not_answer(asked, self._pool.service)
             session.fail(error)
 
 
 def check_partitions(count: int, topic: str, most: int) -> None:
-    """Check the number of partitions that a broker answered, before anything is made for each.
-
-    Args:
-        count: The number.
-        topic: The topic or topics, for the text of the error.
-        most: `max_partitions`.
+    """Check the number of partitions in an answer, before anything is made for each partition.
 
     Raises:
-        LookupError: There are more than the client accepts.
+        LookupError: if there are more than `most`, the client's `max_partitions`.
     """
     if count > most:
         raise TopicLookupError(

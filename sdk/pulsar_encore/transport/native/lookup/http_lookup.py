@@ -1,8 +1,8 @@
-"""Asked by HTTP, of the brokers' admin interface: for service URLs of http:// and https://.
+"""Lookups over HTTP, at the brokers' admin interface, for http:// and https:// service URLs.
 
-Owns `HttpLookup`. Answers are bounded, redirects are followed with the credentials (a cluster's
-brokers refer to each other), but never from TLS to none (`addresses.redirected`). Connections to
-brokers themselves are binary. Needs `httpx2`.
+Answers are limited in size. Redirects are followed with the credentials, because brokers of a
+cluster redirect to each other, but never from TLS to plain HTTP (`addresses.redirected`).
+Connections to the brokers themselves are binary. Needs `httpx2`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..connection.session import Session
 from .binary_lookup import check_partitions
 from .lookup_interface import Partitions, TopicListing
 
-_MOST_REDIRECTS: Final = 20
-_MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
-_LONGEST_REASON: Final = 300  # characters of a broker's own words
+_MAX_REDIRECTS: Final = 20
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # of an answer: the names of half a million topics
+_MAX_REASON_CHARS: Final = 300  # of the broker's own text
 _ERRORS: Final = {
     400: "InvalidTopicName",
     401: "AuthenticationError",
@@ -48,11 +48,7 @@ _MODES: Final = {
 
 
 class HttpLookup:
-    """Asks brokers' web service (`Way`).
-
-    Args:
-        pool: Of connections, for those to topics' owners.
-    """
+    """Lookups over HTTP (`LookupMethod`). The pool connects to the topics' owners."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -65,7 +61,7 @@ class HttpLookup:
         )
         count = answer.get("partitions") if _is_object(answer) else None
         if not isinstance(count, int) or count < 0:
-            raise _nonsense(f"partitions of {topic}: the answer makes no sense")
+            raise _bad_answer(f"partitions of {topic}: the answer is invalid")
         check_partitions(count, topic, self._pool.settings.max_partitions)
         return Partitions(count, tells_missing=True)
 
@@ -76,7 +72,7 @@ class HttpLookup:
             f"topics of {namespace}",
         )
         if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
-            raise _nonsense(f"topics of {namespace}: the answer makes no sense")
+            raise _bad_answer(f"topics of {namespace}: the answer is invalid")
         return TopicListing(answer, "")
 
     async def owner(self, topic: str) -> Session:
@@ -89,7 +85,7 @@ class HttpLookup:
         found = answer if _is_object(answer) else {"brokerUrl": 0}
         plain, by_tls = found.get("brokerUrl"), found.get("brokerUrlTls")
         if not isinstance(plain, str | None) or not isinstance(by_tls, str | None):
-            raise _nonsense(f"look up {topic}: the answer makes no sense")
+            raise _bad_answer(f"look up {topic}: the answer is invalid")
         address = referred(
             (by_tls if service.secure else plain) or "",
             plain or "",
@@ -100,7 +96,8 @@ class HttpLookup:
         return await self._pool.broker(address, service=service)
 
     async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
-        """The JSON that a broker of the service answers; the next is asked when one is away."""
+        """Return the JSON answer of a broker of the service. If one does not answer, the next is
+        asked."""
         httpx2 = _httpx2()
         pool = self._pool
         service = pool.service
@@ -113,8 +110,8 @@ class HttpLookup:
         )
 
         def connect(tls: bool) -> Any:
-            # A client for each request: a redirect from http to https is checked like any other
-            # connection by TLS, and http alone needs no certificates.
+            # One client per request: a redirect from http to https is verified like any other TLS
+            # connection, and http alone needs no certificates.
             verify = service.tls.context() if tls else False
             return httpx2.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
 
@@ -124,10 +121,10 @@ class HttpLookup:
             try:
                 status, body = await _fetch(connect, url, query, headers, doing)
             except httpx2.TimeoutException as error:
-                failure = TransportTimeout(f"{doing}: no answer of {address} in time")
+                failure = TransportTimeout(f"{doing}: no answer from {address} in time")
                 failure.__cause__ = error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                failure = _not_reached(httpx2, doing, address, error)
+                failure = _connect_error(httpx2, doing, address, error)
                 failure.__cause__ = error
             else:
                 pool.answered(address, service)
@@ -145,7 +142,7 @@ async def _fetch(
     doing: str,
 ) -> tuple[int, bytes]:
     params: Mapping[str, str] | None = query
-    for _ in range(_MOST_REDIRECTS + 1):
+    for _ in range(_MAX_REDIRECTS + 1):
         async with (
             connect(url.startswith("https:")) as http,
             http.stream("GET", url, params=params, headers=headers) as response,
@@ -154,20 +151,22 @@ async def _fetch(
                 body = bytearray()
                 async for part in response.aiter_raw():
                     body += part
-                    if len(body) > _MOST_BYTES:
-                        raise _nonsense(f"{doing}: an answer of more than {_MOST_BYTES} bytes")
+                    if len(body) > _MAX_ANSWER_BYTES:
+                        raise _bad_answer(
+                            f"{doing}: an answer of more than {_MAX_ANSWER_BYTES} bytes"
+                        )
                 return response.status_code, bytes(body)
-            target = _joined(response.url, response.headers.get("location", ""), doing)
+            target = _redirect_target(response.url, response.headers.get("location", ""), doing)
         url, params = redirected(target, asked=url, doing=doing), None  # it repeats the query
-    raise TopicLookupError(f"{doing}: more than {_MOST_REDIRECTS} redirects in a row")
+    raise TopicLookupError(f"{doing}: more than {_MAX_REDIRECTS} redirects in a row")
 
 
-def _joined(asked: Any, location: str, doing: str) -> str:
-    """The target of a redirect as the HTTP library will read it: its scheme in lower case."""
+def _redirect_target(asked: Any, location: str, doing: str) -> str:
+    """Return the target of a redirect as `httpx2` reads it, with the scheme in lower case."""
     try:
         return str(_httpx2().URL(urljoin(str(asked), location)))
     except (ValueError, _httpx2().InvalidURL) as error:
-        raise _nonsense(f"{doing}: a redirect of {asked} to no web address: {error}") from error
+        raise _bad_answer(f"{doing}: a redirect of {asked} to no web address: {error}") from error
 
 
 def _json(status: int, body: bytes, doing: str) -> Any:
@@ -178,14 +177,15 @@ def _json(status: int, body: bytes, doing: str) -> Any:
     if status == 200 and answer is not None:
         return answer
     if status == 200:
-        raise _nonsense(f"{doing}: the answer is no JSON")
-    said = answer.get("reason") if _is_object(answer) else None
-    reason = f"{said or body[:_LONGEST_REASON].decode(errors='replace')}"[:_LONGEST_REASON]
+        raise _bad_answer(f"{doing}: the answer is not JSON")
+    given_reason = answer.get("reason") if _is_object(answer) else None
+    reason = f"{given_reason or body[:_MAX_REASON_CHARS].decode(errors='replace')}"[
+        :_MAX_REASON_CHARS
+    ]
     raise named(_ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}")
 
 
 def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:
-    """As brokers' HTTP authentication takes them."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     method = credentials.method_name
     if method == "none":
@@ -203,13 +203,13 @@ def _headers(credentials: ConnectionCredentials, data: bytes) -> dict[str, str]:
 
 
 def path_of(topic: str) -> str:
-    """``persistent/tenant/namespace/name``, the name quoted."""
+    """Return ``persistent/tenant/namespace/name``, with the name quoted."""
     domain, _, rest = topic.partition("://")
     tenant, namespace, name = rest.split("/", 2)
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
 
 
-def _not_reached(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
+def _connect_error(httpx2: Any, doing: str, address: Address, error: Exception) -> PulsarException:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
@@ -217,7 +217,7 @@ def _not_reached(httpx2: Any, doing: str, address: Address, error: Exception) ->
         cause = cause.__cause__ or cause.__context__
     text = f"{doing}: {address}: {str(error) or type(error).__name__}"
     if isinstance(error, (httpx2.RemoteProtocolError, httpx2.ReadError)):
-        # Somebody listens, and speaks no HTTP: it ended what it took for garbage.
+        # The peer accepts connections, but closed this one because it does not speak HTTP.
         text += (
             ": give service_url the port of the web service (8080, with TLS 8443), not the binary "
             "protocol's, or connect by pulsar://"
@@ -229,8 +229,9 @@ def _is_object(answer: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(answer, dict)
 
 
-def _nonsense(text: str) -> TopicLookupError:
-    """It would be no better the next time."""
+def _bad_answer(text: str) -> TopicLookupError:
+    """Return the error for an invalid answer. It is not retried, because the answer would be the
+    same."""
     return TopicLookupError(text, retryable=False)
 
 

@@ -1,8 +1,7 @@
-"""Partitions, owners and schemas of topics, asked of the brokers.
+"""Partitions, owners and schemas of topics, looked up at the brokers.
 
-Owns `Lookup`. Equal questions at the same time are asked once, the number of questions at a time is
-limited, and a question is retried if its answer says that another one may be given later:
-`docs/notes/wire-protocol.md#lookup`.
+Equal requests at the same time are sent once, the number of requests at a time is limited, and
+retryable errors are retried: `docs/notes/wire-protocol.md#lookup`.
 """
 
 from __future__ import annotations
@@ -26,15 +25,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Lookup:
-    """Asks where topics are.
+    """Looks up topics on one connection pool.
 
     Args:
-        pool: Of connections.
-        make_round: Says to each who looks for new topics when to.
-
-    Attributes:
-        pool: The same.
-        make_round: The same.
+        make_round: Makes the schedule of each task that looks for new topics.
     """
 
     def __init__(
@@ -44,81 +38,67 @@ class Lookup:
         self.make_round: Callable[[], RefreshSchedule] = make_round
         self._binary = BinaryLookup(pool)
         self._web = HttpLookup(pool)
-        self._asking: dict[tuple[str, ...], asyncio.Task[Any]] = {}
+        self._in_flight: dict[tuple[str, ...], asyncio.Task[Any]] = {}
         self._limit = asyncio.Semaphore(pool.settings.lookups)
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions a topic has; 0 for one that has none.
+        """Return the number of partitions of a topic; 0 for a topic without.
 
         Args:
             topic: Full name.
-            create: Whether the broker may create it, where its policies let it.
+            create: True if the broker may create the topic, where its policies allow that.
 
         Raises:
-            TopicNotFound: There is none, and it may not be created.
-            PulsarException: The broker refused, or could not be reached within the operation
-                timeout.
+            TopicNotFound: if the topic does not exist, and may not be created.
         """
         return (await self.ask_partitions(topic, create=create)).number
 
     async def ask_partitions(self, topic: str, *, create: bool) -> Partitions:
-        """The same, with what the broker that answered can tell.
-
-        Args:
-            topic: Full name.
-            create: True if the broker may create the topic, where its policies let it.
-
-        Raises:
-            TopicNotFound, PulsarException: As for `partitions`.
-        """
-        return await self._once(
+        """Return the same as `partitions`, and whether the broker reports missing topics."""
+        return await self._shared(
             ("partitions", topic, str(create)),
-            lambda: self._patiently(
-                f"partitions of {topic}", lambda: self._way().partitions(topic, create)
+            lambda: self._with_retries(
+                f"partitions of {topic}", lambda: self._method().partitions(topic, create)
             ),
         )
 
     async def topics(
         self, namespace: str, mode: RegexSubscriptionMode, known: str = ""
     ) -> TopicListing:
-        """All topics of a namespace.
+        """List the topics of a namespace.
 
         Args:
             namespace: ``tenant/namespace``.
-            mode: Of which domain.
-            known: Hash of a list that is known; the answer may be that it is still the same.
-
-        Raises:
-            PulsarException: As for `matching`.
+            known: Hash of a known list; the answer may be that the list is still the same.
         """
-        return await self._once(
+        return await self._shared(
             ("topics", namespace, mode.name, known),
-            lambda: self._patiently(
-                f"topics of {namespace}", lambda: self._way().topics(namespace, mode, known)
+            lambda: self._with_retries(
+                f"topics of {namespace}", lambda: self._method().topics(namespace, mode, known)
             ),
         )
 
     async def schema(self, topic: str, version: int | None) -> pb.Schema:
-        """A version of a topic's schema, or the latest.
+        """Return a version of a topic's schema, or the latest.
 
         Args:
-            topic: Full name; partitions have their topic's.
+            topic: Full name; partitions share the schema of their topic.
             version: From 0; None for the latest.
 
         Raises:
-            TopicNotFound: The topic has no such version, or there is no such topic.
-            PulsarException: As for `matching`.
+            TopicNotFound: if the topic, or the version, does not exist.
         """
         which = "the latest schema" if version is None else f"schema version {version}"
         doing = f"{which} of {topic}"
-        return await self._once(
+        return await self._shared(
             ("schema", topic, str(version)),
-            lambda: self._patiently(doing, lambda: self._ask_schema(topic, version, doing)),
+            lambda: self._with_retries(doing, lambda: self._ask_schema(topic, version, doing)),
         )
 
     async def _ask_schema(self, topic: str, version: int | None, doing: str) -> pb.Schema:
-        # Of a connection, also where the rest is asked by HTTP: the web service shows schemas of
-        # key-value pairs rewritten, and a copy registered with that would be another version.
+        # Over the binary protocol even if lookups use HTTP: the web service rewrites schemas of
+        # key-value pairs, and a copy that is registered with such a schema would be another
+        # version.
         service = self.pool.service
         session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
         number = None if version is None else version.to_bytes(8, "big")
@@ -132,20 +112,16 @@ class Lookup:
         return answer.schema
 
     async def owner(self, topic: str) -> Session:
-        """A connection to the broker that serves a topic (a partition, where there are some).
+        """Return a connection to the broker that serves a topic, or a partition.
 
-        One attempt; who keeps something attached has a patience of his own.
-
-        Raises:
-            PulsarException: The broker refused, or could not be reached.
+        This is a single attempt, because an `Attachment` has its own retries.
         """
-        return await self._once(("owner", topic), lambda: self._way().owner(topic))
+        return await self._shared(("owner", topic), lambda: self._method().owner(topic))
 
-    def _way(self) -> LookupMethod:
+    def _method(self) -> LookupMethod:
         return self._web if self.pool.service.web else self._binary
 
-    async def _patiently(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Ask again, while it may help and within the operation timeout."""
+    async def _with_retries(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         settings, loop = self.pool.settings, self.pool.loop
         timeout_s = settings.operation_timeout_s
         deadline = loop.time() + timeout_s
@@ -158,7 +134,7 @@ class Lookup:
             except TimeoutError as error:
                 text = f"{doing}: no answer within {timeout_s:g} s"
                 if failure is not None:
-                    text += f"; this came before: {failure}"
+                    text += f"; the last error: {failure}"
                 raise TransportTimeout(text) from (failure or error)
             except PulsarException as error:
                 failure = error
@@ -167,21 +143,21 @@ class Lookup:
                 raise failure
             await self.pool.rest(delay)
 
-    async def _once(self, key: tuple[str, ...], ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """The answer of the question `key`; asked once, however many wait for it."""
-        task = self._asking.get(key)
+    async def _shared(self, key: tuple[str, ...], ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Return the answer to the request `key`, which is sent once for all who wait for it."""
+        task = self._in_flight.get(key)
         if task is None:
             task = self.pool.loop.create_task(self._limited(ask))
-            self._asking[key] = task
-            task.add_done_callback(lambda done: self._answered(key, done))
+            self._in_flight[key] = task
+            task.add_done_callback(lambda done: self._on_answer(key, done))
         answer: _Answer = await asyncio.shield(task)
         return answer
 
-    def _answered(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
-        if self._asking.get(key) is task:
-            del self._asking[key]
+    def _on_answer(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
+        if self._in_flight.get(key) is task:
+            del self._in_flight[key]
         if not task.cancelled():
-            task.exception()  # perhaps nobody waits any more
+            task.exception()  # marks the error as retrieved, if no caller waits any more
 
     async def _limited(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         async with self._limit:

@@ -1,4 +1,4 @@
-"""What is asked about topics, whichever way: the contract of the ways, and patterns of names."""
+"""The contract of the two lookup methods, and patterns of topic names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TopicListing(NamedTuple):
     """Topics of a namespace.
 
     Attributes:
-        topics: Their full names, partitions singly; None when the list is the one of the hash that
-            was sent.
-        hash: The broker's, of all of them; "" where it gives none.
+        topics: Full names, each partition by its name; None if the list still has the hash that was
+            sent.
+        hash: The broker's hash of the list; "" if it gives none.
     """
 
     topics: list[str] | None
@@ -30,9 +30,8 @@ class Partitions(NamedTuple):
 
     Attributes:
         number: The number of partitions; 0 for a topic without.
-        tells_missing: True if the broker that answered would have told a missing topic from one
-            without partitions. Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and their web
-            services do.
+        tells_missing: True if the broker distinguishes a missing topic from one without partitions.
+            Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and so do their web services.
     """
 
     number: int
@@ -40,28 +39,28 @@ class Partitions(NamedTuple):
 
 
 class LookupMethod(Protocol):
-    """One way to ask; each call is one attempt, and raises `PulsarException`."""
+    """A way to look up topics. Each call is one attempt, and raises `PulsarException`."""
 
     async def partitions(self, topic: str, create: bool) -> Partitions:
-        """The partitions of a topic."""
+        """Return the partitions of a topic."""
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> TopicListing:
-        """Those of ``tenant/namespace``; `known` is the hash of a list that is known, or ""."""
+        """List ``tenant/namespace``; `known` is the hash of a known list, or ""."""
 
     async def owner(self, topic: str) -> Session:
-        """A connection to the broker that serves a topic."""
+        """Return a connection to the broker that serves a topic."""
 
 
 class NamePattern:
-    """A regular expression of ``persistent://tenant/namespace/name``; what is before the name is
-    literal, and the domain does not count.
+    """A regular expression for ``persistent://tenant/namespace/name``. Only the name is an
+    expression: tenant and namespace are literal, and the domain is ignored.
 
     Attributes:
         namespace: ``tenant/namespace``.
         path: The pattern without its domain, as brokers take it.
 
     Raises:
-        InvalidTopicName: It is no regular expression, or names no namespace.
+        InvalidTopicName: if it is not a regular expression, or has no namespace.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -76,5 +75,5 @@ class NamePattern:
             raise InvalidTopicName(f"the pattern {pattern!r}: {error}") from error
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic, or the topic of a partition, is of it; by its full name."""
+        """Return True if the pattern matches a topic's full name, or the topic of a partition."""
         return bool(self._matches(base_name(topic).partition("://")[2]))

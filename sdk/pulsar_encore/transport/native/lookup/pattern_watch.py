@@ -1,10 +1,10 @@
-"""Which topics match a pattern, as they come and go.
+"""The topics that match a pattern, kept up to date.
 
-Owns `PatternWatch`. A broker that can tells of each topic at once (WATCH_TOPIC_LIST). The list is
-asked for as well, every now and then: not every broker can, a watch is of persistent topics only,
-and no pattern of more than 50 characters is taken. What the two say is put together, so that no
-topic is missed. After a reconnect the watch is asked for with the hash of what it has told, and so
-again where an update does not add up: `docs/notes/wire-protocol.md#topic-lists`.
+A broker reports each new topic at once if it supports WATCH_TOPIC_LIST. The list is also requested
+periodically: some brokers do not support the command, a watch covers persistent topics only, and
+patterns of more than 50 characters are not accepted. Both results are combined, so that no topic is
+missed. After a reconnect, and after an update with an unexpected hash, the watch is requested again
+with the hash of the topics that it has reported: `docs/notes/wire-protocol.md#topic-lists`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ from .lookup_interface import NamePattern
 
 log: Final = logging.getLogger("pulsar_encore.lookup")
 
-_LONGEST_PATTERN: Final = 50  # `subscriptionPatternMaxLength`
+_MAX_PATTERN_CHARS: Final = 50  # `subscriptionPatternMaxLength`
 
 
 class PatternWatch:
-    """The topics of a pattern (a partitioned one by its own name), and the news of them.
+    """The topics that match a pattern (a partitioned topic by its own name), and their changes.
 
     Args:
-        lookup: Where topics are.
-        pattern: A regular expression of ``persistent://tenant/namespace/name``; the first two parts
-            are literal.
-        mode: Of which domain.
-        period_s: How often the list is asked for, in s.
+        pattern: A regular expression for ``persistent://tenant/namespace/name``; tenant and
+            namespace are literal.
+        period_s: How often the list is requested, in s.
 
     Raises:
-        InvalidTopicName: The pattern is none.
+        InvalidTopicName: if the pattern is invalid.
     """
 
     def __init__(
@@ -51,88 +49,87 @@ class PatternWatch:
         self._pattern = NamePattern(pattern)
         self._mode = mode
         self._period_s = period_s
-        self._names: set[str] = set()  # that match; partitions singly
+        self._names: set[str] = set()  # matching names; each partition by its own
         self._hash = ""  # of the last list
-        self._news = asyncio.Event()
-        self._round = lookup.make_round()
-        self._looking: asyncio.Task[None] | None = None  # until the list is to be asked for
-        # The watch: what it told, as the broker matches.
-        self._told: set[str] = set()
+        self._change_event = asyncio.Event()
+        self._schedule = lookup.make_round()
+        self._refresh_due: asyncio.Task[None] | None = None  # done when the list must be requested
+        # The topics that the watch has reported, in the broker's reading of the pattern.
+        self._reported: set[str] = set()
         self._id = -1
         self._session: Session | None = None
         self._attachment = Attachment(
-            lookup, pattern, self._watch, self._refused, find=lookup.pool.any_broker
+            lookup, pattern, self._watch, self._on_refused, find=lookup.pool.any_broker
         )
-        self._asking: asyncio.Task[None] | None = None
-        self._doubtful = False
+        self._rewatch_task: asyncio.Task[None] | None = None
+        self._is_inconsistent = False
 
     async def first(self) -> list[str]:
-        """The topics there are, partitions singly; from now on `changed` tells of more.
+        """Return the matching topics, each partition by its name, and begin to watch for changes.
 
         Raises:
-            PulsarException: The list could not be had.
+            PulsarException: if the list could not be fetched.
         """
-        await self._list()
-        self._news.clear()
+        await self._refresh_list()
+        self._change_event.clear()
         service = self._lookup.pool.service
         if (
             self._mode is not RegexSubscriptionMode.NonPersistentOnly
-            and len(self._pattern.path) <= _LONGEST_PATTERN
+            and len(self._pattern.path) <= _MAX_PATTERN_CHARS
             and not service.web
         ):
             self._attachment.begin()
         return sorted(self._names)
 
     async def changed(self) -> list[str]:
-        """The topics there are, partitions singly, when some have come or gone; after the period
-        in any case.
+        """Wait for a change, or for the end of the period; return the matching topics, each
+        partition by its name.
 
         Raises:
-            PulsarException: The list could not be had; later it may be.
+            PulsarException: if the list could not be fetched. A later call may succeed.
         """
-        if not await self._told_in_time():
+        if not await self._wait_for_change():
             try:
-                await self._list()
+                await self._refresh_list()
             except PulsarException:
-                self._round.again()
+                self._schedule.again()
                 raise
-        self._news.clear()
+        self._change_event.clear()
         return sorted(self._names)
 
-    async def _told_in_time(self) -> bool:
-        """Wait for news; False when the list is to be asked for before there are any."""
+    async def _wait_for_change(self) -> bool:
+        """Wait for a change. Return False if the list must be requested before there is one."""
         loop = self._lookup.pool.loop
-        if self._looking is None:  # else it is under way: news do not put the list off
-            self._looking = in_background(loop, self._round.next(self._period_s))
-        looking, news = self._looking, in_background(loop, self._wait_for_news())
+        if self._refresh_due is None:  # else it is running: changes do not postpone the list
+            self._refresh_due = in_background(loop, self._schedule.next(self._period_s))
+        refresh, change = self._refresh_due, in_background(loop, self._wait_for_event())
         try:
-            await asyncio.wait((looking, news), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((refresh, change), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
-        if not looking.done():
+            change.cancel()
+        if not refresh.done():
             return True
-        self._looking = None
+        self._refresh_due = None
         return False
 
-    async def _wait_for_news(self) -> None:
-        await self._news.wait()
+    async def _wait_for_event(self) -> None:
+        await self._change_event.wait()
 
     def look_again(self) -> None:
-        """What was found could not be used: the list is to be asked for once more."""
-        self._round.again()
+        """Request the list again soon, because its topics could not be used."""
+        self._schedule.again()
 
     def tell_again(self) -> None:
         """Make `changed` return at once, because a topic that was removed may exist again."""
-        self._news.set()
+        self._change_event.set()
 
     async def stop(self) -> None:
-        """No more news."""
         await self._attachment.stop()
-        self._end_asking()
-        self._leave()
+        self._cancel_tasks()
+        self._end_watch()
 
-    def _leave(self) -> None:
-        """The broker shall tell no more; nobody waits for its answer."""
+    def _end_watch(self) -> None:
+        """Tell the broker to end the watch, without waiting for its answer."""
         session, self._session = self._session, None
         if session is not None and not session.closed:
             session.detach_watcher(self._id)
@@ -140,38 +137,38 @@ class PatternWatch:
             session.send(pb.CommandWatchTopicListClose(watcher_id=self._id, request_id=request_id))
 
     def abandon(self) -> None:
-        """No more news, at once; the broker learns of it with the connection."""
+        """End the watch at once. The broker notices when the connection ends."""
         self._attachment.abandon()
-        self._end_asking()
+        self._cancel_tasks()
         if self._session is not None:
             self._session.detach_watcher(self._id)
 
-    def _end_asking(self) -> None:
-        for each in (self._asking, self._looking):
+    def _cancel_tasks(self) -> None:
+        for each in (self._rewatch_task, self._refresh_due):
             if each is not None:
                 cancel(each)
 
     # The list
 
-    async def _list(self) -> None:
-        told = self._told
+    async def _refresh_list(self) -> None:
+        reported = self._reported
         listing = await self._lookup.topics(self._pattern.namespace, self._mode, self._hash)
         if listing.topics is None:
             return
-        # What the watch told of meanwhile is perhaps not in the list, or gone again: the next one
-        # says so, and is to be a whole one.
-        come = self._told - told
-        self._names = set(filter(self._pattern.matches, (*listing.topics, *come)))
-        self._hash = "" if come else listing.hash
+        # Topics that the watch reported meanwhile may be missing in the list, or deleted again. The
+        # next list decides, and must be a full one.
+        added = self._reported - reported
+        self._names = set(filter(self._pattern.matches, (*listing.topics, *added)))
+        self._hash = "" if added else listing.hash
 
     # The watch (`WatchHandler`)
 
     async def _watch(self, session: Session) -> None:
-        """Ask a broker to tell; also for how the list is now, where that is in doubt."""
+        """Ask a broker to watch; also to get its current list if an update was inconsistent."""
         if not session.features.supports_topic_watchers:
             raise NotSupportedError(f"{session.peer} has no watchers of topics")
         if session is not self._session or not session.features.supports_topic_watcher_reconcile:
-            self._leave()
+            self._end_watch()
             self._id = self._lookup.pool.new_watcher_id()
             session.attach_watcher(self._id, self)
         watcher_id = self._id
@@ -182,7 +179,7 @@ class PatternWatch:
                 request_id=request_id,
                 watcher_id=watcher_id,
                 topics_pattern=self._pattern.path,
-                topics_hash=topics_hash(self._told),
+                topics_hash=topics_hash(self._reported),
             )
 
         timeout_s = self._lookup.pool.settings.operation_timeout_s
@@ -191,52 +188,51 @@ class PatternWatch:
                 make, f"watch topics of {self._pattern.namespace}", timeout_s
             )
         except BaseException:
-            # It may come about after all, and nobody would know of it.
+            # The watch may still begin, and the broker would keep it unknown to us.
             self._session = session
-            self._leave()
+            self._end_watch()
             raise
         if session.closed:
             raise NotConnected(f"the connection to {session.peer} has ended")
         self._session = session
-        if answer.topics_hash != topics_hash(self._told):
-            self._tell(set(map(text, answer.topic)))
+        if answer.topics_hash != topics_hash(self._reported):
+            self._update(set(map(text, answer.topic)))
 
     def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
-        told = (self._told - set(map(text, update.deleted_topics))) | set(
+        reported = (self._reported - set(map(text, update.deleted_topics))) | set(
             map(text, update.new_topics)
         )
-        if topics_hash(told) == update.topics_hash:
-            self._tell(told)
+        if topics_hash(reported) == update.topics_hash:
+            self._update(reported)
             return
-        self._doubtful = True
-        if self._asking is None or self._asking.done():
-            self._asking = self._lookup.pool.loop.create_task(self._ask_again())
+        self._is_inconsistent = True
+        if self._rewatch_task is None or self._rewatch_task.done():
+            self._rewatch_task = self._lookup.pool.loop.create_task(self._watch_again())
 
-    async def _ask_again(self) -> None:
-        """An update did not add up."""
-        while self._doubtful and self._session is not None:
-            self._doubtful = False
+    async def _watch_again(self) -> None:
+        while self._is_inconsistent and self._session is not None:
+            self._is_inconsistent = False
             try:
                 await self._watch(self._session)
             except PulsarException as error:
-                log.info("%s: the watch is begun anew: %s", self._pattern.path, error)
+                log.info("%s: the watch of topics starts again: %s", self._pattern.path, error)
                 self._attachment.again()
 
-    def _tell(self, told: set[str]) -> None:
-        """The watch knows of these; what else is known, the list has told."""
-        come, gone = told - self._told, self._told - told
-        self._told = told
-        names = (self._names - gone) | set(filter(self._pattern.matches, come))
+    def _update(self, reported: set[str]) -> None:
+        """Take over the topics of the watch. Topics that only the list reported are kept."""
+        added, removed = reported - self._reported, self._reported - reported
+        self._reported = reported
+        names = (self._names - removed) | set(filter(self._pattern.matches, added))
         if names != self._names:
             self._names = names
-            self._hash = ""  # the next list is to be a whole one
-            self._news.set()
+            self._hash = ""  # the next list must be a full one
+            self._change_event.set()
 
     def on_lost(self, error: Exception) -> None:
         if self._session is not None:
             self._session = None
             self._attachment.again()
 
-    def _refused(self, error: Exception) -> None:
-        """No watch here; the list is asked for in any case."""
+    def _on_refused(self, error: Exception) -> None:
+        """The broker cannot watch topics. The list is requested periodically in any case."""
         log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)

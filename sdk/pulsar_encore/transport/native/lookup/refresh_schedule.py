@@ -1,7 +1,7 @@
-"""When it is time to look again at which topics there are.
+"""When a task looks for new topics.
 
-Owns the contract, `RefreshSchedule`, and the ordinary one: a timer that goes round. Who knows when
-topics come, as a broker in memory does, hands in another, and needs no timer while none has come.
+`TimedSchedule` uses a timer. A broker in memory knows when topics appear, and hands in another
+`RefreshSchedule` that needs no timer.
 """
 
 from __future__ import annotations
@@ -11,24 +11,20 @@ from typing import Protocol
 
 
 class RefreshSchedule(Protocol):
-    """Of one that looks again and again."""
+    """The schedule of one task that looks for new topics repeatedly."""
 
     async def next(self, every_s: float) -> None:
-        """Wait until the next look.
-
-        Args:
-            every_s: How often there is one, in s.
-        """
+        """Wait until the next time, which comes every `every_s` seconds."""
 
     def again(self) -> None:
-        """The last look did not do: there is to be another, whatever comes."""
+        """Have the next time come in any case, because the last attempt failed."""
 
 
 class TimedSchedule:
-    """A look after each period (`RefreshSchedule`)."""
+    """Returns after each period (`RefreshSchedule`)."""
 
     async def next(self, every_s: float) -> None:
         await asyncio.sleep(every_s)
 
     def again(self) -> None:
-        """There is another anyway."""
+        """Do nothing: the next period comes anyway."""

@@ -1,14 +1,14 @@
-"""Whether a topic exists and how many partitions it has, asked without creating it.
+"""Whether a topic exists and how many partitions it has, looked up without creating it.
 
-Owns `TopicShape`. A topic that was deleted must stay deleted until somebody creates it again, so
-what was attached to it asks with creation off (`metadata_auto_creation_enabled=false`, PIP-344, and
-the same by HTTP). Only if the topic is missing for `Settings.recreate_after_s` is it asked for with
-creation on, because brokers delete inactive topics by themselves.
+A deleted topic must stay deleted until it is created again on purpose. Consumers and producers that
+were attached to it therefore look it up with creation off (`metadata_auto_creation_enabled=false`,
+PIP-344, and the same by HTTP). Creation is allowed only after the topic was missing for
+`ClientSettings.recreate_after_s`, because brokers delete inactive topics.
 
 A broker without PIP-344 ignores the field: it answers 0 partitions for a missing topic, and creates
-it if `allowAutoTopicCreationType` is `partitioned`. From such a broker the answer 0 for a topic
-that had partitions counts as missing, and a producer of a topic without partitions brings a deleted
-topic back.
+the topic if `allowAutoTopicCreationType` is `partitioned`. The answer 0 of such a broker for a
+topic that had partitions counts as missing. With such a broker, a producer of a topic without
+partitions creates a deleted topic again.
 """
 
 from __future__ import annotations
@@ -22,23 +22,20 @@ from .lookup import Lookup
 
 log: Final = logging.getLogger("pulsar_encore.lookup")
 
-#: How often a missing topic is looked for while its creation is waited for, in s.
+#: Longest time between two lookups of a missing topic, until it may be created here, in s.
 MISSING_S: Final = 5.0
 
 
 class TopicShape:
-    """The partitions of one topic, as they are now.
+    """The current partitions of one topic.
 
     Args:
-        lookup: Where topics are.
         topic: Full name, as the application gave it.
         creates: True if the topic may be created after it was missing for long.
-        partitions: How many it had when it was attached.
         name: The consumer or producer, for log lines; None for no lines.
 
     Attributes:
-        partitions: The last answer.
-        missing_s: Loop time since when the topic is missing, None while it exists.
+        missing_s: Loop time since when the topic is missing; None while it exists.
         may_create: True if attaching to the topic may create it now.
     """
 
@@ -61,17 +58,12 @@ class TopicShape:
         self._recreate_after_s = lookup.pool.settings.recreate_after_s
 
     async def ask(self) -> int | None:
-        """The number of partitions, 0 for a topic without; None if the topic is missing.
-
-        Raises:
-            PulsarException: The broker refused, or could not be reached within the operation
-                timeout.
-        """
+        """Return the number of partitions, 0 for a topic without; None if the topic is missing."""
         try:
-            count, tells = await self._lookup.ask_partitions(self.topic, create=False)
+            count, tells_missing = await self._lookup.ask_partitions(self.topic, create=False)
         except TopicNotFound:
             return await self._ask_missing()
-        if self.partitions and not count and not tells:
+        if self.partitions and not count and not tells_missing:
             return await self._ask_missing()
         if self.missing_s is not None:
             self._log("the topic %s exists again after %.1f s", self._missing_for_s())
@@ -85,14 +77,14 @@ class TopicShape:
             self.missing_s = now_s
             if self._creates:
                 self._log(
-                    "the topic %s does not exist any more. It is waited for, and this client "
-                    "creates it after %g s (recreate_after) if nobody else does",
+                    "the topic %s does not exist any more. This client waits for it, and "
+                    "creates it after %g s (recreate_after) if it is still missing then",
                     self._recreate_after_s,
                 )
             else:
                 self._log(
-                    "the topic %s does not exist any more. It is waited for; this client does not "
-                    "create it"
+                    "the topic %s does not exist any more. This client waits for it, and does "
+                    "not create it"
                 )
         if not self.is_due(self.missing_s):
             return None
@@ -116,21 +108,22 @@ class TopicShape:
             log.warning("%s: %s", self._name, text % (self.topic, *values))
 
     def is_due(self, missing_s: float | None) -> bool:
-        """True if something that is missing since a loop time may be created again."""
-        return self._creates and missing_s is not None and self._is_long(missing_s)
+        """Return True if a topic that is missing since a loop time may be created again."""
+        return self._creates and missing_s is not None and self._is_overdue(missing_s)
 
-    def _is_long(self, missing_s: float) -> bool:
+    def _is_overdue(self, missing_s: float) -> bool:
         return self._lookup.pool.loop.time() - missing_s >= self._recreate_after_s
 
     def next_look_s(self, delay_s: float) -> float:
-        """Return the delay before the next look, in s: at most 5 s until the topic may be created
+        """Return the delay before the next lookup, in s: at most 5 s until the topic may be created
         here, then `delay_s`."""
-        if self.missing_s is not None and self._is_long(self.missing_s):
+        if self.missing_s is not None and self._is_overdue(self.missing_s):
             return delay_s
         return min(delay_s, MISSING_S)
 
     def topics(self, count: int) -> list[tuple[str, int]]:
-        """Full name and partition number of each topic that `count` stands for."""
+        """Return the full name and partition number of each topic if there are `count`
+        partitions."""
         if not count:
             return [(self.topic, partition_of(self.topic))]
         return [(f"{self.topic}-partition-{each}", each) for each in range(count)]

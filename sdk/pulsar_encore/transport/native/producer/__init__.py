@@ -1,1 +1,1 @@
-"""The `TransportProducer` over the protocol."""
+"""The `TransportProducer` of the native transport."""

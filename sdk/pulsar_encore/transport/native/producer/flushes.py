@@ -1,7 +1,6 @@
-"""Waiting for all that is under way at one moment, without asking each message.
+"""Waits for all sends that are pending at one moment, without a wait for each message.
 
-Owns `Flushes`. Frames leave one by one; a flush is over with the last of its own, and fails with
-the first of their errors.
+A flush ends with the last of its frames, and fails with the first of their errors.
 """
 
 from __future__ import annotations
@@ -25,45 +24,41 @@ class _Flush(Generic[W]):
 
 
 class Flushes(Generic[W]):
-    """The flushes under way on one topic or partition.
-
-    Args:
-        loop: Where they are awaited.
-    """
+    """The flushes of one topic or partition that have not ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._under_way: list[_Flush[W]] = []
+        self._open: list[_Flush[W]] = []
 
     @property
     def under_way(self) -> list[_Flush[W]]:
-        """The flushes that are not over."""
-        return self._under_way
+        return self._open
 
     def begin(self, of: list[PendingSend[W]]) -> list[asyncio.Future[Any]]:
-        """A future that is done when all of these have left; none when there are none."""
+        """Return a future that is done when all these frames are completed; no future if there are
+        none."""
         if not of:
             return []
         flush = _Flush(of, self._loop.create_future())
-        self._under_way.append(flush)
+        self._open.append(flush)
         return [flush.done]
 
     def adopt(self, others: Flushes[W]) -> None:
-        """Frames of these flushes may leave here."""
-        self._under_way += others.under_way
+        """Take over another part's flushes, because some of their frames may complete here."""
+        self._open += others.under_way
 
     def left(self, sending: PendingSend[W], error: Exception | None) -> None:
-        """One is no longer under way: stored, or failed with `error`."""
-        for flush in list(self._under_way):
+        """Note that a frame is no longer pending: it is stored, or failed with `error`."""
+        for flush in list(self._open):
             if flush.done.done():
-                self._under_way.remove(flush)
+                self._open.remove(flush)
                 continue
             if sending not in flush.left:
                 continue
             flush.left.discard(sending)
             flush.error = flush.error or error
             if not flush.left:
-                self._under_way.remove(flush)
+                self._open.remove(flush)
                 _end(flush)
 
 
@@ -72,4 +67,4 @@ def _end(flush: _Flush[W]) -> None:
         flush.done.set_result(None)
     else:
         flush.done.set_exception(flush.error)
-        flush.done.exception()  # perhaps nobody waits any more
+        flush.done.exception()  # marks it as retrieved, if no caller waits

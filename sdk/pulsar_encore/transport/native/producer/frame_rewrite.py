@@ -1,7 +1,7 @@
-"""Frames that move to another topic, because theirs was deleted and created with other partitions.
+"""Rewrites frames for another topic, because theirs was deleted and created with other partitions.
 
-Owns `rewrite`; pure. A frame moves as it is, encrypted or not, a batch as one entry: its producer
-id, name, schema version and, where the other topic has used them, its sequence ids are replaced.
+A frame moves as it is, encrypted or not, a batch as one entry. Only its producer id, producer name
+and schema version are replaced, and sequence ids that the other topic has already used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .send_results import Waiter
 
 
 def key_of(sending: PendingSend[Waiter]) -> OutgoingMessage:
-    """A message with the partition key of an entry, to choose a partition by."""
+    """Return an empty message with the partition key of an entry, to choose a partition."""
     body = _decoded(sending).body
     assert body is not None, "SEND has a body"
     metadata = metadata_of(body)
@@ -30,16 +30,14 @@ def rewrite(
     producer_name: str,
     schema_version: bytes,
 ) -> int:
-    """Make a frame one of another producer.
+    """Change a frame, in place, into a frame of another producer.
 
     Args:
-        sending: The frame, which is changed in place.
-        highest_id: The highest sequence id that the other producer has used. A broker that
-            deduplicates drops every id up to it.
-        producer_id, producer_name, schema_version: Of the other producer.
+        highest_id: Highest sequence id that the other producer has used. A broker that deduplicates
+            drops every id up to it.
 
     Returns:
-        The highest sequence id that it has used with this frame.
+        The highest sequence id that the other producer has used with this frame.
     """
     frame = _decoded(sending)
     assert frame.body is not None, "SEND has a body"

@@ -1,10 +1,8 @@
-"""The `TransportProducer` of a topic and its partitions: whose turn it is, and how much is under
-way.
+"""The `TransportProducer` of a topic and its partitions.
 
-Owns `NativeProducer` and `open_producer`. A message that finds no room waits in one line for all
-partitions, if the options say so, or is refused; what leaves lets the next in. Partitions that
-appear are picked up while it runs. A topic that is deleted is waited for, and if it comes back with
-other partitions, messages that have no receipt go to those.
+If the queue is full, a message fails, or waits in one line for all partitions, as the options say.
+New partitions are found while the producer runs. A deleted topic is waited for. If it comes back
+with other partitions, messages without a receipt go to those.
 """
 
 from __future__ import annotations
@@ -49,17 +47,17 @@ from .send_results import Waiter, tell_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-_TOLD: Final = 500  # callers that are told in one step of the loop: 2 ms or so
+_FAILURES_PER_STEP: Final = 500  # waiting sends that fail in one step of the loop: about 2 ms
 
 
 class LoopHome(Protocol):
     """The client of a producer."""
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
-        """Where topics are, on the running loop; the producer is closed with the client."""
+        """Return the lookup of the running loop. The producer is closed with the client."""
 
     def ended(self, producer: NativeProducer) -> None:
-        """It was closed."""
+        """Forget a closed producer."""
 
 
 async def open_producer(
@@ -68,19 +66,13 @@ async def open_producer(
     ids: Iterator[int],
     listener: ProducerListener | None = None,
 ) -> NativeProducer:
-    """Make a producer that the brokers have accepted.
-
-    Args:
-        home: Its client.
-        options: The producer's.
-        ids: Producer ids of the client; none comes twice.
-        listener: Told of losses that are not over at once.
+    """Make a producer that the brokers have accepted; `ids` never repeats a producer id.
 
     Raises:
-        ConfigurationError: The options ask for what cannot be.
-        PulsarException: A broker refused, or could not be reached in time.
+        ConfigurationError: if the options cannot be served.
+        PulsarException: if a broker refused, or could not be reached in time.
     """
-    compress(options.compression_type.value, b"")  # if it can
+    compress(options.compression_type.value, b"")  # raises if the codec is not available
     encrypt = await encryptor_of(options)
     producer = NativeProducer(home, options, ids, encrypt, listener)
     try:
@@ -92,13 +84,13 @@ async def open_producer(
 
 
 class NativeProducer:
-    """One producer (`TransportProducer`); made by `open_producer`.
+    """One producer (`TransportProducer`), made by `open_producer`.
 
-    On the event loop it was made on, and, once that is closed, on the next one that uses it: it is
-    attached again there, and what was under way is gone with who waited for it.
+    After the end of its event loop it continues on the next loop that uses it, and attaches again
+    there. Messages that were pending are lost, like the callers that waited for them.
 
     Attributes:
-        parts: One for each partition; one alone for a topic without.
+        parts: One for each partition; a single one for a topic without.
     """
 
     def __init__(
@@ -109,7 +101,7 @@ class NativeProducer:
         encrypt: Encrypt | None,
         listener: ProducerListener | None = None,
     ) -> None:
-        self._home = home
+        self._client = home
         self._options = options
         self._ids = ids
         self._topic = full_name(options.topic)
@@ -121,38 +113,37 @@ class NativeProducer:
         self._loop = self._lookup.pool.loop
         self._choice = PartitionChoice(options, self._lookup.pool.rng)
         self.parts: list[PartitionProducer] = []
-        self._most_in_part = options.max_pending_messages
-        self._most = options.max_pending_messages_across_partitions
+        self._max_pending_in_part = options.max_pending_messages
+        self._max_pending = options.max_pending_messages_across_partitions
         self._blocks = options.block_if_queue_full
-        self._cuts = options.chunking_enabled
-        self._under_way = 0
+        self._chunking = options.chunking_enabled
+        self._pending = 0
         self._waiting: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
-        self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = (
-            deque()
-        )  # waited when it was closed
+        # Sends that waited for room when the producer was closed.
+        self._refused: deque[tuple[PartitionProducer, OutgoingMessage, Waiter]] = deque()
         self._admitting = False
         self._partitioned = False
         self._shape = self._shape_of(0)
-        self._recovering: asyncio.Task[None] | None = None  # looks for a topic that is missing
-        self._changing = asyncio.Lock()  # which parts there are
-        self._growing: asyncio.Task[None] | None = None
+        self._recovery_task: asyncio.Task[None] | None = None  # looks for a missing topic
+        self._parts_lock = asyncio.Lock()  # held while `parts` changes
+        self._growth_task: asyncio.Task[None] | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
 
     # Opening and growing
 
     async def open(self) -> None:
-        """Attach, to all partitions or to the first that is needed.
+        """Attach to all partitions, or only to a random one for a lazy start.
 
         Raises:
-            PulsarException: One of them could not be attached.
+            PulsarException: if a partition could not be attached.
         """
         partitions = await self._lookup.partitions(self._topic)
         self._shape.partitions = partitions
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
-        # One of them finds out what is wrong with all, and what they are called.
+        # The first part finds the errors that concern all parts, and the name of the producer.
         first = self._lookup.pool.rng.randrange(count) if lazy else 0
         chosen = self._part(first)
         self.parts = [chosen]
@@ -175,7 +166,7 @@ class NativeProducer:
             Registration(self._options, topic, next(self._ids), name),
             _partition_of(topic) if partition < 0 else partition,
             encrypt=self._encrypt,
-            on_left=self._left,
+            on_left=self._on_left,
             listener=self._listener,
             on_missing=self._look_for_topic,
             established=established,
@@ -184,7 +175,7 @@ class NativeProducer:
 
     def _watch_growth(self) -> None:
         if self._partitioned and not self._closed:
-            self._growing = in_background(self._loop, self._look_for_growth(self._lookup))
+            self._growth_task = in_background(self._loop, self._look_for_growth(self._lookup))
 
     async def _look_for_growth(self, lookup: Lookup) -> None:
         when = lookup.make_round()
@@ -194,15 +185,15 @@ class NativeProducer:
                 when.again()
 
     async def _grow(self) -> bool:
-        """Add the partitions that have come; False when that is to be tried again."""
+        """Add new partitions. Return False if this must be retried."""
         before = self._shape.partitions
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
-            async with self._changing:
+            async with self._parts_lock:
                 if not self._partitioned:
                     return True
                 if self._shape.partitions != before:
-                    return False  # `_recover` asked meanwhile: this answer may be the older one
+                    return False  # `_recover` asked meanwhile: this answer may be older
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -214,7 +205,7 @@ class NativeProducer:
                     self.parts.append(part)
                     self._shape.partitions = len(self.parts)
         except EncoreError as error:
-            log.warning("new partitions of %s: %s; tried again", self._topic, error)
+            log.warning("new partitions of %s: %s; retried", self._topic, error)
             return False
         return True
 
@@ -223,25 +214,24 @@ class NativeProducer:
         """True if the event loop is closed or about to be closed."""
         return self._loop.is_closed() or self._lookup.pool.closed
 
-    # A topic that is gone, and comes back
+    # A topic that is deleted and comes back
 
     def _look_for_topic(self) -> None:
-        """The broker does not know a part's topic: it is deleted, or has other partitions now."""
-        if self._closed or (self._recovering is not None and not self._recovering.done()):
+        """Look for the topic, because a broker does not know a part's topic any more."""
+        if self._closed or (self._recovery_task is not None and not self._recovery_task.done()):
             return
-        self._recovering = in_background(self._loop, self._recover())
+        self._recovery_task = in_background(self._loop, self._recover())
 
     async def _recover(self) -> None:
-        """Look for the topic until it is there, with the partitions that it has then."""
         pool, shape = self._lookup.pool, self._shape
         delays = ReconnectBackoff(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
         while True:
             try:
                 count = await shape.ask()
                 if count is not None:
-                    async with self._changing:
+                    async with self._parts_lock:
                         self._fit(count)
-                    if not self._missing():
+                    if not self._retry_missing():
                         return
             except EncoreError as error:
                 log.info(
@@ -249,8 +239,8 @@ class NativeProducer:
                 )
             await pool.rest(shape.next_look_s(delays.next()))
 
-    def _missing(self) -> bool:
-        """Have the parts attach that were refused because their topic did not exist."""
+    def _retry_missing(self) -> bool:
+        """Let the parts with a missing topic attach again now. Return True if there are any."""
         missing = [part for part in self.parts if part.missing_s is not None]
         for part in missing:
             part.may_create |= self._shape.may_create or self._shape.is_due(part.missing_s)
@@ -258,7 +248,6 @@ class NativeProducer:
         return bool(missing)
 
     def _fit(self, count: int) -> None:
-        """Make the parts match the number of partitions (0: a topic without partitions)."""
         topics = self._shape.topics(count)
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
@@ -282,12 +271,11 @@ class NativeProducer:
                 if not self._options.lazy_start_partitioned_producers:
                     part.begin()
         self._move(list(left.values()))
-        if self._growing is None:
+        if self._growth_task is None:
             self._watch_growth()
 
     def _move(self, gone: list[PartitionProducer]) -> None:
-        """Move pending messages from the parts of deleted partitions to the current parts."""
-        self._admitting = True  # nothing is let in before `_waiting` names the current parts
+        self._admitting = True  # nothing is admitted before `_waiting` names the current parts
         try:
             self._move_all(gone)
         finally:
@@ -314,7 +302,7 @@ class NativeProducer:
                     "again"
                 )
                 tell_failed(sending.waiters, error)
-                self._left(sending.room)
+                self._on_left(sending.room)
                 continue
             part = moved[first] if first is not None else self._chosen(key_of(sending))
             moved[sending] = part
@@ -329,10 +317,10 @@ class NativeProducer:
             self._chosen(message).publish(message, waiter, room)
 
     def _chosen(self, message: OutgoingMessage) -> PartitionProducer:
-        """Choose a part again for a message whose partition was deleted.
+        """Choose another part for a message of a deleted partition.
 
-        Of a message that is encoded already only the partition key is known: `message_router` gets
-        it without payload and properties.
+        Only the partition key of an encoded message is known, so `message_router` gets it without
+        payload and properties.
         """
         if len(self.parts) == 1:
             return self.parts[0]
@@ -347,17 +335,16 @@ class NativeProducer:
             )
             return self.parts[0]
 
-    def _come_here(self) -> None:
-        """The loop has ended: go on, on the running one."""
+    def _move_to_running_loop(self) -> None:
         self._end_tasks()
-        self._lookup = self._home.lookup_for(self)
+        self._lookup = self._client.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._retry_log.forget_all()
         self.parts = [part.moved(self._lookup) for part in self.parts]
         self._waiting.clear()
-        self._under_way = 0
-        self._changing = asyncio.Lock()
-        self._recovering = self._growing = None
+        self._pending = 0
+        self._parts_lock = asyncio.Lock()
+        self._recovery_task = self._growth_task = None
         self._shape = self._shape_of(self._shape.partitions)
         self._watch_growth()
 
@@ -365,7 +352,7 @@ class NativeProducer:
         name = self._retry_log.name
         return TopicShape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
 
-    # The seam
+    # `TransportProducer`
 
     @property
     def topic(self) -> str:
@@ -387,7 +374,7 @@ class NativeProducer:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         if self._is_over:
-            self._come_here()
+            self._move_to_running_loop()
         waiter: Waiter = self._loop.create_future()
         parts = self.parts
         if len(parts) == 1:
@@ -406,17 +393,17 @@ class NativeProducer:
         return waiter
 
     def _admit(self, part: PartitionProducer, message: OutgoingMessage, waiter: Waiter) -> bool:
-        """Send it if there is room; one that is larger than all of it goes alone, or it would
-        never go."""
-        room = part.room_of(message) if self._cuts else 1
-        under_way = self._under_way
+        """Send a message if the queue has room. A message that is larger than the whole queue is
+        sent when nothing else is pending; otherwise it would never be sent."""
+        room = part.room_of(message) if self._chunking else 1
+        under_way = self._pending
         if under_way:
-            if self._most and under_way + room > self._most:
+            if self._max_pending and under_way + room > self._max_pending:
                 return False
-            most = self._most_in_part
+            most = self._max_pending_in_part
             if part.under_way and most and part.under_way + room > most:
                 return False
-        self._under_way = under_way + room
+        self._pending = under_way + room
         part.publish(message, waiter, room)
         return True
 
@@ -430,25 +417,24 @@ class NativeProducer:
             )
         )
 
-    def _left(self, room: int) -> None:
-        self._under_way -= room
+    def _on_left(self, room: int) -> None:
+        self._pending -= room
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
-        """Send messages that wait for room, as long as there is room."""
         if not self._waiting or self._admitting:
             return
-        self._admitting = True  # what is refused at once leaves at once
+        self._admitting = True  # a message that fails at once calls this again
         try:
-            while self._waiting and self._next():
+            while self._waiting and self._admit_first():
                 self._waiting.popleft()
         finally:
             self._admitting = False
 
-    def _next(self) -> bool:
-        """Whether the first in the line can leave it, because it is sent or for good."""
+    def _admit_first(self) -> bool:
+        """Send or fail the first waiting message. Return False if it must wait."""
         part, message, waiter = self._waiting[0]
-        if waiter.done():  # its caller has gone
+        if waiter.done():  # the caller has given up
             return True
         if part.error is not None:
             tell_failed((waiter,), part.error)
@@ -459,7 +445,7 @@ class NativeProducer:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         if self._is_over:
-            self._come_here()
+            self._move_to_running_loop()
         under_way: list[asyncio.Future[Any]] = [waiter for _, _, waiter in self._waiting]
         for part in self.parts:
             under_way += part.flush()
@@ -482,17 +468,17 @@ class NativeProducer:
         if self._loop.is_closed():
             return
         try:
-            while self._tell_closed(_TOLD):  # noqa: ASYNC110 - in parts, not a wait
+            while self._fail_refused(_FAILURES_PER_STEP):  # noqa: ASYNC110 - in parts, not a wait
                 await asyncio.sleep(0)
         finally:
-            self._tell_closed(sys.maxsize)
+            self._fail_refused(sys.maxsize)
         await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
         """Close at once, without waiting for the broker's answer."""
         self._end()
         if not self._loop.is_closed():
-            self._tell_closed(sys.maxsize)
+            self._fail_refused(sys.maxsize)
             for part in self.parts:
                 part.abandon()
 
@@ -500,20 +486,20 @@ class NativeProducer:
         if self._closed:
             return
         self._closed = True
-        self._home.ended(self)
+        self._client.ended(self)
         self._refused, self._waiting = self._waiting, deque()
         self._end_tasks()
 
-    def _tell_closed(self, most: int) -> bool:
-        """Tell up to so many of those who waited for room that the producer was closed; returns
-        whether there are others."""
+    def _fail_refused(self, most: int) -> bool:
+        """Fail up to `most` of the sends that waited for room when the producer was closed. Return
+        True if others remain."""
         closed = ClosedError("the producer was closed before the send ended")
         count = min(most, len(self._refused))
         tell_failed([self._refused.popleft()[2] for _ in range(count)], closed)
         return bool(self._refused)
 
     def _end_tasks(self) -> None:
-        for task in (self._growing, self._recovering):
+        for task in (self._growth_task, self._recovery_task):
             if task is not None:
                 cancel(task)
 
@@ -523,13 +509,13 @@ def _partitions_in_words(count: int) -> str:
 
 
 def _partition_of(topic: str) -> int:
-    """The number in the name of a topic that is a partition itself; -1 of any other."""
+    """Return the partition number in a topic's name; -1 if the topic is not a partition."""
     _, mark, number = topic.rpartition("-partition-")
     return int(number) if mark and number.isdigit() else -1
 
 
 async def _all(opening: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them; when one fails, the others are cancelled and have ended."""
+    """Run all of them. If one fails, cancel the others and wait for their end."""
     tasks = [asyncio.ensure_future(each) for each in opening]
     try:
         await asyncio.gather(*tasks)

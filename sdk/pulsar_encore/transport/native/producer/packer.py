@@ -1,8 +1,8 @@
-"""From messages to frames: sequence ids, batches and their time, chunks.
+"""Turns messages into frames: sequence ids, batches and their timer, chunks.
 
-Owns `Packer`: what was handed in and is no frame yet. Frames come out in the order of the messages.
-Before the broker has said what the first sequence id is, everything waits. One timer serves all
-batches: it is that of the first, and when it rings too early for a later one it is set again.
+Frames come out in the order of the messages. Everything waits until the broker has given the first
+sequence id. One timer serves all batches: it is set for the first one, and set again if it fires
+too early for a later one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from .send_results import Waiter
 
 
 class Packer:
-    """The way in, of one topic or partition.
+    """The messages of one topic or partition that are not frames yet.
 
     Args:
-        loop: Its clock and timers.
-        options: The producer's.
         on_packed: Called with frames to send, in order.
-        on_failed: Called with who waited for messages that cannot be sent, the room that these had,
-            and why.
+        on_failed: Called with the waiters of messages that cannot be sent, the queue room of these
+            messages, and the error.
 
     Attributes:
         encoder: None until `use`; messages wait for it.
-        highest_id: Of the sequence ids handed in so far.
+        highest_id: Highest sequence id so far.
     """
 
     def __init__(
@@ -58,20 +56,19 @@ class Packer:
                 by_key=self._by_key,
             )
         self._delay_s = options.batching_max_publish_delay_ms / 1000
-        self._since = 0.0  # when the batch that is open was begun
+        self._batch_begun_s = 0.0  # when the open batch began
         self._timer: asyncio.TimerHandle | None = None
         self._next_id = 0
         self.highest_id: int = -1
 
     def use(self, encoder: SendEncoder) -> None:
-        """Make frames with this encoder from now on."""
         self.encoder = encoder
         if self._batching is not None:
             most = self._options.batching_max_allowed_size_in_bytes
             self._batching.max_bytes = min(most, encoder.batch_limit)
 
     def begin(self, last_sequence_id: int) -> None:
-        """Number messages from here on, those that waited first."""
+        """Number messages from here on, first those that have waited."""
         self.highest_id = last_sequence_id
         self._next_id = last_sequence_id + 1
         early, self._early = self._early, []
@@ -79,19 +76,16 @@ class Packer:
             self.add(message, waiter, room)
 
     def room_of(self, message: OutgoingMessage) -> int:
-        """How much of the queue a message takes: one, or its chunks, as far as it shows before
-        compression."""
+        """Return the queue room of a message: one, or its number of chunks before compression."""
         if self.encoder is None:
             return 1
         return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
 
     def add(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
-        """Take a message in, behind all others.
+        """Add a message, behind all others.
 
         Args:
-            message: What to send.
-            waiter: Is told what became of it.
-            room: As `room_of` says.
+            room: From `room_of`.
         """
         encoder = self.encoder
         if encoder is None:
@@ -100,14 +94,14 @@ class Packer:
         given = message.sequence_id
         sequence_id = self._next_id if given is None else given
         batching = self._batching
-        # A broker that deduplicates looks at the first id of a batch and drops the whole of it:
-        # what it may have already shares its entry with nothing.
+        # A broker that deduplicates compares the first id of a batch, and drops the whole batch. A
+        # message that it may already have is therefore sent as its own entry.
         if batching is None or sequence_id <= self.highest_id or goes_alone(message):
             if not self._add_alone(encoder, message, sequence_id, waiter, room):
                 return
         else:
             if not batching.count:
-                self._since = self._loop.time()
+                self._batch_begun_s = self._loop.time()
             try:
                 full = batching.add(message, sequence_id, waiter)
             except EncoreError as error:
@@ -115,9 +109,9 @@ class Packer:
                 return
             if full:
                 self._pack(full)
-                self._since = self._loop.time()
+                self._batch_begun_s = self._loop.time()
             if batching.count and self._timer is None:
-                self._timer = self._loop.call_later(self._delay_s, self._ring)
+                self._timer = self._loop.call_later(self._delay_s, self._on_timer)
         if given is None:
             self._next_id = sequence_id + 1
         if sequence_id > self.highest_id:
@@ -131,7 +125,6 @@ class Packer:
         waiter: Waiter,
         room: int,
     ) -> bool:
-        """A message that is its own entry or entries; whether it can be."""
         wall_ms = wall_now_ms(self._loop)
         try:
             if self._options.chunking_enabled:
@@ -157,18 +150,17 @@ class Packer:
         self._on_packed(packed)
         return True
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._batching is None or not self._batching.count:
             return
-        left = self._since + self._delay_s - self._loop.time()
-        if left > 0:  # what it was set for was full before its time
-            self._timer = self._loop.call_later(left, self._ring)
+        left = self._batch_begun_s + self._delay_s - self._loop.time()
+        if left > 0:  # the batch for which it was set was full before its time
+            self._timer = self._loop.call_later(left, self._on_timer)
         else:
             self.flush()
 
     def flush(self) -> None:
-        """Make frames of what is collected so far."""
         if self._batching is not None and self._batching.count:
             self._pack(self._batching.take())
 
@@ -189,10 +181,11 @@ class Packer:
         self, encoder: SendEncoder, batch: SendBatch[Waiter], now: float, wall_ms: int
     ) -> PendingSend[Waiter]:
         count = len(batch.waiters)
-        if count == 1:  # as Java: it is acked, nacked and counted for itself
+        if count == 1:  # as in Java: it is acked, nacked and counted for itself
             frame = encoder.single(batch.message, batch.first, wall_ms)
             return PendingSend(frame, batch.first, batch.waiters, since=now)
-        # Ids of a batch by key have gaps that other batches fill, so it goes by its last one alone.
+        # The ids of a batch by key have gaps that other batches fill, so it is named by its last id
+        # alone.
         first = batch.last if self._by_key else batch.first
         last = None if self._by_key else batch.last
         frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
@@ -202,11 +195,10 @@ class Packer:
 
     @property
     def early(self) -> list[Waiter]:
-        """Who waits for messages that wait for the first encoder."""
         return [waiter for _, waiter, _ in self._early]
 
     def take_back(self) -> tuple[list[Waiter], int]:
-        """Nothing that is no frame yet will be one: who waited for it, and the room it had."""
+        """Drop all messages that are not frames yet; return their waiters and their queue room."""
         early, self._early = self._early, []
         batches = self._batching.take() if self._batching is not None else []
         waiters = [waiter for batch in batches for waiter in batch.waiters]
@@ -214,16 +206,15 @@ class Packer:
         return [*waiters, *(waiter for _, waiter, _ in early)], room
 
     def take_early(self) -> list[tuple[OutgoingMessage, Waiter, int]]:
-        """The messages that wait for the first encoder, which go elsewhere."""
+        """Take the messages that wait for the first encoder, to send them through another part."""
         early, self._early = self._early, []
         return early
 
     def used(self, sequence_id: int) -> None:
-        """Ids up to this one are taken by frames that were made elsewhere."""
+        """Skip ids up to this one, which frames of another part have used."""
         self.highest_id = max(self.highest_id, sequence_id)
         self._next_id = max(self._next_id, sequence_id + 1)
 
     def stop(self) -> None:
-        """Its timer does not ring any more."""
         if self._timer is not None:
             self._timer.cancel()

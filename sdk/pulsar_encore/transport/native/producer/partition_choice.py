@@ -1,8 +1,4 @@
-"""Which partition a message goes to: the application's choice, or the one by key or in turn.
-
-Owns `PartitionChoice`, and `OutgoingView`, which is how a `message_router` sees a message that is
-not sent.
-"""
+"""The partition of a message: chosen by the application's router, by key, or in turn."""
 
 from __future__ import annotations
 
@@ -18,11 +14,9 @@ from ....wire.partition_router import BatchLimits, PartitionRouter
 
 
 class PartitionChoice:
-    """Chooses for one producer.
+    """Chooses the partitions of one producer's messages.
 
-    Args:
-        options: The producer's.
-        rng: Draws the first partition, so that many producers do not all begin with the same.
+    `rng` draws the first partition, so that many producers do not all begin with the same one.
     """
 
     def __init__(self, options: ProducerOptions, rng: Random) -> None:
@@ -42,18 +36,15 @@ class PartitionChoice:
         )
 
     def partition(self, message: OutgoingMessage, partitions: int, now_ms: int) -> int:
-        """The partition of the next message.
-
-        Args:
-            message: What is sent.
-            partitions: How many there are, at least 1.
-            now_ms: Monotonic ms.
+        """Return the partition of the next message, from 0 to `partitions` - 1. `now_ms` is
+        monotonic.
 
         Raises:
-            ConfigurationError: The `message_router` failed, or chose one that is not there.
+            ConfigurationError: if the `message_router` failed, or chose a partition that does not
+                exist.
         """
         if self._route is not None:
-            return self._asked(message, partitions)
+            return self._ask_router(message, partitions)
         return self._router.route(
             _text(message.partition_key),
             size=len(message.payload or b""),
@@ -61,7 +52,7 @@ class PartitionChoice:
             now_ms=now_ms,
         )
 
-    def _asked(self, message: OutgoingMessage, partitions: int) -> int:
+    def _ask_router(self, message: OutgoingMessage, partitions: int) -> int:
         assert self._route is not None
         try:
             seen = Message.of_reader(OutgoingView(message), self._schema, MessageId())
@@ -84,7 +75,7 @@ def _bytes(key: str | bytes | None) -> bytes | None:
 
 
 class OutgoingView:
-    """A `RawMessage` of what is about to be sent."""
+    """A `RawMessage` of a message that is not sent yet, for a `message_router`."""
 
     def __init__(self, message: OutgoingMessage) -> None:
         self._message = message

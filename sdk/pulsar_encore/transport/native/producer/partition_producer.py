@@ -1,10 +1,10 @@
-"""A producer on one topic or partition: what it sends, and the broker it is attached to.
+"""A producer on one topic or partition: its pending messages, and its broker.
 
-Owns `PartitionProducer`. A message becomes part of a frame (`Packer`), waits for its receipt, and
-leaves with an id or an error; all of that goes on while the connection is lost, and what has no
-receipt is sent again, in order and unchanged, before anything new. Nothing is scheduled for a
-message: the send timeout is one timer for all, and writing ends when the socket is full.
-Refuses everything by the same error once the broker said that it is of no use to go on.
+A message becomes part of a frame (`Packer`), waits for its receipt, and leaves with an id or an
+error. All of that goes on while the connection is lost. Frames without a receipt are sent again, in
+order and unchanged, before new ones. Nothing is scheduled per message: the send timeout is one
+timer for all, and writing pauses while the socket is full. After a final error from the broker,
+every message fails with that error.
 """
 
 from __future__ import annotations
@@ -48,20 +48,19 @@ from .send_results import Waiter, tell_failed, tell_stored
 log: Final = logging.getLogger("pulsar_encore.producer")
 
 # Errors by which brokers refuse a topic that was deleted or has another number of partitions.
-_PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
-_TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
-_TURN_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
-_TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
+_MAYBE_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
+_STEP_BYTES: Final = 1_000_000  # written at once; then the socket can report that it is full
+_STEP_FRAMES: Final = 2_000  # the same in frames: about 2 ms
+# Sends that fail in one step of the loop: about 2 ms.
+_FAILURES_PER_STEP: Final = 500
 
 
 class _Failing(NamedTuple):
     """Messages that failed together.
 
     Attributes:
-        frames: Those that were frames.
-        waiters: Of those that were no frames yet.
-        room: Of those that were no frames yet.
-        error: Why.
+        waiters: Of the messages that were not frames yet.
+        room: Queue room of the messages that were not frames yet.
     """
 
     frames: deque[PendingSend[Waiter]]
@@ -74,26 +73,20 @@ class PartitionProducer:
     """One topic or partition of a producer; a `ProducerHandler`.
 
     Args:
-        lookup: Where topics are.
-        options: The producer's.
-        registration: What the brokers are asked.
         partition: Its number; -1 for a topic without.
         encrypt: None to send in clear.
-        on_left: Called with the room of what is no longer under way, after it was told.
-        listener: Told of losses that are not over at once.
-        on_missing: Called when the broker does not know the topic, or does not take it as it is
-            named.
+        on_left: Called with the queue room of completed messages, after their waiters.
+        on_missing: Called when the broker does not know the topic, or refuses it by its name.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
-        retry_log: Logs losses and failed attempts of all parts.
 
     Attributes:
-        under_way: Room taken by messages that have neither id nor error.
+        under_way: Queue room of messages without id or error.
         last_sequence_id: Of the last message stored, also by an earlier producer of this name.
         error: Why nothing can be sent any more, or None.
-        missing_s: Loop time of the first broker's answer that the topic does not exist, since it
-            was attached; None otherwise.
-        may_create: Whether the next attempts to attach again may create the topic.
+        missing_s: Loop time of the first answer, since it was attached, that the topic does not
+            exist; else None.
+        may_create: True if the next attempts to attach again may create the topic.
     """
 
     def __init__(
@@ -121,7 +114,7 @@ class PartitionProducer:
         self._lookup = lookup
         self._on_missing = on_missing
         self._was_attached = established  # this part, or others of the producer
-        # A topic that is not stored exists only while somebody uses it.
+        # A non-persistent topic exists only while it is in use.
         self._stored = not self.topic.startswith("non-persistent://")
         self._options = options
         self._registration = registration
@@ -129,7 +122,7 @@ class PartitionProducer:
         self._on_left = on_left
         self._listener = listener
         self._loop = lookup.pool.loop
-        self._answer_s = lookup.pool.settings.operation_timeout_s
+        self._request_timeout_s = lookup.pool.settings.operation_timeout_s
         self._attachment = Attachment(
             lookup,
             self.topic,
@@ -141,31 +134,30 @@ class PartitionProducer:
         )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
-        self._packer = Packer(self._loop, options, self._packed, self._not_sent)
+        self._packer = Packer(self._loop, options, self._on_packed, self._on_not_sent)
         self._pending: PendingSends[Waiter] = PendingSends()
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
         self.flushes: Flushes[Waiter] = Flushes[Waiter](self._loop)
-        self._highest_id: int | None = None  # of all before the first message; None: to be asked
+        # Highest sequence id used before the first message; None until the broker has said.
+        self._highest_id: int | None = None
         self._begun = False
         self._adopted: list[PendingSend[Waiter]] = []  # not rewritten yet
-        self._early_s = 0.0  # when the first message came that waits for the first attachment
-        self._damaged: PendingSend[Waiter] | None = None
-        # Messages that failed and were not told yet, in order.
+        self._early_s = 0.0  # when the first message came, if it waits for the first attachment
+        self._corrupted: PendingSend[Waiter] | None = None
+        # Failed messages, in order, that are not yet reported to their waiters.
         self._failing: deque[_Failing] = deque()
-        self._tells = False
+        self._is_reporting = False
 
     # Attaching
 
     @property
     def name(self) -> str:
-        """The producer's name, "" until it is known."""
         return self._registration.name
 
     @property
     def started(self) -> bool:
-        """Whether it was ever attached."""
         return self._packer.encoder is not None
 
     def is_connected(self) -> bool:
@@ -181,7 +173,7 @@ class PartitionProducer:
         await self._attachment.first()
 
     def begin(self) -> None:
-        """Attach in the background, retrying like after a loss; no effect once it was begun.
+        """Attach in the background, with retries as after a loss. No effect after the first call.
 
         Messages that are published before the part is attached wait for it, until their send
         timeout.
@@ -191,14 +183,12 @@ class PartitionProducer:
             self._attachment.begin()
 
     def hurry(self) -> None:
-        """Make the next attempt to attach now: the topic exists, or may be created."""
+        """Make the next attempt to attach now, because the topic exists or may be created."""
         self._attachment.hurry()
 
     def moved(self, lookup: Lookup) -> PartitionProducer:
-        """The same on the running loop, when that of this one has ended.
-
-        What was under way is gone, and so is who waited for it.
-        """
+        """Return this part for the running loop, because its own loop has ended. Pending messages
+        are lost."""
         self._registration.forget()
         part = PartitionProducer(
             lookup,
@@ -231,12 +221,12 @@ class PartitionProducer:
             if registration.waits_in_line:
                 self._attachment.take_time()
             answer: pb.CommandProducerSuccess = await session.ask(
-                registration.command, f"create a producer on {self.topic}", self._answer_s
+                registration.command, f"create a producer on {self.topic}", self._request_timeout_s
             )
         except BaseException as error:
             self._not_attached(session, error)
-            if isinstance(error, _PERHAPS_MISSING):
-                self._perhaps_missing(error)
+            if isinstance(error, _MAYBE_MISSING):
+                self._note_missing(error)
             raise
         if self.error is not None:
             self._ask_to_close(session)
@@ -282,11 +272,12 @@ class PartitionProducer:
     def release(
         self,
     ) -> tuple[list[PendingSend[Waiter]], list[tuple[OutgoingMessage, Waiter, int]]]:
-        """Take back all that is under way, because the topic is gone; the part is of no use then.
+        """Take back all pending messages, because the topic is gone. The part is unusable
+        afterwards.
 
         Returns:
-            The frames, in order, and the messages that are no frames yet, with their waiters and
-            the room they take.
+            The frames, in order, and the messages that are not frames yet, with their waiters and
+            their queue room.
         """
         self._packer.flush()
         frames = self._pending.all()
@@ -298,12 +289,8 @@ class PartitionProducer:
         return frames, early
 
     def adopt(self, frames: Sequence[PendingSend[Waiter]], of: PartitionProducer) -> None:
-        """Send frames of another part, behind all that was handed in before.
-
-        Args:
-            frames: In order; all chunks of a message together.
-            of: The part that released them.
-        """
+        """Send frames of the part `of`, behind all earlier messages. Chunks of a message stay
+        together."""
         self.flushes.adopt(of.flushes)
         self.under_way += sum(each.room for each in frames)
         if self.started:
@@ -311,10 +298,10 @@ class PartitionProducer:
             self._packer.used(self._rewrite(frames, self._packer.highest_id))
         else:
             self._adopted += frames
-        self._packed(frames)
+        self._on_packed(frames)
 
     def _rewrite(self, frames: Sequence[PendingSend[Waiter]], highest_id: int) -> int:
-        """Make frames of others this part's; returns the highest sequence id in use then."""
+        """Make frames of other parts this part's; return the highest sequence id used then."""
         for each in frames:
             highest_id = rewrite(
                 each,
@@ -326,21 +313,20 @@ class PartitionProducer:
         return highest_id
 
     async def _check_topic(self) -> None:
-        """Look whether the topic exists, right before PRODUCER, which would create it.
+        """Check that the topic exists, directly before PRODUCER, which would create it.
 
         Raises:
-            TopicNotFound: It does not exist, or has partitions now.
-            PulsarException: The broker refused, or could not be reached.
+            TopicNotFound: if it does not exist, or has partitions now.
         """
         try:
             partitions = await self._lookup.partitions(self.topic, create=False)
             if partitions:
                 raise TopicNotFound(f"{self.topic} has {partitions} partitions now")
-        except _PERHAPS_MISSING as error:
-            self._perhaps_missing(error)
+        except _MAYBE_MISSING as error:
+            self._note_missing(error)
             raise
 
-    def _perhaps_missing(self, error: PulsarException) -> None:
+    def _note_missing(self, error: PulsarException) -> None:
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
                 self.missing_s = self._loop.time()
@@ -359,32 +345,33 @@ class PartitionProducer:
         if isinstance(error, ProducerBlockedQuotaExceededException):
             self._fail_all(error)
         if not isinstance(error, PulsarException) or isinstance(error, TransportTimeout):
-            # It may be taken yet: nobody would ever close it.
+            # The broker may still accept it, and nothing would ever close it.
             self._ask_to_close(session)
 
     def on_closed_by_broker(self, address: str | None) -> None:
-        self._lost(address)
+        self._on_connection_end(address)
 
     def on_lost(self, error: Exception) -> None:
-        self._lost(None)
+        self._on_connection_end(None)
 
-    def _lost(self, address: str | None) -> None:
+    def _on_connection_end(self, address: str | None) -> None:
         self._session = None
-        if self._attached:  # else it is `_attach` that fails
+        if self._attached:  # else `_attach` raises
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
-            # The end of the event loop closes the pool. The producer goes on on the next loop.
+            # The end of the event loop closes the pool. The producer continues on the next loop.
             if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
-        """The broker has to forget it first, and with it all that is on its way."""
+        """Close the producer at the broker, so that it drops everything in flight, and attach
+        again."""
         session = self._session
         if session is not None:
             session.detach_producer(self._registration.producer_id)
             self._ask_to_close(session)
-            self._lost(None)
+            self._on_connection_end(None)
 
     def _ask_to_close(self, session: Session) -> None:
         if not session.closed:
@@ -408,16 +395,13 @@ class PartitionProducer:
     # Publishing
 
     def room_of(self, message: OutgoingMessage) -> int:
-        """How much of the queue a message takes, where messages may be cut."""
         return self._packer.room_of(message)
 
     def publish(self, message: OutgoingMessage, waiter: Waiter, room: int) -> None:
-        """Send a message, behind all that were handed in before.
+        """Send a message, behind all earlier ones.
 
         Args:
-            message: What to send.
-            waiter: Is told what became of it.
-            room: As `room_of` says.
+            room: From `room_of`.
         """
         self.under_way += room
         packer = self._packer
@@ -426,31 +410,30 @@ class PartitionProducer:
             if not packer.early:
                 self._early_s = self._loop.time()
                 self._attachment.hurry()
-            self._watch_time()
+            self._start_timeout()
         packer.add(message, waiter, room)
 
-    def _packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
+    def _on_packed(self, packed: Sequence[PendingSend[Waiter]]) -> None:
         for sending in packed:
             self._pending.add(sending)
-        self._watch_time()
+        self._start_timeout()
         if not self._writing:
             self._write()
 
-    def _watch_time(self) -> None:
-        """End sends by their timeout, counted from now for the oldest one."""
+    def _start_timeout(self) -> None:
         if self._timeout is None and self._timeout_s:
             self._timeout = self._loop.call_later(self._timeout_s, self._expire)
 
-    def _not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
+    def _on_not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
         tell_failed(waiters, error)
-        self._leave(room)
+        self._free_room(room)
 
     def _write(self) -> None:
         self._writing = False
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_TURN_BYTES, _TURN_FRAMES):
+        for frame in self._pending.to_write(_STEP_BYTES, _STEP_FRAMES):
             session.write(frame)
         if self._pending.waits:
             self._writing = True
@@ -460,24 +443,25 @@ class PartitionProducer:
         if writable:
             self._write()
 
-    # What becomes of it
+    # Receipts and errors
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
         try:
             sending = self._pending.receipt(receipt.sequence_id)
         except OutOfStepError as error:
-            # Of this producer nothing is sure any more; the connection is others', too.
-            log.warning("%s: %s; what is not answered is sent again", self.topic, error)
+            # The state of this producer is uncertain, but other users of the connection are not
+            # affected.
+            log.warning("%s: %s; unanswered messages are sent again", self.topic, error)
             self._attach_again()
             return 0
         if sending is None:
             return 0
-        if sending is self._damaged:
-            self._damaged = None
+        if sending is self._corrupted:
+            self._corrupted = None
         tell_stored(sending, receipt.message_id, self.topic, self.partition)
         if sending.waiters:
             self.last_sequence_id = sending.last
-        self._left(sending)
+        self._remove(sending)
         return len(sending.waiters)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
@@ -487,22 +471,23 @@ class PartitionProducer:
             self._attachment.abandon()
             self._give_up(refused)
         elif kind == pb.NotAllowedError:
-            self._refused(error.sequence_id, refused)
-        elif kind == pb.ChecksumError and self._is_damaged_again(error.sequence_id):
-            self._refused(error.sequence_id, refused)
+            self._refuse(error.sequence_id, refused)
+        elif kind == pb.ChecksumError and self._is_corrupted_again(error.sequence_id):
+            self._refuse(error.sequence_id, refused)
         else:
             log.warning("%s; it is sent again", refused)
             self._attach_again()
 
-    def _is_damaged_again(self, sequence_id: int) -> bool:
-        """The bytes are right here; when they arrive damaged twice, something always does it."""
-        damaged = self._pending.on_wire(sequence_id)
-        again = damaged is not None and damaged is self._damaged
-        self._damaged = damaged
+    def _is_corrupted_again(self, sequence_id: int) -> bool:
+        """Return True if the same message arrived corrupted twice. Its bytes are right on this
+        side, so something on the way always corrupts it."""
+        corrupted = self._pending.on_wire(sequence_id)
+        again = corrupted is not None and corrupted is self._corrupted
+        self._corrupted = corrupted
         return again
 
-    def _refused(self, sequence_id: int, error: Exception) -> None:
-        """One message was not taken; of a cut one, none of its chunks is waited for any more."""
+    def _refuse(self, sequence_id: int, error: Exception) -> None:
+        """Fail a message that the broker refused, with all its chunks."""
         sending = self._pending.refused(sequence_id)
         if sending is None:
             return
@@ -540,28 +525,26 @@ class PartitionProducer:
             session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
 
     def _fail_all(self, error: Exception) -> None:
-        """Nothing that was handed in is waited for any more."""
         pending = self._pending.drop_all()
-        # Before anything is told: what leaves makes room for others, which have not failed.
+        # Before any waiter is notified: that makes room for other messages, which have not failed.
         waiters, room = self._packer.take_back()
         self._failing.append(_Failing(deque(pending), deque(waiters), room, error))
-        if not self._tells:
-            self._tell_some()
+        if not self._is_reporting:
+            self._report_step()
 
-    def _tell_some(self) -> None:
-        """Tell some of the messages that failed, and the rest in later steps of the loop."""
-        self._tells = True
+    def _report_step(self) -> None:
+        """Report failures to some waiters, and to the rest in later steps of the loop."""
+        self._is_reporting = True
         try:
-            self._tell(_TOLD)
+            self._report_failures(_FAILURES_PER_STEP)
         finally:
-            # Also after an exception, which may come from code of the application that runs for a
-            # message that is let in: the others still have to be told.
-            self._tells = bool(self._failing)
-            if self._tells:
-                self._loop.call_soon(self._tell_some)
+            # Also after an exception, which may come from application code that runs for a message
+            # that is admitted now: the other failures must still be reported.
+            self._is_reporting = bool(self._failing)
+            if self._is_reporting:
+                self._loop.call_soon(self._report_step)
 
-    def _tell(self, most: int) -> None:
-        """Tell about so many messages that they failed, those first that failed first."""
+    def _report_failures(self, most: int) -> None:
         while self._failing and most > 0:
             frames, waiters, room, error = self._failing[0]
             while frames and most > 0:
@@ -573,18 +556,18 @@ class PartitionProducer:
                 tell_failed((waiters.popleft(),), error)
             if not (frames or waiters):
                 self._failing.popleft()
-                self._leave(room)
+                self._free_room(room)
 
     def _fail(self, of: Sequence[PendingSend[Waiter]], error: Exception) -> None:
         for sending in of:
             tell_failed(sending.waiters, error)
-            self._left(sending, error)
+            self._remove(sending, error)
 
-    def _left(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
+    def _remove(self, sending: PendingSend[Waiter], error: Exception | None = None) -> None:
         self.flushes.left(sending, error)
-        self._leave(sending.room)
+        self._free_room(sending.room)
 
-    def _leave(self, room: int) -> None:
+    def _free_room(self, room: int) -> None:
         if room:
             self.under_way -= room
             self._on_left(room)
@@ -595,8 +578,8 @@ class PartitionProducer:
         """Send the open batches now.
 
         Returns:
-            Futures of all messages that have neither an id nor an error yet. Messages that have
-            failed and wait to be told are among them.
+            Futures of all messages that have neither an id nor an error yet. They include failed
+            messages that are not yet reported.
         """
         self._packer.flush()
         frames = self._pending.all()
@@ -620,7 +603,7 @@ class PartitionProducer:
             return pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
 
         try:
-            await session.ask(close, f"close the producer on {self.topic}", self._answer_s)
+            await session.ask(close, f"close the producer on {self.topic}", self._request_timeout_s)
         except PulsarException as error:
             log.info("%s; it ends with its connection", error)
 
@@ -630,12 +613,11 @@ class PartitionProducer:
 
     def _abandon(self, error: Exception) -> None:
         session = self._end(error)
-        self._tell(sys.maxsize)
+        self._report_failures(sys.maxsize)
         if session is not None:
             self._ask_to_close(session)
 
     def _end(self, error: Exception) -> Session | None:
-        """Fail all pending messages and detach. Returns the session it was attached to."""
         session = self._session if self._attached else None
         self.error = error
         self._attachment.abandon()

@@ -1,7 +1,7 @@
-"""PRODUCER: what a broker is asked to take, and what it is told when it is asked again.
+"""PRODUCER: the registration of a producer at a broker, the first time and again.
 
-Owns `Registration`; pure. The name, the topic's epoch and the sequence ids of the first time hold
-for all times after it: `docs/notes/wire-protocol.md#producer-registration`.
+The name, the topic epoch and the sequence ids of the first registration hold for all later ones:
+`docs/notes/wire-protocol.md#producer-registration`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from ..wire_schema import wire_schema
 
 
 class Registration:
-    """One producer of one topic or partition, towards the brokers.
+    """The registration of one producer of one topic or partition.
 
     Args:
-        options: The producer's.
         topic: Full name; of the partition, if any.
-        producer_id: Its number, never used again in this client.
-        name: What the broker called another part of the same producer; "" to let it choose, unless
-            the options have one.
+        producer_id: Unique in this client.
+        name: The name that the broker gave another part of the same producer; "" lets it choose,
+            unless the options have a name.
 
     Attributes:
         name: "" until the broker has chosen.
-        schema_version: As the broker numbered the schema; b"" without one.
-        last_sequence_id: Of the last message that the broker has of this name, -1 for none; known
-            from the first answer on.
+        schema_version: The broker's number of the schema; b"" without one.
+        last_sequence_id: Of the last message that the broker has from this name, -1 for none; known
+            after the first answer.
     """
 
     def __init__(
@@ -41,15 +40,15 @@ class Registration:
         self._access = pb.ProducerAccessMode.ValueType(options.access_mode.value)
         self._topic_epoch: int | None = None
         self._epoch = -1
-        self._taken = False
+        self._accepted = False
 
     @property
     def waits_in_line(self) -> bool:
-        """Whether the broker may let it wait for as long as another one has the topic."""
+        """True if the broker may let it wait while another producer has the topic."""
         return self._access == pb.WaitForExclusive
 
     def command(self, request_id: int) -> pb.CommandProducer:
-        """The PRODUCER to send now, one for each attempt."""
+        """Return the PRODUCER command of the next attempt."""
         self._epoch += 1
         options = self._options
         return pb.CommandProducer(
@@ -68,9 +67,8 @@ class Registration:
         )
 
     def taken(self, answer: pb.CommandProducerSuccess) -> None:
-        """The broker took it."""
-        if not self._taken:
-            self._taken = True
+        if not self._accepted:
+            self._accepted = True
             self.last_sequence_id = answer.last_sequence_id
         self.name = answer.producer_name
         self.schema_version = answer.schema_version
@@ -78,7 +76,7 @@ class Registration:
             self._topic_epoch = answer.topic_epoch
 
     def forget(self) -> None:
-        """What came of it is gone, but for its broker, which may not know yet: of another name it
-        is another producer."""
+        """Forget a name that the broker chose: the broker may not have noticed the end of the old
+        producer, and a new name makes this another producer."""
         if self._options.producer_name is None:
             self.name = ""

@@ -1,10 +1,9 @@
-"""Which messages share an entry: batches by count and size, of all messages or of one key.
+"""Collects messages into batches by count and size, of all messages or of one key each.
 
-Owns `SendBatch` and `SendBatches`; pure, and when the time of a batch has come is the caller's
-business. A batch is taken before a message that would make it too large, and with the one that
-makes it full; batches by key are taken together. Sequence ids only rise within a batch and from one
-to the next (the caller sends the others alone): a broker that deduplicates looks at the bounds of a
-batch, and what is out of order inside them would be lost.
+The caller keeps the time. A batch is returned before a message that would make it too large, and
+with the message that makes it full; batches by key are returned together. Sequence ids only rise
+within a batch and from one batch to the next, because the caller sends all other messages singly. A
+broker that deduplicates compares the bounds of a batch, and would drop ids that are out of order.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ class SendBatch(Generic[W]):
     """Messages that become one entry.
 
     Attributes:
-        message: The first one, which is sent as it is when it stays the only one.
-        first, last: Lowest and highest sequence id.
-        parts: Head and payload of each message.
-        waiters: Who is told of each message.
+        message: The first one. It is sent as a single message if no other joins it.
         size: Bytes of `parts`.
     """
 
@@ -45,10 +41,10 @@ class SendBatches(Generic[W]):
     """Collects messages into batches.
 
     Args:
-        max_messages: Most messages in what is taken at once.
-        max_bytes: Most bytes in it, heads included and before compression; one message alone may
-            have more. May be assigned.
-        by_key: One batch for each key, so that Key_Shared can hand each to its consumer.
+        max_messages: Most messages that are returned together.
+        max_bytes: Most bytes of these, with heads and before compression; a single message may have
+            more. May be assigned.
+        by_key: One batch for each key, so that Key_Shared can give each to its consumer.
     """
 
     __slots__ = ("_batches", "_by_key", "_heads", "_max_messages", "count", "max_bytes", "size")
@@ -63,15 +59,14 @@ class SendBatches(Generic[W]):
         self.size: int = 0
 
     def add(self, message: OutgoingMessage, sequence_id: int, waiter: W) -> Sequence[SendBatch[W]]:
-        """Take a message in, and give out the batches that have to be sent now, in order.
+        """Add a message; return the batches that must be sent now, in order.
 
         Args:
-            message: What to send.
-            sequence_id: Above those of all messages before it.
-            waiter: Comes back in `SendBatch.waiters`.
+            sequence_id: Above those of all earlier messages.
+            waiter: Returned in `SendBatch.waiters`.
 
         Raises:
-            ConfigurationError: It cannot be written; nothing was taken in.
+            ConfigurationError: if the message cannot be encoded. Nothing was added.
         """
         payload = message.payload
         if payload is not None and is_plain(message):
@@ -99,7 +94,7 @@ class SendBatches(Generic[W]):
         return full
 
     def take(self) -> list[SendBatch[W]]:
-        """Everything there is, ordered by the last sequence ids."""
+        """Return all batches, ordered by their last sequence ids."""
         batches = list(self._batches.values())
         self._batches.clear()
         self.count = self.size = 0
@@ -113,6 +108,6 @@ def _last(batch: SendBatch[W]) -> int:
 
 
 def _key_of(message: OutgoingMessage) -> bytes:
-    """What Key_Shared chooses a consumer by, as far as the message says it."""
+    """Return the key by which Key_Shared chooses a consumer."""
     key = message.partition_key if message.ordering_key is None else message.ordering_key
     return b"" if key is None else key_bytes(key)

@@ -1,10 +1,9 @@
-"""What a producer puts on the wire: the metadata of messages and entries, and whole SEND frames.
+"""Encodes messages: the metadata of messages and entries, and whole SEND frames.
 
-Owns `plain_head` and `described_head` (a message inside a batch) and `SendEncoder` (an entry and
-its frame). A frame is made once and never again: resent, it has the same bounds, so that the broker
-recognises it. Fields that every entry has are written by hand, in their order, in front of what
-protobuf wrote of the others; that is the same message (tested), and a third of the cost.
-Refuses: what the broker would close the connection for (`MessageTooBig`), before it is sent.
+A frame is made once. When it is sent again it has the same bounds, so that the broker recognizes
+it. Fields that every entry has are encoded by hand, in front of the fields that protobuf encodes.
+The result is the same message (tested) at a third of the cost. A message for which the broker would
+close the connection fails before it is sent (`MessageTooBig`).
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _CHECKSUM_SIZE: Final = 6
 
 _LOCAL_CLUSTER_ONLY: Final = "__local__"
 
-_MORE_FOLLOW: Final = [bytes((n | 0x80,)) for n in range(0x80)]
+_CONTINUED_BYTES: Final = [bytes((n | 0x80,)) for n in range(0x80)]
 
 
 def is_plain(message: OutgoingMessage) -> bool:
-    """Whether a message has a payload and nothing else that a batch has to say of it."""
+    """Return True if a batch needs nothing of a message but its payload."""
     return (
         message.payload is not None
         and message.partition_key is None
@@ -44,7 +43,7 @@ def is_plain(message: OutgoingMessage) -> bool:
 
 
 def goes_alone(message: OutgoingMessage) -> bool:
-    """Whether a message says something that only the metadata of an entry has room for."""
+    """Return True if a message has values for which only the metadata of an entry has fields."""
     return (
         message.deliver_at is not None
         or message.disable_replication
@@ -53,10 +52,10 @@ def goes_alone(message: OutgoingMessage) -> bool:
 
 
 class PlainHeads:
-    """What stands before the payload of a plain message in a batch.
+    """Encodes the heads of plain messages in a batch: everything before the payload.
 
-    All but the last seven bits of the sequence id are kept from one to the next: messages of one
-    size mostly come together, and their ids in a row.
+    All but the last seven bits of the sequence id are cached, because consecutive messages mostly
+    have the same size and consecutive ids.
     """
 
     __slots__ = ("_block", "_high", "_low", "_prefix", "_size")
@@ -67,12 +66,7 @@ class PlainHeads:
         self._low = SMALL_VARINTS
 
     def head(self, size: int, sequence_id: int) -> bytes:
-        """``u32 metadata_size`` and the metadata: payload size and sequence id.
-
-        Args:
-            size: Of the payload, in bytes.
-            sequence_id: Of the message.
-        """
+        """Return ``u32 metadata_size`` and the metadata: payload size in bytes, and sequence id."""
         if size != self._size or sequence_id >> 7 != self._block:
             self._learn(size, sequence_id >> 7)
         return self._prefix + self._low[sequence_id & 0x7F] + self._high
@@ -81,17 +75,13 @@ class PlainHeads:
         self._size = size
         self._block = block
         self._high = varint(block) if block else b""
-        self._low = _MORE_FOLLOW if block else SMALL_VARINTS
+        self._low = _CONTINUED_BYTES if block else SMALL_VARINTS
         fields = b"\x18" + varint(size) + b"\x40"
         self._prefix = _U32.pack(len(fields) + 1 + len(self._high)) + fields
 
 
 def described_head(message: OutgoingMessage, sequence_id: int) -> bytes:
-    """``u32 metadata_size`` and the metadata of any message in a batch.
-
-    Raises:
-        ConfigurationError: It is not text where text is needed.
-    """
+    """Return ``u32 metadata_size`` and the metadata of any message in a batch."""
     metadata = pb.SingleMessageMetadata(
         payload_size=len(message.payload or b""), sequence_id=sequence_id
     )
@@ -103,11 +93,6 @@ def described_head(message: OutgoingMessage, sequence_id: int) -> bytes:
 def _describe(
     metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage
 ) -> None:
-    """Write what an application says of a message, into the metadata of its entry or of it.
-
-    Raises:
-        ConfigurationError: It is not text where text is needed.
-    """
     try:
         _set_fields(metadata, message)
     except (TypeError, ValueError) as error:
@@ -140,7 +125,7 @@ def _set_key(
 
 
 class Encrypt(Protocol):
-    """Encrypts one entry and says in its metadata how to read it."""
+    """Encrypts one entry, and sets the encryption fields of its metadata."""
 
     def __call__(self, payload: Data, metadata: pb.MessageMetadata) -> bytes: ...
 
@@ -149,12 +134,10 @@ class SendEncoder:
     """Makes the SEND frames of one producer, as the broker has accepted it.
 
     Args:
-        producer_id: Its number on the connection.
-        producer_name: As PRODUCER_SUCCESS gave it.
-        schema_version: Likewise; b"" without a schema.
-        codec: `MessageMetadata.compression`, for all that it makes smaller.
-        max_message_size: Of the broker, in bytes.
-        encrypt: None to send as it is.
+        producer_name, schema_version: From PRODUCER_SUCCESS; b"" without a schema.
+        codec: `MessageMetadata.compression`, for payloads that it makes smaller.
+        max_message_size: The broker's limit, in bytes.
+        encrypt: None to send in clear.
     """
 
     __slots__ = (
@@ -162,9 +145,9 @@ class SendEncoder:
         "_encrypt",
         "_max_message_size",
         "_name",
-        "_of_schema",
         "_producer_id",
         "_producer_name",
+        "_schema_field",
         "_schema_version",
     )
 
@@ -183,7 +166,7 @@ class SendEncoder:
         self._producer_name = producer_name
         self._name = b"\x0a" + varint(len(name)) + name + b"\x10"
         self._schema_version = schema_version
-        self._of_schema = (
+        self._schema_field = (
             b"\x82\x01" + varint(len(schema_version)) + schema_version if schema_version else b""
         )
         self._codec = codec
@@ -192,7 +175,7 @@ class SendEncoder:
 
     @property
     def batch_limit(self) -> int:
-        """The largest batch that is sure to be accepted, in bytes before compression."""
+        """The largest batch that is always accepted, in bytes before compression."""
         return self._max_message_size - FRAME_OVERHEAD
 
     def batch(
@@ -204,67 +187,61 @@ class SendEncoder:
         last: int | None,
         now_ms: int,
     ) -> bytes:
-        """The frame of a batch.
+        """Return the frame of a batch.
 
-        Its key is that of its first message, as Java has it: by that a broker chooses who of
-        Key_Shared gets the entry, and looks at none of the messages in it.
+        It has the key of its first message, as in Java. A broker chooses the Key_Shared consumer of
+        an entry by this key, and does not look at the messages in the batch.
 
         Args:
             message: The first one.
-            parts: What the batch consists of: heads and payloads.
-            count: Its messages.
-            first: Its sequence id, the first message's; the last message's of a batch by key.
-            last: The last message's sequence id; None of a batch by key, whose ids are not in a
-                row, so that the broker must not compare its bounds.
+            parts: Heads and payloads.
+            first: Sequence id of the first message; of the last message for a batch by key.
+            last: Sequence id of the last message; None for a batch by key, because its ids are not
+                consecutive and the broker must not compare its bounds.
             now_ms: Wall clock, ms since the epoch.
-
-        Raises:
-            EncoreError: It could not be compressed or encrypted.
         """
         rest = pb.MessageMetadata(num_messages_in_batch=count)
         _set_key(rest, message)
         if last is not None:
             rest.highest_sequence_id = last
-        payload = self._seal(b"".join(parts), rest)
+        payload = self._encode_payload(b"".join(parts), rest)
         metadata = self._metadata(first, now_ms, rest)
         return self._frame(first, metadata, payload, count=count, highest=last)
 
     def single(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> bytes:
-        """The frame of a message that is its entry.
+        """Return the frame of a message that is its own entry.
 
         Raises:
-            MessageTooBig: The broker would close the connection, or does not take it.
-            EncoreError: It could not be written, compressed or encrypted.
+            MessageTooBig: if the broker would refuse it, or close the connection.
         """
         payload: Data = message.payload or b""
         if self._codec == pb.NONE and self._encrypt is None and is_plain(message):
             if not goes_alone(message):
                 head = self._name + varint(sequence_id) + b"\x18" + varint(now_ms)
-                return self._checked(sequence_id, head + self._of_schema, payload)
+                return self._checked(sequence_id, head + self._schema_field, payload)
         rest = _metadata_of(message)
-        payload = self._seal(payload, rest)
+        payload = self._encode_payload(payload, rest)
         return self._checked(sequence_id, self._metadata(sequence_id, now_ms, rest), payload)
 
     def chunks(self, message: OutgoingMessage, sequence_id: int, now_ms: int) -> list[bytes]:
-        """The frames of a message that is cut into as many entries as it takes.
+        """Return the frames of a message that is cut into as many entries as necessary.
 
         Raises:
-            MessageTooBig: Its metadata alone, which is in each of them, is over the limit.
-            EncoreError: It could not be written, compressed or encrypted.
+            MessageTooBig: if the metadata alone, which each chunk repeats, is over the limit.
         """
         rest = _metadata_of(message)
         payload = memoryview(self._compress(message.payload or b"", rest))
         size = len(payload)
-        of_chunk = pb.MessageMetadata(
+        chunk_metadata = pb.MessageMetadata(
             uuid=f"{self._producer_name}-{sequence_id}",
             num_chunks_from_msg=size,
             total_chunk_msg_size=size,
             chunk_id=size,
         )
-        of_chunk.MergeFrom(rest)
+        chunk_metadata.MergeFrom(rest)
         # The storage layer's limit may be exactly the broker's limit, so the metadata counts too:
         # `docs/notes/wire-protocol.md#frame-sizes`.
-        most = self.batch_limit - len(self._metadata(sequence_id, now_ms, of_chunk))
+        most = self.batch_limit - len(self._metadata(sequence_id, now_ms, chunk_metadata))
         if most <= 0:
             raise MessageTooBig(
                 f"MessageTooBig: the metadata of a chunk takes the whole of "
@@ -275,20 +252,21 @@ class SendEncoder:
             whole = self._encrypted(payload, rest)
             return [self._frame(sequence_id, self._metadata(sequence_id, now_ms, rest), whole)]
         starts = range(0, size, most)
-        of_chunk.num_chunks_from_msg = len(starts)
+        chunk_metadata.num_chunks_from_msg = len(starts)
         frames = []
         for number, at in enumerate(starts):
-            of_chunk.chunk_id = number
-            each = self._encrypted(payload[at : at + most], of_chunk)
-            metadata = self._metadata(sequence_id, now_ms, of_chunk)
+            chunk_metadata.chunk_id = number
+            each = self._encrypted(payload[at : at + most], chunk_metadata)
+            metadata = self._metadata(sequence_id, now_ms, chunk_metadata)
             frames.append(self._frame(sequence_id, metadata, each, is_chunk=True))
         return frames
 
-    def _seal(self, payload: Data, rest: pb.MessageMetadata) -> Data:
+    def _encode_payload(self, payload: Data, rest: pb.MessageMetadata) -> Data:
         return self._encrypted(self._compress(payload, rest), rest)
 
     def _compress(self, payload: Data, rest: pb.MessageMetadata) -> Data:
-        """Compressed if that makes it smaller; an entry says itself whether it is."""
+        """Compress a payload if that makes it smaller; the metadata says whether it is
+        compressed."""
         if self._codec == pb.NONE or not payload:
             return payload
         smaller = compress(self._codec, payload)
@@ -357,7 +335,6 @@ class SendEncoder:
 
 
 def _metadata_of(message: OutgoingMessage) -> pb.MessageMetadata:
-    """The metadata of an entry that is one message, but for what every entry has."""
     metadata = pb.MessageMetadata()
     _describe(metadata, message)
     if message.disable_replication:

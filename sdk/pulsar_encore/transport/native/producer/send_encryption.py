@@ -1,6 +1,6 @@
-"""Encryption of what a producer sends: for whom, and with which data key.
+"""Encryption of a producer's messages: the recipients and the data key.
 
-Owns `encryptor_of`. A producer that was asked to encrypt and cannot is an error, never clear text.
+A producer that is asked to encrypt and cannot raises an error. It never sends clear text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .send_encoder import Encrypt
 
 
 async def encryptor_of(options: ProducerOptions) -> Encrypt | None:
-    """What encrypts for the keys of the options; None when they have none.
+    """Return the function that encrypts for the keys of the options; None if they have none.
 
     Raises:
-        CryptoError: A public key cannot be read.
-        ConfigurationError: It is none, or none that can wrap a data key.
-        NotSupportedError: The package `cryptography` is not installed, or the keys are known to
-            the C++ library alone.
+        CryptoError: if a public key cannot be read.
+        ConfigurationError: if it is not a public key, or cannot wrap a data key.
+        NotSupportedError: if the package `cryptography` is not installed, or only the C++ client
+            can use the keys.
     """
     names = options.encryption_key
     if names is None:
@@ -32,7 +32,7 @@ async def encryptor_of(options: ProducerOptions) -> Encrypt | None:
     assert reader is not None  # the options need one for their keys
     loop = asyncio.get_running_loop()
     recipients = {
-        # From files, or from wherever a subclass has them.
+        # In a thread: the keys are in files, or wherever a subclass has them.
         name: PublicKey(await asyncio.to_thread(reader.public_key, name, {}))
         for name in (names if isinstance(names, tuple) else (names,))
     }

@@ -1,7 +1,4 @@
-"""What becomes of messages, told to who waits: an id for each, or an error for each.
-
-Owns `tell_stored` and `tell_failed`. A waiter that was cancelled is passed over.
-"""
+"""Gives each sent message's future its id or its error. Cancelled futures are skipped."""
 
 from __future__ import annotations
 
@@ -16,17 +13,16 @@ from .pending_sends import PendingSend
 
 Waiter: TypeAlias = asyncio.Future[MessageId]
 
-_U63 = 1 << 63  # ids from here on are negative ones, as "unknown" is
+_U63 = 1 << 63  # larger numbers are negative ids; -1 is unknown
 
 
 def tell_stored(
     sending: PendingSend[Waiter], place: pb.MessageIdData, topic: str, partition: int
 ) -> None:
-    """The broker has an entry.
+    """Set the ids of an entry that the broker has stored.
 
     Args:
-        sending: It.
-        place: Where it is; both numbers -1 when the broker had it before and does not say where.
+        place: Its position; both numbers are -1 if the broker had it before and does not say where.
         topic: Full name; of the partition, if any.
         partition: Its number, -1 for a topic without.
     """
@@ -53,7 +49,7 @@ def tell_stored(
 
 
 def tell_failed(waiters: Iterable[Waiter], error: Exception) -> None:
-    """It did not come to that; each gets an error of its own, to be raised in its own place."""
+    """Set a copy of the error for each message, so that each is raised with its own traceback."""
     for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(copy.copy(error))

@@ -1,0 +1,52 @@
+"""The width of due-time buckets, and the rounding of due times to them (PIP-393).
+
+A due time is rounded up, so that no message is redelivered early, and by less than one bucket.
+"""
+
+from __future__ import annotations
+
+from pulsar_encore.errors import ConfigurationError
+
+from .message_key import MAX_ID_BITS
+
+MAX_BITS = 40  # buckets of 35 years; bounds the shift
+
+# A 2 s delay is then at most 64 ms late, and a long one at most 1/64 of itself.
+_NARROWEST_MS = 64
+_SHARE = 64
+
+
+def precision_bits(delay_ms: int, fixed_bits: int | None = None) -> int:
+    """Return the number of low bits of a due time to drop; a bucket is ``2**bits`` ms wide.
+
+    Longer delays get wider buckets, so that scattered due times do not make a bucket each, as they
+    do with a fixed width (PIP-393).
+
+    Args:
+        delay_ms: The requested delay in milliseconds.
+        fixed_bits: The user's `negative_ack_precision_bit_cnt` (PIP-393), which wins.
+
+    Raises:
+        ConfigurationError: `delay_ms` is negative, or `fixed_bits` is not within 0 to 40.
+    """
+    if fixed_bits is not None:
+        if not 0 <= fixed_bits <= MAX_BITS:
+            raise ConfigurationError(f"precision bits must be 0 to {MAX_BITS}, not {fixed_bits}")
+        return fixed_bits
+    if delay_ms < 0:
+        raise ConfigurationError(f"a delay must not be negative, got {delay_ms} ms")
+    return min(max(delay_ms // _SHARE, _NARROWEST_MS).bit_length() - 1, MAX_BITS)
+
+
+def bucket_edge(due_ms: int, bits: int) -> int:
+    """Round a due time up to the edge of its bucket: never early, late by less than 2**bits.
+
+    Raises:
+        ConfigurationError: `due_ms` is not within 0 to 2**63 - 1, or `bits` not within 0 to 40.
+    """
+    if due_ms >> MAX_ID_BITS or not 0 <= bits <= MAX_BITS:  # -1 when negative
+        raise ConfigurationError(
+            f"due time and precision must be 0 to 2**63 - 1 ms and 0 to {MAX_BITS} bits, "
+            f"got {due_ms} and {bits}"
+        )
+    return -(-due_ms >> bits) << bits
