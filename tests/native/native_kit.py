@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from pulsar_encore import Consumer
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
@@ -44,6 +45,11 @@ def at_random(rng: Random) -> Cuts:
 def lookup_of(transport: NativeTransport) -> Lookup:
     """Return the lookup that a transport uses in the running event loop."""
     return transport._scope().lookup
+
+
+def link_of(consumer: Consumer) -> Any:
+    """Return the transport's part of a consumer; its `snapshot()` tells the state."""
+    return consumer._link
 
 
 class Rig:
