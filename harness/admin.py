@@ -1,8 +1,8 @@
-"""Owns what the tests ask of a broker's admin API: topics, subscriptions, policies, faults.
+"""A client of a broker's admin API for tests: topics, subscriptions, policies, faults.
 
-Invariant: a call returns when the broker has answered, and any answer but success is an
-`AdminError` with the broker's reason. Blocking, standard library only: in a test that has
-something running on the loop, call it through `asyncio.to_thread`.
+A call returns when the broker has answered. Any answer but success raises `AdminError` with the
+broker's reason. The calls block and use the standard library only. If a test has work running on
+its loop, call them through `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-# Brokers under test are near, whatever proxy the environment names.
+# Brokers under test are reached without the environment's proxy.
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class AdminError(RuntimeError):
-    """The broker refused.
+    """The broker refused a call.
 
     Args:
         status: HTTP status.
-        reason: What the broker said.
+        reason: The broker's text.
         call: Method and path.
     """
 
@@ -41,8 +41,8 @@ class Admin:
 
     Args:
         url: Root, such as `http://127.0.0.1:8080`.
-        timeout: Seconds for one call.
-        token: For a broker that asks for one.
+        timeout: Timeout of one call, in s.
+        token: Token for a broker that requires one.
     """
 
     def __init__(self, url: str, *, timeout: float = 30.0, token: str = "") -> None:
@@ -55,7 +55,7 @@ class Admin:
         self.call("PUT", f"/namespaces/{namespace}", dict(policies or {}))
 
     def delete_namespace(self, namespace: str, *, force: bool = True) -> None:
-        """Delete it; with `force`, and its topics."""
+        """Delete a namespace; with `force`, its topics as well."""
         self.call("DELETE", f"/namespaces/{namespace}", force=force)
 
     def set_namespace_policy(self, namespace: str, policy: str, value: Any) -> None:
@@ -63,12 +63,14 @@ class Admin:
         self.call("POST", f"/namespaces/{namespace}/{policy}", value)
 
     def topics(self, namespace: str = "public/default") -> list[str]:
-        """Full names of the topics that exist now; of partitioned ones, the partitions."""
-        found: list[str] = self.call("GET", f"/persistent/{namespace}")
-        return found
+        """Return the full names of the existing topics; for partitioned topics, of their
+        partitions.
+        """
+        stats: list[str] = self.call("GET", f"/persistent/{namespace}")
+        return stats
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic without partitions."""
+        """Create an unpartitioned topic."""
         self.call("PUT", _path(topic))
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
@@ -76,96 +78,103 @@ class Admin:
         self.call("PUT", f"{_path(topic)}/partitions", partitions)
 
     def grow_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """Raise the number of partitions."""
+        """Increase the number of partitions."""
         self.call("POST", f"{_path(topic)}/partitions", partitions)
 
     def delete_topic(self, topic: str, *, partitioned: bool = False) -> None:
-        """Delete it with its subscriptions, whoever is connected."""
+        """Delete a topic with its subscriptions, even if clients are connected."""
         self.call("DELETE", _path(topic) + ("/partitions" if partitioned else ""), force=True)
 
     def unload(self, topic: str) -> None:
-        """Close the topic on its broker: clients reconnect and redelivery counts are forgotten."""
+        """Close the topic on its broker. Clients reconnect, and redelivery counts are lost."""
         self.call("PUT", f"{_path(topic)}/unload")
 
     def terminate(self, topic: str) -> dict[str, Any]:
-        """End the topic for producers; returns the last message id."""
+        """Terminate the topic for producers, and return the last message id."""
         last: dict[str, Any] = self.call("POST", f"{_path(topic)}/terminate")
         return last
 
     def trim(self, topic: str) -> None:
-        """Have closed ledgers deleted that nobody keeps; it goes on when this returns."""
+        """Start to delete closed ledgers that no subscription needs. It continues after the
+        return.
+        """
         self.call("POST", f"{_path(topic)}/trim")
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """Live statistics, with the exact backlog."""
-        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/stats", getPreciseBacklog=True)
-        return found
+        """Return live statistics with the exact backlog."""
+        stats: dict[str, Any] = self.call("GET", f"{_path(topic)}/stats", getPreciseBacklog=True)
+        return stats
 
     def partitioned_stats(self, topic: str) -> dict[str, Any]:
-        """Live statistics, summed and by partition."""
-        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/partitioned-stats")
-        return found
+        """Return live statistics, summed and by partition."""
+        stats: dict[str, Any] = self.call("GET", f"{_path(topic)}/partitioned-stats")
+        return stats
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
-        """Ledgers and cursors: what has been written and what has been marked as deleted."""
-        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/internalStats")
-        return found
+        """Return ledgers and cursors: written entries and mark-delete positions."""
+        stats: dict[str, Any] = self.call("GET", f"{_path(topic)}/internalStats")
+        return stats
 
     def subscription_stats(self, topic: str, subscription: str) -> dict[str, Any]:
-        """Its part of `stats`: `msgBacklog`, `unackedMessages`, `consumers` and so on.
+        """Return the subscription's part of `stats`: `msgBacklog`, `unackedMessages`, `consumers`
+        and so on.
 
         Raises:
-            KeyError: The topic has no such subscription.
+            KeyError: if the topic has no such subscription.
         """
-        found: dict[str, Any] = self.stats(topic)["subscriptions"][subscription]
-        return found
+        stats: dict[str, Any] = self.stats(topic)["subscriptions"][subscription]
+        return stats
 
     def create_subscription(self, topic: str, subscription: str, *, earliest: bool = True) -> None:
-        """Create a durable subscription at the topic's beginning, or at its end."""
+        """Create a durable subscription at the beginning or at the end of the topic."""
         ledger, entry = (-1, -1) if earliest else (2**63 - 1, 2**63 - 1)
         position = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
         self.call("PUT", _subscription(topic, subscription), position)
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Delete it, whoever is connected."""
+        """Delete a subscription, even if consumers are connected."""
         self.call("DELETE", _subscription(topic, subscription), force=True)
 
     def reset_cursor(self, topic: str, subscription: str, timestamp_ms: int) -> None:
-        """Move it to the first message published at or after `timestamp_ms` (Unix time)."""
+        """Move the subscription to the first message published at or after `timestamp_ms` (Unix
+        time).
+        """
         self.call("POST", f"{_subscription(topic, subscription)}/resetcursor/{timestamp_ms}")
 
     def reset_cursor_to(self, topic: str, subscription: str, ledger: int, entry: int) -> None:
-        """Move it to an entry, which is delivered again."""
+        """Move the subscription to an entry, which is delivered again."""
         position = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
         self.call("POST", f"{_subscription(topic, subscription)}/resetcursor", position)
 
     def skip_all(self, topic: str, subscription: str) -> None:
-        """Clear its backlog."""
+        """Clear the backlog of the subscription."""
         self.call("POST", f"{_subscription(topic, subscription)}/skip_all")
 
     def set_topic_policy(self, topic: str, policy: str, value: Any) -> None:
-        """Set a policy by its path, such as `maxUnackedMessagesOnConsumer`; takes a moment."""
+        """Set a policy by its path, such as `maxUnackedMessagesOnConsumer`. It takes effect with a
+        delay.
+        """
         self.call("POST", f"{_path(topic)}/{policy}", value)
 
     def topic_policy(self, topic: str, policy: str) -> Any:
-        """What `set_topic_policy` has set, None before it."""
+        """Return the value that `set_topic_policy` set, or None."""
         return self.call("GET", f"{_path(topic)}/{policy}")
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """One call, for what has no method here.
+        """Call the API, for requests without a method here.
 
         Args:
             method: HTTP method.
-            path: Below `/admin/v2`, quoted.
-            body: Sent as JSON unless None.
-            query: Booleans and numbers are written as Java reads them.
+            path: Path below `/admin/v2`, quoted.
+            body: Body, sent as JSON unless None.
+            query: Query parameters; booleans and numbers are written as JSON.
 
         Returns:
-            The answer's JSON, None if it has no body.
+            The JSON of the answer, None without a body.
 
         Raises:
-            AdminError: The broker refused.
-            OSError: The broker could not be reached.
+            AdminError: if the broker refused the call.
+            OSError: if the broker could not be reached.
         """
         fields = {name: json.dumps(value) for name, value in query.items()}
         url = self._root + path + (f"?{urlencode(fields)}" if fields else "")

@@ -1,10 +1,9 @@
-"""Owns the choice of the real broker that a run uses, and its life.
+"""Choose and start the real broker of a run.
 
-In this order: the one in PULSAR_URL, else a container if an engine answers (Docker, podman) and an
-image can be had, else a broker started from jars (docker/standalone.py). PULSAR_BROKER, `container`
-or `standalone`, takes one of the last two and no other. Invariant: only what was started here is
-stopped here. Refuses to let a run pass without a broker: when none can be had, the error names what
-is missing.
+The choice is, in this order: the broker at PULSAR_URL; a container if an engine answers (Docker,
+podman) and an image is available; a broker started from jars (docker/standalone.py). PULSAR_BROKER,
+`container` or `standalone`, forces one of the last two. Only brokers that were started here are
+stopped here. Without any broker the run fails, and the error names the missing tools.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 _DOCKER = Path(__file__).resolve().parent.parent / "docker"
-sys.path.insert(0, str(_DOCKER))  # its programs run without this package, so they are no package
+sys.path.insert(0, str(_DOCKER))  # its programs run without this package, so it is no package
 
 from broker import Broker  # noqa: E402
 from container_engine import Engine, find_engine  # noqa: E402
@@ -45,23 +44,23 @@ __all__ = [
 ]
 
 KINDS = ("container", "standalone")
-NOT_WANTED = "PULSAR_BROKER asks for no container"
+NO_CONTAINER_WANTED = "PULSAR_BROKER asks for no container"
 
-# By itself a broker deletes a topic that nobody has subscribed to after a minute; that is less than
-# a test may need on a slow machine between what it publishes and what reads it.
-_STAYING = {"brokerDeleteInactiveTopicsEnabled": "false"}
+# By default a broker deletes a topic without subscriptions after a minute. On a slow machine a test
+# may need more time between publishing and reading.
+_KEEP_TOPICS = {"brokerDeleteInactiveTopicsEnabled": "false"}
 
 
 class NoBrokerError(RuntimeError):
-    """No real Pulsar could be had; the message names what is missing."""
+    """No real Pulsar is available. The message names the missing tools."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """A real broker that is up.
+    """A running real broker.
 
     Attributes:
-        service_url: For `Client(...)`.
+        service_url: URL for `Client(...)`.
         admin_url: Root of its admin API, without a path.
         origin: `PULSAR_URL`, `container` or `standalone`.
     """
@@ -80,38 +79,38 @@ class ContainerChoice:
 
 
 def container_here() -> ContainerChoice | None:
-    """What a container can be started with; None where no engine answers or no image can be had.
+    """Return an engine and an image, or None if no engine answers or no image is available.
 
-    The first call may last for minutes: it pulls or builds an image where there is none. It says so
-    on the standard error stream, and it says in one line why an engine that answers is not used.
+    The first call may take minutes, because it pulls or builds a missing image. It reports that on
+    stderr, and it reports in one line why an engine that answers is not used.
     """
-    found = _container()
-    return found if isinstance(found, ContainerChoice) else None
+    choice = _container()
+    return choice if isinstance(choice, ContainerChoice) else None
 
 
 def own_broker(kind: str, **settings: object) -> Broker:
-    """A private broker that is not started yet.
+    """Return a private broker that is not started yet.
 
     Args:
         kind: `container` or `standalone`.
         settings: Broker settings by their names in `broker.conf`.
 
     Raises:
-        NoBrokerError: There is no container to be had.
+        NoBrokerError: if no container is available.
     """
     if kind == "standalone":
         return Standalone(settings)
-    found = _container()
-    if isinstance(found, str):
-        raise NoBrokerError(f"no Pulsar in a container: {found}")
-    return Container(settings, engine=found.engine, image=found.image)
+    choice = _container()
+    if isinstance(choice, str):
+        raise NoBrokerError(f"no Pulsar in a container: {choice}")
+    return Container(settings, engine=choice.engine, image=choice.image)
 
 
 def prefetch() -> None:
-    """Get what `running_server` will need, before any test's clock runs.
+    """Fetch everything that `running_server` needs, before the timeout of any test begins.
 
     Raises:
-        NoBrokerError: It cannot be had.
+        NoBrokerError: if it is not available.
     """
     if not os.environ.get("PULSAR_URL"):
         _kind()
@@ -119,10 +118,10 @@ def prefetch() -> None:
 
 @contextlib.contextmanager
 def running_server() -> Iterator[Server]:
-    """A broker for as long as the context lasts.
+    """Yield a running broker.
 
     Raises:
-        NoBrokerError: None can be had, or it did not start.
+        NoBrokerError: if none is available, or it did not start.
     """
     url = os.environ.get("PULSAR_URL")
     if url:
@@ -130,9 +129,11 @@ def running_server() -> Iterator[Server]:
         yield Server(service_url=url, admin_url=admin, origin="PULSAR_URL")
         return
     kind = _kind()
-    broker = own_broker(kind, **_STAYING)
+    broker = own_broker(kind, **_KEEP_TOPICS)
     try:
-        with _named(f"the {kind} broker did not start (PULSAR_BROKER takes another kind)"):
+        with _as_no_broker_error(
+            f"the {kind} broker did not start (PULSAR_BROKER takes another kind)"
+        ):
             broker.start()
         yield Server(service_url=broker.service_url, admin_url=broker.admin_url, origin=kind)
     finally:
@@ -140,19 +141,19 @@ def running_server() -> Iterator[Server]:
 
 
 def _kind() -> str:
-    """What the run's broker is started as; what it needs is here afterwards."""
+    """Return the kind of the run's broker, after fetching everything it needs."""
     wanted = os.environ.get("PULSAR_BROKER") or None
     if wanted not in (None, *KINDS):
         raise NoBrokerError(f"PULSAR_BROKER is {wanted!r}: make it one of {', '.join(KINDS)}")
-    why = NOT_WANTED
+    reason = NO_CONTAINER_WANTED
     if wanted != "standalone":
-        found = _container()
-        if isinstance(found, ContainerChoice):
+        choice = _container()
+        if isinstance(choice, ContainerChoice):
             return "container"
         if wanted == "container":
-            raise NoBrokerError(f"PULSAR_BROKER asks for a container, but {found}")
-        why = found
-    with _named(why):
+            raise NoBrokerError(f"PULSAR_BROKER asks for a container, but {choice}")
+        reason = choice
+    with _as_no_broker_error(reason):
         find_java()
         resolve_jars()
     return "standalone"
@@ -160,29 +161,28 @@ def _kind() -> str:
 
 @functools.cache
 def _container() -> ContainerChoice | str:
-    """What a container can be started with, or why there can be none."""
+    """Return an engine and an image, or the reason why a container is not possible."""
     engine = find_engine()
     if engine is None:
         return "no container engine answers (`docker info`, `podman info`)"
     try:
-        return ContainerChoice(engine, available_image(engine, _say))
+        return ContainerChoice(engine, available_image(engine, _print))
     except NoImageError as e:
-        why = f"{engine.name} answers, but no image can be had: {e}"
-        _say(f"no container: {why}")
-        return why
+        reason = f"{engine.name} answers, but no image can be had: {e}"
+        _print(f"no container: {reason}")
+        return reason
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 @contextlib.contextmanager
-def _named(circumstance: str) -> Iterator[None]:
+def _as_no_broker_error(context: str) -> Iterator[None]:
     try:
         yield
     except StandaloneError as e:
         raise NoBrokerError(
-            f"no real Pulsar for the integration tests: PULSAR_URL is not set, {circumstance}, "
-            f"and: {e}"
+            f"no real Pulsar for the integration tests: PULSAR_URL is not set, {context}, and: {e}"
         ) from e

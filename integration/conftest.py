@@ -1,6 +1,6 @@
-"""Fixtures against a real Pulsar: one broker for the run, and private ones to stop and kill.
+"""Fixtures with a real Pulsar: one shared broker for the run, and private ones to stop and kill.
 
-Invariant: a missing broker fails the run, it never skips it.
+A missing broker fails the run. It never skips tests.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .secured_server import Secured, make_credentials
 
 _HERE = Path(__file__).resolve().parent
 
-# Files that share what takes long to start: a broker with logins, Java, programs.
-_TOGETHER = {
+# Files that share a fixture with a slow start: a broker with authentication, Java, programs.
+_GROUPS = {
     "integration/dropin/test_programs.py": "programs",
     "integration/test_dlq_secured.py": "logins",
     "integration/test_evacuation_secured.py": "logins",
@@ -49,8 +49,8 @@ _TOGETHER = {
     "integration/test_null_values.py": "Java",
 }
 
-# Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two
-# cores, a minute on a busy machine.
+# Timeout in s for a test with its fixtures and the starts of brokers: 7 s each alone on two cores,
+# a minute on a busy machine.
 TIMEOUT = 300
 
 
@@ -60,67 +60,71 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "own_pulsar" in metafunc.fixturenames:
-        either = metafunc.definition.get_closest_marker("either_kind")
-        kinds = KINDS if either and _container_is_here(metafunc.config) else ("standalone",)
+        either_kind = metafunc.definition.get_closest_marker("either_kind")
+        kinds = KINDS if either_kind and _has_container(metafunc.config) else ("standalone",)
         metafunc.parametrize("own_pulsar", kinds, indirect=True)
 
 
-class Together(LoadScopeScheduling):
-    """Each test where there is room, but what shares something costly in one process."""
+class GroupScheduling(LoadScopeScheduling):
+    """Distributes tests to all workers, and keeps files with a shared expensive fixture on one
+    worker.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return _TOGETHER.get(nodeid.partition("::")[0], nodeid)
+        return _GROUPS.get(nodeid.partition("::")[0], nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    return Together(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
-    # What only a container can show is not there without one; it is counted as deselected.
-    asking = [item for item in items if "container" in getattr(item, "fixturenames", ())]
-    if asking and not _container_is_here(config):
-        config.hook.pytest_deselected(items=asking)
-        items[:] = [item for item in items if item not in asking]
+    # Tests of containers are deselected without a container engine.
+    container_tests = [item for item in items if "container" in getattr(item, "fixturenames", ())]
+    if container_tests and not _has_container(config):
+        config.hook.pytest_deselected(items=container_tests)
+        items[:] = [item for item in items if item not in container_tests]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    # A cold download can take minutes; no test's timeout should have to allow for it. If it fails,
-    # the fixtures try again and fail the tests by name.
-    wanted = any(item.path.is_relative_to(_HERE) for item in session.items)
-    if wanted and not session.config.option.collectonly:
-        with contextlib.suppress(NoBrokerError), _heard(session.config):
+    # A first download can take minutes, which no test timeout should include. If it fails, the
+    # fixtures try again and fail the tests with the reason.
+    has_tests = any(item.path.is_relative_to(_HERE) for item in session.items)
+    if has_tests and not session.config.option.collectonly:
+        with contextlib.suppress(NoBrokerError), _uncaptured(session.config):
             prefetch()
 
 
-def _container_is_here(config: pytest.Config) -> bool:
-    if config.option.collectonly:  # no time for pulling or building an image
+def _has_container(config: pytest.Config) -> bool:
+    if config.option.collectonly:  # do not pull or build an image
         return find_engine() is not None
-    with _heard(config):
+    with _uncaptured(config):
         return container_here() is not None
 
 
 @contextlib.contextmanager
-def _heard(config: pytest.Config) -> Iterator[None]:
-    """What is written meanwhile reaches the terminal: it may last, or change what is tested."""
+def _uncaptured(config: pytest.Config) -> Iterator[None]:
+    """Show output on the terminal meanwhile, because the work may take long or change the test's
+    broker.
+    """
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         yield
 
 
 class OwnPulsar(Protocol):
-    """Starts a private broker; the arguments are its settings, by their names in broker.conf."""
+    """Starts a private broker. The arguments are its settings, by their names in broker.conf."""
 
     def __call__(self, **settings: object) -> Broker: ...
 
 
 @pytest.fixture(scope="session")
 def pulsar() -> Iterator[Server]:
-    """The real broker of this run (see pulsar_server); shared, so leave it as it was."""
+    """The real broker of this run (see pulsar_server). It is shared, so leave it as it was."""
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(running_server())
@@ -137,17 +141,17 @@ def admin(pulsar: Server) -> Admin:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """Full name of a topic that no other test has; the broker creates it on first use."""
+    """Full name of a topic that no other test uses. The broker creates it on first use."""
     test = "".join(c if c.isalnum() else "-" for c in request.node.name)[:40]
     return f"persistent://public/default/{test}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def own_pulsar(request: pytest.FixtureRequest) -> Iterator[OwnPulsar]:
-    """Private brokers, for tests that stop, kill or configure one; closed at the end.
+    """Private brokers, for tests that stop, kill or configure one. They are closed at the end.
 
-    They are from jars. A test marked `either_kind`, of what differs between the two, runs once more
-    with containers where an engine answers.
+    They run from jars. A test with the mark `either_kind` runs once more with containers if an
+    engine answers.
     """
     with contextlib.ExitStack() as stack:
 
@@ -159,7 +163,7 @@ def own_pulsar(request: pytest.FixtureRequest) -> Iterator[OwnPulsar]:
 
 @pytest.fixture
 def container() -> ContainerChoice:
-    """An engine and an image; a test that takes it is left out where there is none."""
+    """An engine and an image. Tests with this fixture are deselected without an engine."""
     found = container_here()
     assert found is not None
     return found
@@ -167,7 +171,7 @@ def container() -> ContainerChoice:
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one pair of keys, which serves for every key name."""
+    """A folder with one key pair, which serves for every key name."""
     folder = tmp_path_factory.mktemp("keys")
     private, public = str(folder / "private.pem"), str(folder / "public.pem")
     for command in (
@@ -180,9 +184,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A broker that refuses clients without a login, and asks for a new token when one expires.
+    """A broker that refuses clients without authentication, and requests a new token when one
+    expires.
 
-    It runs from jars also where containers are, because it and its clients read the same files.
+    It runs from jars even if containers are available, because it and its clients read the same
+    files.
     """
     credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
     with socket.socket() as probe:

@@ -1,7 +1,7 @@
-"""Owns what a broker that lets nobody in unknown needs: a CA, certificates, tokens, its settings.
+"""Credentials for a broker with authentication: a CA, certificates, tokens and its settings.
 
-`Secured` is one that runs. Invariant: everything is made anew in a folder that the caller gives,
-with a day to live; nothing of it is a secret of anybody's. Needs `openssl` on the path.
+`Secured` is a running broker. All files are created in a folder that the caller gives and are valid
+for one day. None of them is a real secret. Needs `openssl` on the path.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ class Credentials:
     """Files for a broker and its clients.
 
     Attributes:
-        folder: Has `ca.pem`, and of `broker`, `operator` and `stranger` a `.pem` and a `.key`;
-            the stranger's is signed by a CA that the broker does not know, `other-ca.pem`.
-        signing_key: Of the tokens.
+        folder: Contains `ca.pem`, and a `.pem` and a `.key` for `broker`, `operator` and
+            `stranger`. The stranger's certificate is signed by `other-ca.pem`, a CA that the broker
+            does not know.
+        signing_key: Key that signs the tokens.
     """
 
     folder: Path
     signing_key: bytes
 
     def file(self, name: str) -> str:
-        """Full path of one of the files."""
+        """Return the full path of a file."""
         return str(self.folder / name)
 
     def token(self, role: str = OPERATOR, lifetime_s: float | None = None) -> str:
@@ -48,11 +49,13 @@ class Credentials:
         if lifetime_s is not None:
             claims["exp"] = int(time.time() + lifetime_s)
         parts = [_base64({"alg": "HS256", "typ": "JWT"}), _base64(claims)]
-        signed = hmac.digest(self.signing_key, ".".join(parts).encode(), hashlib.sha256)
-        return ".".join([*parts, _url_safe(signed)])
+        signature = hmac.digest(self.signing_key, ".".join(parts).encode(), hashlib.sha256)
+        return ".".join([*parts, _url_safe(signature)])
 
     def settings(self, tls_port: int) -> dict[str, object]:
-        """Of a broker that asks for a token, a certificate or a password, on TLS too."""
+        """Return the settings of a broker that requires a token, a certificate or a password, on
+        TLS too.
+        """
         providers = ("Token", "Tls", "Basic")
         key = base64.b64encode(self.signing_key).decode()
         return {
@@ -78,7 +81,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A broker that is up; it asks for a login at both addresses."""
+    """A running broker. It requires authentication at every address."""
 
     credentials: Credentials
     tls_url: str
@@ -89,30 +92,33 @@ class Secured:
     def file(self, name: str) -> str:
         return self.credentials.file(name)
 
-    def written(self, name: str, text: str) -> str:
+    def write_file(self, name: str, text: str) -> str:
         path = self.credentials.folder / name
         path.write_text(text)
         return str(path)
 
     @property
-    def trusting(self) -> dict[str, Any]:
+    def tls_options(self) -> dict[str, Any]:
         return {"url": self.tls_url, "tls_trust_certs_file": self.file("ca.pem")}
 
     @property
     def with_token(self) -> dict[str, Any]:
-        return {**self.trusting, "token_file": self.written("token", self.credentials.token())}
+        return {
+            **self.tls_options,
+            "token_file": self.write_file("token", self.credentials.token()),
+        }
 
     @property
     def with_certificate(self) -> dict[str, Any]:
         return {
-            **self.trusting,
+            **self.tls_options,
             "tls_certificate_file": self.file(f"{OPERATOR}.pem"),
             "tls_private_key_file": self.file(f"{OPERATOR}.key"),
         }
 
 
 def make_credentials(folder: Path) -> Credentials:
-    """Make all files."""
+    """Create all files."""
     for ca in ("ca", "other-ca"):
         _certificate(folder, ca, ca)
     _certificate(folder, "broker", "broker", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")
@@ -125,31 +131,33 @@ def make_credentials(folder: Path) -> Credentials:
 
 
 def _certificate(folder: Path, name: str, common: str, signer: str = "", extra: str = "") -> None:
-    key, made = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
+    key, certificate = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
     _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
-    words = [
+    arguments = [
         "req",
         "-x509",
         "-new",
         "-key",
         key,
         "-out",
-        made,
+        certificate,
         "-days",
         "1",
         "-subj",
         f"/CN={common}",
     ]
     if signer:
-        words += ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
-        words += ["-addext", "basicConstraints=critical,CA:FALSE"]
+        arguments += ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
+        arguments += ["-addext", "basicConstraints=critical,CA:FALSE"]
     if extra:
-        words += ["-addext", extra]
-    _openssl(*words)
+        arguments += ["-addext", extra]
+    _openssl(*arguments)
 
 
-def _openssl(*words: str) -> str:
-    return subprocess.run(["openssl", *words], check=True, capture_output=True, text=True).stdout
+def _openssl(*arguments: str) -> str:
+    return subprocess.run(
+        ["openssl", *arguments], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def _base64(claims: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""A program that gives functions that raise to the C++ library.
+"""A program that passes raising functions to the C++ client.
 
 ``python stock_callbacks_program.py CASE URL`` reads a token from standard input. It prints the
-results that the application gets, and "done" if the process has survived.
+results that the application gets, and "done" if the process survived.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return call
 
 
-async def use(client: encore.Client, **producing: Any) -> None:
+async def send_and_receive(client: encore.Client, **producing: Any) -> None:
     """Send and receive."""
     topic = f"persistent://public/default/callbacks-{uuid.uuid4().hex[:8]}"
     async with (
@@ -59,13 +59,13 @@ async def suppliers(url: str, _: str) -> None:
         auth = encore.AuthenticationToken(raising(error))
         async with encore.Client(url, auth, transport="stock") as client:
             try:
-                await use(client)
+                await send_and_receive(client)
             except encore.AuthenticationError as refused:
                 print("refused", type(error).__name__ in str(refused))
 
 
 async def loggers(url: str, token: str) -> None:
-    """The library has one log for each process, so one logger raises all errors."""
+    """A process has one C++ log, so one logger raises all errors."""
     errors = iter(ERRORS * 1000)
 
     class Logger(logging.Logger):
@@ -77,7 +77,7 @@ async def loggers(url: str, token: str) -> None:
 
     auth = encore.AuthenticationToken(token)
     async with encore.Client(url, auth, transport="stock", logger=Logger("raising")) as client:
-        await use(client)
+        await send_and_receive(client)
 
 
 async def providers(url: str, token: str) -> None:
@@ -91,31 +91,31 @@ async def providers(url: str, token: str) -> None:
             setattr(provider, name, raising(error))
             with contextlib.suppress(encore.ConfigurationError, type(error), RuntimeError):
                 async with encore.Client(provider, transport="stock") as client:
-                    await use(client)
+                    await send_and_receive(client)
                     print("used", name)
 
 
 async def updates(url: str, token: str) -> None:
-    """A provider gives invalid values to the library from another thread."""
+    """A provider passes invalid values to the C++ client from another thread."""
     auth = encore.AuthenticationToken(token)
-    tell: list[Callable[[Any], None]] = []
+    update_functions: list[Callable[[Any], None]] = []
     provider = encore.ServiceInfoProvider()
     provider.initial_service_info = (  # type: ignore[method-assign]
         lambda: encore.ServiceInfo(url, auth)
     )
-    provider.initialize = tell.append  # type: ignore[method-assign]
+    provider.initialize = update_functions.append  # type: ignore[method-assign]
     async with encore.Client(provider, transport="stock") as client:
-        await use(client)
+        await send_and_receive(client)
 
-        def nonsense() -> None:
+        def send_invalid_values() -> None:
             for each in (5, None, object()):
                 with contextlib.suppress(Exception):
-                    tell[0](each)
+                    update_functions[0](each)
 
-        thread = threading.Thread(target=nonsense)
+        thread = threading.Thread(target=send_invalid_values)
         thread.start()
         thread.join()
-        await use(client)
+        await send_and_receive(client)
 
 
 CASES = {each.__name__: each for each in (suppliers, loggers, providers, updates)}

@@ -18,7 +18,7 @@ import pytest
 
 import pulsar_encore as encore
 from harness.admin import Admin
-from harness.contract.bare import Bare
+from harness.contract.frame_client import FrameClient
 from harness.pulsar_server import Server
 from pulsar_encore.wire import compress, encode_batch, pb
 
@@ -28,7 +28,7 @@ MESSAGES = 20
 SIZE = 20_000_000
 CODECS = [pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]
 
-# It runs in its own process, so that the peak of memory is that of the consumer.
+# This program runs in a process of its own, so that its peak memory is the consumer's.
 _CONSUMER = """
 import asyncio, hashlib, json, resource, sys
 import pulsar_encore as encore
@@ -67,7 +67,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 async def consume_apart(url: str, topic: str, messages: int) -> dict[str, Any]:
-    """Run `_CONSUMER`: it subscribes, waits, then receives all. Returns its output."""
+    """Run `_CONSUMER`, which subscribes, waits, and then receives everything. Return its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -80,15 +80,15 @@ async def consume_apart(url: str, topic: str, messages: int) -> dict[str, Any]:
     )
     out, _ = await process.communicate()
     assert process.returncode == 0
-    found: dict[str, Any] = json.loads(out)
-    return found
+    figures: dict[str, Any] = json.loads(out)
+    return figures
 
 
 def content(number: int) -> bytes:
     return Random(number).randbytes(100) * (SIZE // 100)
 
 
-async def test_an_unread_consumer_of_messages_that_compress_well_stays_small(
+async def test_an_unread_consumer_of_highly_compressed_messages_uses_bounded_memory(
     pulsar: Server, topic: str
 ) -> None:
     """Each message has 20 MB, and 4 kB on the wire.
@@ -107,22 +107,24 @@ async def test_an_unread_consumer_of_messages_that_compress_well_stays_small(
     ):
         for number in range(MESSAGES):
             await producer.send(content(number))
-    found = await consume_apart(pulsar.service_url, topic, MESSAGES)
-    assert found["got"] == [
+    figures = await consume_apart(pulsar.service_url, topic, MESSAGES)
+    assert figures["got"] == [
         hashlib.sha256(content(number)).hexdigest() for number in range(MESSAGES)
     ]
-    assert found["unread"] < 200_000_000, found["unread"]
-    assert found["all"] < 250_000_000, found["all"]
+    assert figures["unread"] < 200_000_000, figures["unread"]
+    assert figures["all"] < 250_000_000, figures["all"]
 
 
 def without_long_backoff(client: encore.Client) -> encore.Client:
-    """Shorten the backoff between attachments: each damaged entry costs two of them."""
+    """Shorten the backoff between subscribe attempts, because each corrupted entry costs two of
+    them.
+    """
     transport: Any = client._transport
     transport._settings = dataclasses.replace(transport._settings, max_backoff_s=0.1)
     return client
 
 
-def lies(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
+def false_entries(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
     """Return entries with false metadata, each with its payload."""
     made: list[tuple[pb.MessageMetadata, bytes]] = []
 
@@ -137,7 +139,7 @@ def lies(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
 
     data = Random(1).randbytes(1000) * 2_000
     batch = encode_batch([(pb.SingleMessageMetadata(), b"x" * 100)] * 5)
-    # Each entry costs two attachments with backoff, so most lies use one codec only.
+    # Each entry costs two subscribe attempts with backoff, so most cases use one codec only.
     for codec in CODECS:
         add(Random(2).randbytes(50), compression=codec, uncompressed_size=200_000_000)
     packed = compress(pb.ZSTD, data)
@@ -151,30 +153,32 @@ def lies(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
 
 
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
-async def test_only_the_entries_of_a_publisher_that_lies_are_dropped(
+async def test_only_entries_with_false_metadata_are_dropped(
     pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
 ) -> None:
     wanted: list[bytes] = []
     async with (
         without_long_backoff(encore.Client(pulsar.service_url, transport="native")) as client,
         client.subscribe(topic, "s", kind) as consumer,
-        Bare(pulsar.service_url) as liar,
+        FrameClient(pulsar.service_url) as connection,
     ):
-        await liar.produce(topic)
-        for at, (metadata, payload) in enumerate(lies(0)):
-            good = b"%d" % at
+        await connection.produce(topic)
+        for at, (metadata, payload) in enumerate(false_entries(0)):
+            payload_of_good = b"%d" % at
             plain = pb.MessageMetadata(
-                producer_name="liar", sequence_id=1_000 + at, publish_time=int(time.time() * 1000)
+                producer_name="liar",
+                sequence_id=1_000 + at,
+                publish_time=int(time.time() * 1000),
             )
-            if at % 3 == 0:  # some of them are decompressed in the thread
-                large = good + bytes(3_000_000)
+            if at % 3 == 0:  # these are decompressed on the codec thread
+                large = payload_of_good + bytes(3_000_000)
                 plain.compression, plain.uncompressed_size = pb.ZSTD, len(large)
-                await liar.store(plain, compress(pb.ZSTD, large))
+                await connection.store_entry(plain, compress(pb.ZSTD, large))
                 wanted.append(large)
             else:
-                await liar.store(plain, good)
-                wanted.append(good)
-            await liar.store(metadata, payload)
+                await connection.store_entry(plain, payload_of_good)
+                wanted.append(payload_of_good)
+            await connection.store_entry(metadata, payload)
         seen: dict[bytes, None] = {}
         async with asyncio.timeout(120):
             while len(seen) < len(wanted):
@@ -189,7 +193,7 @@ async def test_only_the_entries_of_a_publisher_that_lies_are_dropped(
                 await asyncio.sleep(0.2)
 
 
-async def test_more_partitions_than_the_client_accepts_are_an_error_that_names_the_option(
+async def test_too_many_partitions_raise_an_error_that_names_max_partitions(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
     admin.create_partitioned_topic(topic, 5)
@@ -215,16 +219,16 @@ async def test_a_chunked_message_over_max_uncompressed_size_is_acked(
     total: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was asked for again three times a second, for ever."""
+    """An earlier version requested it again three times a second, for ever."""
     data = Random(3).randbytes(12_000_000)
     async with (
         encore.Client(
             pulsar.service_url, transport="native", max_uncompressed_size=8_000_000
         ) as client,
         client.subscribe(topic, "s", kind) as consumer,
-        Bare(pulsar.service_url) as bare,
+        FrameClient(pulsar.service_url) as connection,
     ):
-        await bare.produce(topic)
+        await connection.produce(topic)
         for at in range(3):
             metadata = pb.MessageMetadata(
                 producer_name="p",
@@ -235,11 +239,11 @@ async def test_a_chunked_message_over_max_uncompressed_size_is_acked(
                 num_chunks_from_msg=3,
                 total_chunk_msg_size=len(data) if total == "claimed" else 0,
             )
-            await bare.store(metadata, data[at * 4_000_000 : (at + 1) * 4_000_000])
+            await connection.store_entry(metadata, data[at * 4_000_000 : (at + 1) * 4_000_000])
         small = pb.MessageMetadata(
             producer_name="p", sequence_id=3, publish_time=int(time.time() * 1000)
         )
-        await bare.store(small, b"behind")
+        await connection.store_entry(small, b"behind")
         message = await consumer.receive(timeout=30)
         assert message.data() == b"behind"
         await consumer.acknowledge(message)

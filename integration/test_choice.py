@@ -1,8 +1,8 @@
-"""Which broker a run uses: PULSAR_URL, else a container, else jars; and that nothing is left over.
+"""The choice of a broker: PULSAR_URL, else a container, else jars. Nothing is left running.
 
-Stand-ins for `docker` and `podman` write down how they are called and start a program that answers
-as a broker's admin API does, so that the choice is tested without an engine. What they cannot show
-is that an image starts: test_container.py does.
+Replacements for `docker` and `podman` record their calls and start a program that answers like a
+broker's admin API, so the choice is tested without an engine. test_container.py tests that an image
+really starts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Install = Callable[..., Callable[[], list[str]]]
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The one folder of PATH, with a shell and Java; nothing was asked of an engine yet."""
+    """The only folder on PATH, with a shell and Java. No engine has been looked for yet."""
     for name in ("sh", "java"):
         found = shutil.which(name)
         if found is not None:
@@ -84,18 +84,20 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("PULSAR_URL", "PULSAR_ADMIN_URL", "PULSAR_BROKER", "PULSAR_IMAGE"):
         monkeypatch.delenv(name, raising=False)
-    # What the run has found is kept for the other tests.
+    # The result of this run's search is kept for the other tests.
     monkeypatch.setattr(pulsar_server, "_container", cache(pulsar_server._container.__wrapped__))
     return tmp_path
 
 
 @pytest.fixture
 def install(programs: Path) -> Install:
-    """Puts a stand-in for an engine on PATH; returns what tells the verbs that it was called with.
+    """Return a function that puts a replacement of an engine on PATH.
+
+    It returns a function that lists the recorded verbs.
 
     Args:
         name: `docker` or `podman`.
-        images: Those that it has, with their digests.
+        images: Its images with their digests.
     """
 
     def install(
@@ -110,19 +112,19 @@ def install(programs: Path) -> Install:
     ) -> Callable[[], list[str]]:
         plan = {"answers": answers, "slow": slow, "images": images or {}}
         plan |= {"pulls": pulls, "builds": builds, "starts": starts}
-        program, calls = programs / name, programs / f"{name}.calls"
+        program, read_calls = programs / name, programs / f"{name}.calls"
         program.write_text(FAKE_ENGINE.replace("{python}", sys.executable))
         program.chmod(0o755)
         (programs / f"{name}.plan").write_text(json.dumps(plan))
-        calls.touch()
+        read_calls.touch()
         pulsar_server._container.cache_clear()
-        return lambda: [json.loads(line)[0] for line in calls.read_text().splitlines()]
+        return lambda: [json.loads(line)[0] for line in read_calls.read_text().splitlines()]
 
     return install
 
 
-def test_pulsar_url_is_used_as_it_is(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = install("docker")
+def test_pulsar_url_is_used_unchanged(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_calls = install("docker")
     monkeypatch.setenv("PULSAR_URL", "pulsar://somewhere:7650")
     with running_server() as server:
         assert server.service_url == "pulsar://somewhere:7650"
@@ -131,7 +133,7 @@ def test_pulsar_url_is_used_as_it_is(install: Install, monkeypatch: pytest.Monke
     with running_server() as server:
         assert server.admin_url == "http://elsewhere:9080"
     prefetch()
-    assert calls() == []
+    assert read_calls() == []
 
 
 def test_docker_comes_first_and_its_container_is_removed(install: Install) -> None:
@@ -144,7 +146,7 @@ def test_docker_comes_first_and_its_container_is_removed(install: Install) -> No
     assert podman() == []
 
 
-def test_podman_is_taken_where_docker_does_not_answer(install: Install) -> None:
+def test_podman_is_used_if_docker_does_not_answer(install: Install) -> None:
     docker = install("docker", answers=False)
     podman = install("podman", images={OUR_IMAGE: pulsar_image._digest()})
     with running_server() as server:
@@ -153,7 +155,7 @@ def test_podman_is_taken_where_docker_does_not_answer(install: Install) -> None:
     assert podman()[-3:] == ["start", "kill", "rm"]
 
 
-def test_an_engine_that_says_nothing_is_given_up(
+def test_a_silent_engine_is_skipped_after_a_timeout(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(container_engine, "ANSWER_TIMEOUT", 0.5)
@@ -163,7 +165,7 @@ def test_an_engine_that_says_nothing_is_given_up(
     assert time.monotonic() - began < 30
 
 
-def test_an_image_that_is_not_there_is_pulled(install: Install) -> None:
+def test_a_missing_image_is_pulled(install: Install) -> None:
     docker = install("docker", pulls=True)
     found = pulsar_server.container_here()
     assert found is not None
@@ -171,7 +173,7 @@ def test_an_image_that_is_not_there_is_pulled(install: Install) -> None:
     assert docker()[-1] == "pull"
 
 
-def test_an_image_that_is_named_is_the_only_one(
+def test_only_the_named_image_is_used(
     install: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PULSAR_IMAGE", "mine:1")
@@ -184,20 +186,20 @@ def test_an_image_that_is_named_is_the_only_one(
     assert "mine:1" in capsys.readouterr().err
 
 
-def test_an_engine_without_an_image_gives_way_to_jars_in_one_line(
+def test_without_an_image_jars_are_used_and_one_line_says_why(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("podman")
     with running_server() as server:
         assert server.origin == "standalone"
-    said = [line for line in capsys.readouterr().err.splitlines() if "no container" in line]
-    assert len(said) == 1
-    assert "podman answers" in said[0]
-    assert "no registry answers" in said[0]
-    assert "ours can't be built" in said[0]
+    messages = [line for line in capsys.readouterr().err.splitlines() if "no container" in line]
+    assert len(messages) == 1
+    assert "podman answers" in messages[0]
+    assert "no registry answers" in messages[0]
+    assert "ours can't be built" in messages[0]
 
 
-def test_a_container_that_is_asked_for_never_gives_way(
+def test_a_requested_container_is_never_replaced_by_jars(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSAR_BROKER", "container")
@@ -210,7 +212,7 @@ def test_a_container_that_is_asked_for_never_gives_way(
             pass
 
 
-def test_jars_that_are_asked_for_leave_the_engine_alone(
+def test_requested_jars_do_not_call_the_engine(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker = install("docker", images={APACHE_IMAGE: ""})
@@ -222,7 +224,7 @@ def test_jars_that_are_asked_for_leave_the_engine_alone(
         prefetch()
 
 
-def test_a_container_that_does_not_start_is_an_error_and_is_removed(install: Install) -> None:
+def test_a_container_that_does_not_start_raises_and_is_removed(install: Install) -> None:
     docker = install("docker", images={APACHE_IMAGE: ""}, starts=False)
     with pytest.raises(NoBrokerError, match=r"did not start.*exit code 125[^$]*no cgroups"):
         with running_server():
@@ -230,7 +232,7 @@ def test_a_container_that_does_not_start_is_an_error_and_is_removed(install: Ins
     assert docker()[-1] == "rm"
 
 
-def test_our_image_is_built_again_only_when_it_would_differ(
+def test_our_image_is_rebuilt_only_if_it_would_differ(
     install: Install, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_ins = {
@@ -246,22 +248,22 @@ def test_our_image_is_built_again_only_when_it_would_differ(
     (tmp_path / "jars" / "pulsar-broker.jar").touch()
     monkeypatch.setattr(pulsar_image, "resolve_jars", lambda cache: tmp_path / "jars")
     monkeypatch.setattr(pulsar_image.os, "geteuid", lambda: 0)
-    said: list[str] = []
+    messages: list[str] = []
 
     docker = install("docker", images={OUR_IMAGE: "of another version"}, builds=True)
     for _ in range(2):
-        assert pulsar_image.build_image(Engine("docker"), said.append, tmp_path) == OUR_IMAGE
+        assert pulsar_image.build_image(Engine("docker"), messages.append, tmp_path) == OUR_IMAGE
     assert docker().count("build") == 2
     assert (tmp_path / "bases").read_text().count("x") == 1
 
     docker = install("docker", images={OUR_IMAGE: pulsar_image._digest()})
     before = docker()
-    pulsar_image.build_image(Engine("docker"), said.append, tmp_path)
+    pulsar_image.build_image(Engine("docker"), messages.append, tmp_path)
     assert docker()[len(before) :] == ["image"]
 
     (programs / "debootstrap").write_text("#!/bin/sh\necho mirror unreachable; exit 1\n")
     next(tmp_path.glob("base-*.tar")).unlink()
     install("docker")
     with pytest.raises(StandaloneError, match="mirror unreachable"):
-        pulsar_image.build_image(Engine("docker"), said.append, tmp_path)
+        pulsar_image.build_image(Engine("docker"), messages.append, tmp_path)
     assert not list(tmp_path.glob("base-*"))

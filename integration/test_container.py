@@ -1,4 +1,4 @@
-"""The container itself, on a real engine: it never outlives its owner, and compose.yaml runs."""
+"""Containers on a real engine: a container ends with its owner, and compose.yaml works."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ with Container(**choice) as broker:
 """
 
 
-def held(container: ContainerChoice, ports: Ports) -> bool:
-    """Whether the engine has a container, running or not, for these ports."""
+def container_exists(container: ContainerChoice, ports: Ports) -> bool:
+    """True if the engine has a container, running or not, for these ports."""
     shown = container.engine.call("ps", "--all", "--format={{.Ports}}", timeout=60)
     return f":{ports.service}->" in shown
 
 
-def test_a_container_is_gone_when_its_owner_is_killed(container: ContainerChoice) -> None:
+def test_a_container_ends_when_its_owner_is_killed(container: ContainerChoice) -> None:
     ports = free_ports()
-    where = [container.engine.name, container.image, str(ports.service)]
-    command = [sys.executable, "-c", OWNER, str(DOCKER), *where]
+    owner_arguments = [container.engine.name, container.image, str(ports.service)]
+    command = [sys.executable, "-c", OWNER, str(DOCKER), *owner_arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         url = owner.stdout.readline().decode().strip()
-        assert held(container, ports)
+        assert container_exists(container, ports)
         produce(url, "t", b"a")
         owner.send_signal(signal.SIGKILL)
         owner.communicate(timeout=30)
-    assert eventually(lambda: not held(container, ports), 60)
+    assert eventually(lambda: not container_exists(container, ports), 60)
     assert not listening(ports.service)
 
 
-def test_a_start_that_is_interrupted_leaves_no_container(container: ContainerChoice) -> None:
+def test_an_interrupted_start_leaves_no_container(container: ContainerChoice) -> None:
     ports = free_ports()
     broker = Container(
         engine=container.engine, image=container.image, port=ports.service, start_timeout=0
     )
     with pytest.raises(StandaloneError, match="not ready after 0 s"), broker:
         pass
-    assert not held(container, ports)
+    assert not container_exists(container, ports)
     assert not listening(ports.service)
 
 
-def test_compose_brings_a_broker_up_and_down(
+def test_compose_starts_and_stops_a_broker(
     container: ContainerChoice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports = free_ports()
     monkeypatch.setenv("PULSAR_PORT", str(ports.service))
     monkeypatch.setenv("PULSAR_ADMIN_PORT", str(ports.admin))
-    monkeypatch.setenv("PULSAR_IMAGE", container.image)  # what the first profile runs
+    monkeypatch.setenv("PULSAR_IMAGE", container.image)  # the image of the first profile
     for profile in ["apache", "ours"] if container.image == OUR_IMAGE else ["apache"]:
         command = [*compose(container.engine), f"--profile={profile}"]
         command += [f"--project-name=encore-{uuid.uuid4().hex[:8]}"]
@@ -76,7 +76,7 @@ def test_compose_brings_a_broker_up_and_down(
         try:
             run([*command, "up", "--detach"])
             assert eventually(lambda: is_ready(ports), 120)
-            assert held(container, ports)
+            assert container_exists(container, ports)
             produce(f"pulsar://127.0.0.1:{ports.service}", "t", b"a", b"b")
             assert drain(f"pulsar://127.0.0.1:{ports.service}", "t", 2) == [b"a", b"b"]
             config = Admin(f"http://127.0.0.1:{ports.admin}")
@@ -84,11 +84,11 @@ def test_compose_brings_a_broker_up_and_down(
             assert found["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
         finally:
             run([*command, "down", "--volumes"])
-        assert not held(container, ports)
+        assert not container_exists(container, ports)
 
 
 def compose(engine: Engine) -> list[str]:
-    """The engine's own, with what every call of the engine needs."""
+    """Return the engine's compose command, with the options of every call of the engine."""
     if engine.name == "docker":
         return ["docker", "compose"]
     with_options = " ".join(engine.command()[1:])
@@ -96,5 +96,5 @@ def compose(engine: Engine) -> list[str]:
 
 
 def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}\n{done.stderr}"
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, f"{' '.join(command)}:\n{result.stdout}\n{result.stderr}"

@@ -1,4 +1,4 @@
-"""Dead letters on a real Pulsar: a poison message dies, is listed, and is replayed."""
+"""Dead letters on a real Pulsar: dead-lettered, listed and replayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.deadletters import DeadLetters, NothingSelectedError, Selection
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 LETTERS = 400
@@ -22,7 +22,7 @@ LETTERS = 400
 pytestmark = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 
 
-async def test_a_poison_message_is_replayed_with_all_its_looks(
+async def test_a_dead_lettered_message_is_replayed_with_all_its_attempts(
     pulsar: Server, topic: str, engine: Engine
 ) -> None:
     async with engine.client(pulsar.service_url) as client:
@@ -31,9 +31,9 @@ async def test_a_poison_message_is_replayed_with_all_its_looks(
         )
         await publish(client, topic, [b"poison"], keys=["k"], properties={"colour": "red"})
         dead = DeadLetters(client, f"{topic}-{SUBSCRIPTION}-DLQ")
-        for look in range(2):
+        for attempt in range(2):
             [message] = await take(consumer, 1)
-            error = ValueError(f"look {look}")
+            error = ValueError(f"look {attempt}")
             await consumer.negative_acknowledge(message, delay=0.1, error=error)
         for _ in range(100):
             if groups := await dead.list():
@@ -47,29 +47,29 @@ async def test_a_poison_message_is_replayed_with_all_its_looks(
         report = await dead.replay(Selection(fingerprints=[group.fingerprint]))
         assert (report.replayed, report.reached_end) == (1, True)
         [message] = await take(consumer, 1)
-        said = message.properties()
+        properties = message.properties()
         assert (message.data(), message.partition_key()) == (b"poison", "k")
-        assert (message.redelivery_count(), said["colour"]) == (0, "red")
-        assert said[letters.REPLAYED_FROM] == letter.id
-        assert letters.ATTEMPTS not in said
+        assert (message.redelivery_count(), properties["colour"]) == (0, "red")
+        assert properties[letters.REPLAYED_FROM] == letter.id
+        assert letters.ATTEMPTS not in properties
         await consumer.acknowledge(message)
         with pytest.raises(NothingSelectedError, match="replayed under"):
             await dead.replay(quiet=1)
 
 
-async def test_replays_cancelled_and_unloaded_go_on_without_doubles(
+async def test_replays_continue_without_duplicates_after_cancellations_and_unloads(
     pulsar: Server, admin: Admin, topic: str, engine: Engine
 ) -> None:
-    """The broker remembers single acks on an Exclusive subscription, also over an unload."""
+    """On an Exclusive subscription the broker stores single acks, also over an unload."""
     async with engine.client(pulsar.service_url) as client:
-        home = f"{topic}-home"
+        real_topic = f"{topic}-home"
         sent = bodies(LETTERS)
         kinds = {"even": sent[::2], "odd": sent[1::2]}
         for kind, payloads in kinds.items():
-            given = {letters.REAL_TOPIC: home, letters.FINGERPRINT: kind}
-            await publish(client, topic, payloads, properties=given)
+            properties = {letters.REAL_TOPIC: real_topic, letters.FINGERPRINT: kind}
+            await publish(client, topic, payloads, properties=properties)
         dead = DeadLetters(client, topic)
-        odd = Selection(fingerprints=["odd"], real_topics=[home])
+        odd = Selection(fingerprints=["odd"], real_topics=[real_topic])
         for number in range(3):
             work = asyncio.ensure_future(dead.replay(odd, rate=100))
             await asyncio.sleep(0.5 + number * 0.1)
@@ -78,8 +78,8 @@ async def test_replays_cancelled_and_unloaded_go_on_without_doubles(
                 await work
             await asyncio.to_thread(admin.unload, topic)
         await dead.replay(odd)
-        await dead.replay(Selection(real_topics=[home]), quiet=1)
-        async with await client.create_reader(home, encore.MessageId.earliest) as reader:
+        await dead.replay(Selection(real_topics=[real_topic]), quiet=1)
+        async with await client.create_reader(real_topic, encore.MessageId.earliest) as reader:
             found = [await reader.read_next(timeout_millis=10_000) for _ in sent]
             assert not await reader.has_message_available()
         assert data(found[: LETTERS // 2]) == kinds["odd"]

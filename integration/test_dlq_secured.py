@@ -1,4 +1,4 @@
-"""`pulsar-encore dlq` on a broker that lets nobody in unknown, over TLS, as an operator runs it."""
+"""`pulsar-encore dlq` on a broker with authentication, over TLS, as an operator runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_encore import letters
 
 from .secured_server import OPERATOR, PASSWORD, Credentials, Secured
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 LETTERS = 20
@@ -29,14 +29,14 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 
 async def dlq(
-    *words: str, environment: dict[str, str] | None = None, **options: str
+    *arguments: str, environment: dict[str, str] | None = None, **options: str
 ) -> tuple[int | None, str, str]:
-    """Run a command with options by name; gives its exit code and what it said."""
-    given = [
+    """Run a command with options by name. Return its exit code, its output and its errors."""
+    option_words = [
         part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)
     ]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pulsar_encore", "dlq", *words, *given),
+        *(sys.executable, "-m", "pulsar_encore", "dlq", *arguments, *option_words),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={
@@ -48,10 +48,10 @@ async def dlq(
     return process.returncode, out.decode(), problems.decode()
 
 
-async def bury(secured: Secured) -> tuple[str, str]:
-    """Letters on a topic of its own; gives where they died and where they are."""
-    home = f"persistent://public/default/orders-{uuid4().hex[:8]}"
-    properties = {letters.REAL_TOPIC: home, letters.REAL_SUBSCRIPTION: "s"}
+async def publish_letters(secured: Secured) -> tuple[str, str]:
+    """Publish letters on a new topic. Return the real topic and the dead letter topic."""
+    real_topic = f"persistent://public/default/orders-{uuid4().hex[:8]}"
+    properties = {letters.REAL_TOPIC: real_topic, letters.REAL_SUBSCRIPTION: "s"}
     properties[letters.FINGERPRINT] = "aaaaaaaaaaaa"
     async with (
         encore.Client(
@@ -60,11 +60,11 @@ async def bury(secured: Secured) -> tuple[str, str]:
             tls_trust_certs_file_path=secured.file("ca.pem"),
             logger=QUIET,
         ) as client,
-        await client.create_producer(f"{home}-s-DLQ") as producer,
+        await client.create_producer(f"{real_topic}-s-DLQ") as producer,
     ):
         sends = (producer.send(b"%d" % each, properties) for each in range(LETTERS))
         await asyncio.gather(*sends)
-    return home, f"{home}-s-DLQ"
+    return real_topic, f"{real_topic}-s-DLQ"
 
 
 async def read_out(secured: Secured, topic: str) -> list[bytes]:
@@ -83,49 +83,53 @@ async def read_out(secured: Secured, topic: str) -> list[bytes]:
         return found
 
 
-@pytest.mark.parametrize("how", ["with_token", "with_certificate"])
-async def test_letters_are_listed_shown_and_replayed(secured: Secured, how: str) -> None:
-    home, dead = await bury(secured)
-    login = getattr(secured, how)
-    code, out, problems = await dlq("ls", dead, "--json", **login)
+@pytest.mark.parametrize("login_name", ["with_token", "with_certificate"])
+async def test_letters_are_listed_shown_and_replayed(secured: Secured, login_name: str) -> None:
+    real_topic, dead_topic = await publish_letters(secured)
+    login = getattr(secured, login_name)
+    code, out, problems = await dlq("ls", dead_topic, "--json", **login)
     assert (code, problems) == (0, "")
     [group] = json.loads(out)
-    assert (group["count"], group["real_topic"]) == (LETTERS, home)
-    code, out, problems = await dlq("show", dead, group["sample_id"], "--json", **login)
+    assert (group["count"], group["real_topic"]) == (LETTERS, real_topic)
+    code, out, problems = await dlq("show", dead_topic, group["sample_id"], "--json", **login)
     assert (code, problems) == (0, "")
     shown = json.loads(out)
     assert (shown["payload"], shown["payload_encoding"]) == (f"{LETTERS - 1}", "text")
-    code, out, problems = await dlq("replay", dead, "--all", "--json", **login)
+    code, out, problems = await dlq("replay", dead_topic, "--all", "--json", **login)
     assert (code, problems) == (0, "")
     report = json.loads(out)
-    assert (report["replayed"], report["targets"]) == (LETTERS, {home: LETTERS})
-    assert sorted(await read_out(secured, home)) == sorted(b"%d" % each for each in range(LETTERS))
+    assert (report["replayed"], report["targets"]) == (LETTERS, {real_topic: LETTERS})
+    assert sorted(await read_out(secured, real_topic)) == sorted(
+        b"%d" % each for each in range(LETTERS)
+    )
 
 
-async def test_every_way_to_log_in_is_as_good(secured: Secured) -> None:
-    _, dead = await bury(secured)
+async def test_every_login_method_is_accepted(secured: Secured) -> None:
+    _, dead_topic = await publish_letters(secured)
     token = secured.credentials.token()
     by_environment = {
         "PULSAR_URL": secured.tls_url,
         "PULSAR_TLS_TRUST_CERTS_FILE": secured.file("ca.pem"),
     }
-    pair = secured.written("pair", f"{OPERATOR}:{PASSWORD}\n")
+    pair = secured.write_file("pair", f"{OPERATOR}:{PASSWORD}\n")
     localhost = secured.tls_url.replace("127.0.0.1", "localhost")
-    ways: list[tuple[dict[str, Any], dict[str, str]]] = [
+    logins: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, {**by_environment, "PULSAR_TOKEN": token}),
         ({}, {**by_environment, "PULSAR_TOKEN_FILE": secured.with_token["token_file"]}),
-        ({**secured.trusting, "basic_file": pair}, {}),
+        ({**secured.tls_options, "basic_file": pair}, {}),
         ({**secured.with_certificate, "token_file": secured.with_token["token_file"]}, {}),
         ({**secured.with_token, "url": localhost}, {}),
         ({"url": secured.plain_url}, {"PULSAR_TOKEN": token}),
     ]
-    for options, environment in ways:
-        code, out, problems = await dlq("ls", dead, "--json", environment=environment, **options)
+    for options, environment in logins:
+        code, out, problems = await dlq(
+            "ls", dead_topic, "--json", environment=environment, **options
+        )
         assert (code, problems) == (0, ""), (options, environment)
         assert [group["count"] for group in json.loads(out)] == [LETTERS]
 
 
-async def test_who_is_not_let_in_is_told_what_to_change(secured: Secured) -> None:
+async def test_a_refused_login_says_which_option_to_change(secured: Secured) -> None:
     wrong = Credentials(secured.credentials.folder, b"0" * 32).token()
     stranger = {
         "tls_certificate_file": secured.file("stranger.pem"),
@@ -133,19 +137,22 @@ async def test_who_is_not_let_in_is_told_what_to_change(secured: Secured) -> Non
     }
     cases: list[tuple[dict[str, Any], str]] = [
         (
-            {**secured.with_token, "token_file": secured.written("wrong", wrong)},
+            {**secured.with_token, "token_file": secured.write_file("wrong", wrong)},
             "check the token of --token-file or PULSAR_TOKEN",
         ),
-        (secured.trusting, "log in with --token-file"),
-        (
-            {**secured.trusting, "basic_file": secured.written("pair", f"{OPERATOR}:guessed")},
-            "check the user and the password in --basic-file",
-        ),
-        ({**secured.trusting, **stranger}, "check --tls-certificate-file"),
+        (secured.tls_options, "log in with --token-file"),
         (
             {
-                **secured.trusting,
-                "token_file": secured.written("other", secured.credentials.token("nobody")),
+                **secured.tls_options,
+                "basic_file": secured.write_file("pair", f"{OPERATOR}:guessed"),
+            },
+            "check the user and the password in --basic-file",
+        ),
+        ({**secured.tls_options, **stranger}, "check --tls-certificate-file"),
+        (
+            {
+                **secured.tls_options,
+                "token_file": secured.write_file("other", secured.credentials.token("nobody")),
             },
             "the role that is logged in needs the permission",
         ),
@@ -183,19 +190,19 @@ async def test_who_is_not_let_in_is_told_what_to_change(secured: Secured) -> Non
         )
 
 
-async def test_looking_makes_no_topic(secured: Secured) -> None:
-    """The broker makes topics by itself, as brokers do unless they are told not to."""
+async def test_dlq_commands_never_create_a_topic(secured: Secured) -> None:
+    """The broker has topic auto-creation enabled, as by default."""
     name = f"missing-{uuid4().hex[:8]}"
     login = secured.with_token
-    for words in (
+    for arguments in (
         ("ls", name, "--json"),
         ("show", name, "1:2"),
         ("show", f"{name}-partition-0", "aaaaaaaaaaaa"),
         ("replay", name, "--all"),
         ("replay", name, "--all", "--dry-run"),
     ):
-        code, out, problems = await dlq(*words, **login)
-        assert (code, out) == (3, "[]\n" if "--json" in words else "")
+        code, out, problems = await dlq(*arguments, **login)
+        assert (code, out) == (3, "[]\n" if "--json" in arguments else "")
         assert "there is no dead-letter topic" in problems
     topics = await asyncio.to_thread(secured.admin.topics)
     partitioned = await asyncio.to_thread(
@@ -206,7 +213,7 @@ async def test_looking_makes_no_topic(secured: Secured) -> None:
 
 @pytest.fixture
 def misnamed(secured: Secured, tmp_path: Path) -> Iterator[str]:
-    """Address of a server whose certificate the CA signed for another host."""
+    """Address of a server with a certificate that the CA signed for another host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(secured.file("misnamed.pem"), secured.file("misnamed.key"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -216,7 +223,7 @@ def misnamed(secured: Secured, tmp_path: Path) -> Iterator[str]:
                 connection, _ = listening.accept()
                 with connection, context.wrap_socket(connection, server_side=True) as secure:
                     secure.recv(4096)
-            except OSError:  # the client does not go on
+            except OSError:  # the client closes the connection
                 pass
 
         thread = threading.Thread(target=serve)

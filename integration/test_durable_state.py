@@ -1,4 +1,4 @@
-"""State that survives a kill, on a real Pulsar: backlogs larger than the queue, both transports."""
+"""Durable state after kills, on a real Pulsar: backlogs larger than the queue, both transports."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
         ("Failover", 1, "stock"),
     ],
 )
-def test_killed_again_and_again_nothing_is_lost_or_forgotten(
+def test_repeated_kills_lose_no_message_and_no_attempt(
     pulsar: Server, kind: str, batch: int, transport: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
+    arguments = [
         "--url",
         pulsar.service_url,
         "--kills",
@@ -45,15 +45,15 @@ def test_killed_again_and_again_nothing_is_lost_or_forgotten(
         "--longest-delay",
         "1.5",
     ]
-    words += ["--type", kind, "--batch", f"{batch}", "--transport", transport]
-    assert durable_kills.main(words) == 0, capsys.readouterr().out
+    arguments += ["--type", kind, "--batch", f"{batch}", "--transport", transport]
+    assert durable_kills.main(arguments) == 0, capsys.readouterr().out
 
 
 @TRANSPORTS
-async def test_what_waits_goes_on_waiting_beside_what_does_not(
+async def test_pending_nacks_keep_their_due_times_after_a_kill(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
-    """A worker nacks every third message of 3,000, for long and for short, and is killed."""
+    """A worker nacks every third message of 3,000, with long and short delays, and is killed."""
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
         producer = await client.create_producer(
@@ -67,7 +67,7 @@ async def test_what_waits_goes_on_waiting_beside_what_does_not(
             check=False,
         )
         assert killed.returncode == -9, killed.stderr.decode()
-        begun = float(killed.stdout)
+        started = float(killed.stdout)
         consumer = await client.subscribe(
             topic,
             "s",
@@ -75,18 +75,18 @@ async def test_what_waits_goes_on_waiting_beside_what_does_not(
             receiver_queue_size=500,
             state=encore.RocksState(tmp_path),
         )
-        came: dict[int, tuple[float, int]] = {}
-        while len(came) < 2_000 + 500:
+        received: dict[int, tuple[float, int]] = {}
+        while len(received) < 2_000 + 500:
             message = await consumer.receive(timeout=60)
             number = int(message.data())
-            came[number] = time.time() - begun, message.redelivery_count()
+            received[number] = time.time() - started, message.redelivery_count()
             await consumer.acknowledge(message)
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=2)
-        assert {number for number in range(3_000) if number not in came} == {
+        assert {number for number in range(3_000) if number not in received} == {
             number for number in range(3_000) if number % 6 == 3
         }
-        for number, (after_s, count) in came.items():
+        for number, (after_s, count) in received.items():
             if number % 6 == 0:
                 assert after_s >= 15 and count == 1, (number, after_s, count)
         await consumer.unsubscribe()
@@ -113,11 +113,11 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @TRANSPORTS
-async def test_each_message_of_a_batch_is_attempted_as_often_as_the_policy_says(
+async def test_each_batch_message_gets_exactly_its_delivery_attempts(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
-    """Copies of a batch come with each of its messages: they count nothing of the others."""
-    rng, seen = random.Random(3), Counter[int]()
+    """Each redelivery brings a copy of the whole batch, which must not count for the siblings."""
+    rng, attempts = random.Random(3), Counter[int]()
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         consumer = await client.subscribe(
             topic,
@@ -134,24 +134,26 @@ async def test_each_message_of_a_batch_is_attempted_as_often_as_the_policy_says(
         with suppress(encore.ReceiveTimeout):
             while True:
                 message = await consumer.receive(timeout=5)
-                seen[int(message.data())] += 1
+                attempts[int(message.data())] += 1
                 await consumer.negative_acknowledge(message, rng.choice([0.05, 0.1, 0.2, 0.3]))
-        assert seen == dict.fromkeys(range(300), 6)
+        assert attempts == dict.fromkeys(range(300), 6)
         await consumer.unsubscribe()
 
 
 @pytest.mark.parametrize(("transport", "batch"), [("native", 10), ("stock", 1)])
-async def test_poison_that_was_buried_does_not_begin_anew(
+async def test_a_dead_lettered_message_gets_no_new_attempts_after_a_kill(
     pulsar: Server, topic: str, transport: str, batch: int, tmp_path: Path
 ) -> None:
-    """Two of 20 messages kill who has them: the ack of the first, that is a letter now, is lost."""
+    """Two of 20 messages kill their worker. The second kill loses the ack of the first
+    dead-lettered message.
+    """
     async with encore.Client(pulsar.service_url, transport="native") as client:
         await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
         producer = await client.create_producer(
             topic, batching_enabled=batch > 1, batching_max_messages=max(2, batch)
         )
         await asyncio.gather(*(producer.send(b"%d" % each) for each in range(20)))
-    looks: list[str] = []
+    deliveries: list[str] = []
     for _ in range(12):
         child = await asyncio.to_thread(
             subprocess.run,
@@ -162,8 +164,8 @@ async def test_poison_that_was_buried_does_not_begin_anew(
         if child.returncode == 0:
             break
         assert child.returncode == -9, child.stderr.decode()
-        looks.append(child.stdout.decode().strip())
-    assert looks == [f"{poison}:{count}" for poison in (10, 15) for count in range(4)]
+        deliveries.append(child.stdout.decode().strip())
+    assert deliveries == [f"{poison}:{count}" for poison in (10, 15) for count in range(4)]
 
 
 VICTIM = """

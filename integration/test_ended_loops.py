@@ -52,7 +52,7 @@ def connections(pulsar: Server) -> int:
 
 @pytest.fixture
 def client(pulsar: Server) -> Iterator[encore.Client]:
-    """A client of which no object outlives the test: its warnings would fail a later test."""
+    """A client that does not outlive the test, because its warnings would fail a later test."""
     made = encore.Client(pulsar.service_url, transport="native")
     yield made
     del made
@@ -62,7 +62,7 @@ def client(pulsar: Server) -> Iterator[encore.Client]:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", list(RUNS))
-def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
+def test_the_next_run_receives_the_messages_of_an_unclosed_consumer(
     pulsar: Server, admin: Admin, client: encore.Client, topic: str, name: str
 ) -> None:
     run = RUNS[name]

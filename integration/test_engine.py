@@ -1,4 +1,6 @@
-"""The stock engine against a real Pulsar: what it takes it gives back, waits for, and looks up."""
+"""The stock transport on a real Pulsar: it releases resources, waits for its queue, and decodes
+schemas.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import pulsar_encore as encore
 from harness.pulsar_server import Server
 from pulsar_encore.schema import AvroSchema, Integer, Record
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
@@ -37,39 +39,39 @@ CREATE: dict[str, Callable[[encore.Client, str], Awaitable[Any]]] = {
 }
 
 
-def taken() -> tuple[int, int]:
+def resources_used() -> tuple[int, int]:
     gc.collect()
     process = psutil.Process()
     return process.num_threads(), process.num_fds()
 
 
 @pytest.mark.parametrize("kind", CREATE)
-async def test_a_creation_cut_short_at_any_moment_keeps_nothing(
+async def test_a_cancelled_creation_keeps_no_threads_and_files(
     pulsar: Server, topic: str, kind: str
 ) -> None:
     seed = randrange(2**32)
     print(f"seed {seed}")
     rng = Random(seed)
 
-    async def cut_short() -> None:
+    async def cancel_creation() -> None:
         async with encore.Client(pulsar.service_url, logger=QUIET) as client:
             creating = asyncio.ensure_future(CREATE[kind](client, topic))
             await asyncio.sleep(rng.uniform(0, 0.02))
             creating.cancel()
             await asyncio.gather(creating, return_exceptions=True)
 
-    await cut_short()
+    await cancel_creation()
     await asyncio.sleep(0.5)
-    threads, files = taken()
+    threads, files = resources_used()
     for _ in range(60):
-        await cut_short()
+        await cancel_creation()
     deadline = time.monotonic() + 15
-    while (now := taken()) and (now[0] > threads or now[1] > files):
+    while (now := resources_used()) and (now[0] > threads or now[1] > files):
         assert time.monotonic() < deadline, f"{now} of threads and files, {(threads, files)} before"
         await asyncio.sleep(0.1)
 
 
-async def test_chunked_sends_wait_for_room(pulsar: Server, topic: str) -> None:
+async def test_chunked_sends_wait_when_the_queue_is_full(pulsar: Server, topic: str) -> None:
     async with (
         encore.Client(pulsar.service_url, logger=QUIET) as client,
         await client.create_producer(
@@ -90,21 +92,21 @@ class Box(Record):  # type: ignore[misc]
     height = Integer()
 
 
-class Turned(Record):  # type: ignore[misc]
+class ReorderedBox(Record):  # type: ignore[misc]
     height = Integer()
     width = Integer()
 
 
-async def test_values_of_every_schema_version_are_right(pulsar: Server, topic: str) -> None:
+async def test_values_are_decoded_with_their_schema_version(pulsar: Server, topic: str) -> None:
     box = AvroSchema(Box)
-    turned = AvroSchema(None, {**AvroSchema(Turned)._schema, "name": "Box"})
+    reordered = AvroSchema(None, {**AvroSchema(ReorderedBox)._schema, "name": "Box"})
     async with encore.Client(pulsar.service_url, logger=QUIET) as client:
-        consumer = await client.subscribe(topic, "s", schema=turned)
-        for width, schema in ((1, box), (2, turned), (3, box)):
+        consumer = await client.subscribe(topic, "s", schema=reordered)
+        for width, schema in ((1, box), (2, reordered), (3, box)):
             async with await client.create_producer(topic, schema=schema) as producer:
                 sizes = {"width": width, "height": -width}
                 await producer.send(Box(**sizes) if schema is box else sizes)
-        reader = await client.create_reader(topic, EARLIEST, schema=turned)
+        reader = await client.create_reader(topic, EARLIEST, schema=reordered)
         for take in (consumer.receive, reader.read_next):
             async with asyncio.timeout(20):
                 got = [(await take()).value() for _ in range(3)]

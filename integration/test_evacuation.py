@@ -1,4 +1,4 @@
-"""Retiring a host, on a real Pulsar: what waited there comes elsewhere when it is due."""
+"""Evacuation of a host, on a real Pulsar: its pending nacks are redelivered elsewhere when due."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ MESSAGES = 3_000
 
 
 @pytest.mark.parametrize(("partitions", "batch"), [(0, 7), (3, 1)])
-async def test_what_waits_comes_elsewhere_when_it_is_due_and_counts_on(
+async def test_evacuated_nacks_are_redelivered_to_another_host_when_due(
     pulsar: Server, admin: Admin, topic: str, tmp_path: Path, batch: int, partitions: int
 ) -> None:
-    """A host nacks every third of 3,000 messages, for long, and is retired; its queue holds 500."""
+    """A host nacks every third of 3,000 messages with a long delay, with a queue of 500, and is
+    evacuated.
+    """
     if partitions:
         admin.create_partitioned_topic(topic, partitions)
     async with encore.Client(pulsar.service_url, transport="native") as client:
@@ -57,35 +59,37 @@ async def test_what_waits_comes_elsewhere_when_it_is_due_and_counts_on(
         print(f"{report.moved} messages moved in {took:.2f} s")
         assert (report.moved, report.gone, report.refused) == (MESSAGES // 3, 0, 0), report
 
-        await _nothing_comes(client, topic)
+        await _assert_no_delivery(client, topic)
         consumer = await client.subscribe(
             topic, "s", SHARED, retry_enable=True, receiver_queue_size=500
         )
-        came = []
+        received = []
         for _ in range(MESSAGES // 3):
             message = await consumer.receive(timeout=60)
             number = int(message.data())
             assert time.time() - nacked[number] >= 14.9
             assert message.redelivery_count() == 1
-            came.append(number)
+            received.append(number)
             await consumer.acknowledge(message)
-        assert sorted(came) == list(range(0, MESSAGES, 3))
+        assert sorted(received) == list(range(0, MESSAGES, 3))
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=2)
         await consumer.unsubscribe()
 
 
-async def _nothing_comes(client: encore.Client, topic: str) -> None:
-    """What was moved is acked where it was: no consumer of the subscription gets it."""
+async def _assert_no_delivery(client: encore.Client, topic: str) -> None:
+    """Check that the evacuated messages are acked: no consumer of the subscription receives
+    them.
+    """
     async with await client.subscribe(topic, "s", SHARED) as consumer:
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=2)
 
 
-async def _leave_waiting(
+async def _leave_pending_nacks(
     client: encore.Client, topic: str, path: Path, kind: encore.ConsumerType, delay: float = 60
 ) -> None:
-    """A host is handed ten messages, nacks the odd ones, and ends."""
+    """Let a host receive ten messages, nack the odd ones, and close."""
     host = await client.subscribe(topic, "s", kind, state=encore.RocksState(path))
     async with await client.create_producer(topic, batching_enabled=False) as producer:
         for each in range(10):
@@ -100,45 +104,47 @@ async def _leave_waiting(
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "KeyShared"])
-async def test_a_subscription_of_another_type_is_refused_while_in_use(
+async def test_a_subscription_in_use_of_another_type_is_not_evacuated(
     pulsar: Server, topic: str, tmp_path: Path, kind: str
 ) -> None:
-    of_kind = encore.ConsumerType[kind]
+    consumer_type = encore.ConsumerType[kind]
     async with encore.Client(pulsar.service_url, transport="native") as client:
-        await _leave_waiting(client, topic, tmp_path, of_kind)
-        user = await client.subscribe(topic, "s", of_kind)
+        await _leave_pending_nacks(client, topic, tmp_path, consumer_type)
+        user = await client.subscribe(topic, "s", consumer_type)
         report = await evacuate(client, tmp_path)
         assert (report.moved, report.refused) == (0, 5)
         assert all("is in use" in reason for reason in report.reasons)
         await user.close()
         report = await evacuate(client, tmp_path)
         assert (report.moved, report.left) == (5, 0)
-        async with await client.subscribe(topic, "s", of_kind) as consumer:
+        async with await client.subscribe(topic, "s", consumer_type) as consumer:
             with pytest.raises(encore.ReceiveTimeout):
                 await consumer.receive(timeout=2)
 
 
 @pytest.mark.parametrize("transport", ["native", "stock"])
-async def test_beside_a_consumer_that_was_given_what_waits(
+async def test_messages_held_by_another_consumer_are_evacuated(
     pulsar: Server, topic: str, tmp_path: Path, transport: str
 ) -> None:
-    """Acks by one that was not sent the messages count, though another holds them."""
+    """An ack by a consumer that was not sent the message counts, although another consumer holds
+    it.
+    """
     async with encore.Client(pulsar.service_url, transport=transport) as client:
-        await _leave_waiting(client, topic, tmp_path, SHARED)
+        await _leave_pending_nacks(client, topic, tmp_path, SHARED)
         other = await client.subscribe(topic, "s", SHARED)
         held = [await other.receive(timeout=10) for _ in range(5)]
         report = await evacuate(client, tmp_path)
         assert (report.moved, report.refused) == (5, 0), report
         await other.close()
         assert len(held) == 5
-        await _nothing_comes(client, topic)
+        await _assert_no_delivery(client, topic)
 
 
-async def test_of_a_topic_that_was_deleted_all_is_let_go_of_and_none_is_made(
+async def test_nacks_of_a_deleted_topic_are_refused_or_forgotten_by_option(
     pulsar: Server, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     async with encore.Client(pulsar.service_url, transport="native") as client:
-        await _leave_waiting(client, topic, tmp_path, SHARED)
+        await _leave_pending_nacks(client, topic, tmp_path, SHARED)
         await asyncio.to_thread(admin.delete_topic, topic)
         report = await evacuate(client, tmp_path)
         assert (report.moved, report.gone, report.refused) == (0, 0, 5)
@@ -149,7 +155,7 @@ async def test_of_a_topic_that_was_deleted_all_is_let_go_of_and_none_is_made(
 
 
 @pytest.mark.parametrize("batch", [1, 10])
-async def test_of_an_encrypted_topic_nothing_is_sent_in_the_clear_and_nothing_is_let_go_of(
+async def test_nacks_of_an_encrypted_topic_are_evacuated_encrypted_only(
     pulsar: Server, topic: str, tmp_path: Path, keys: Path, batch: int
 ) -> None:
     secret = encore.CryptoKeyReader(str(keys / "public.pem"), str(keys / "private.pem"))
@@ -180,7 +186,7 @@ async def test_of_an_encrypted_topic_nothing_is_sent_in_the_clear_and_nothing_is
 
         report = await evacuate(client, tmp_path, crypto_key_reader=secret)
         assert (report.moved, report.gone, report.refused) == (15, 0, 0), report
-        await _nothing_comes(client, topic)
+        await _assert_no_delivery(client, topic)
         reader = await client.create_reader(
             f"{topic}-s-RETRY",
             encore.MessageId.earliest,
@@ -191,6 +197,6 @@ async def test_of_an_encrypted_topic_nothing_is_sent_in_the_clear_and_nothing_is
         consumer = await client.subscribe(
             topic, "s", SHARED, retry_enable=True, crypto_key_reader=secret
         )
-        came = [(await consumer.receive(timeout=60)).data() for _ in range(15)]
-        assert len(set(came)) == 15 and all(each.startswith(b"secret ") for each in came)
+        received = [(await consumer.receive(timeout=60)).data() for _ in range(15)]
+        assert len(set(received)) == 15 and all(each.startswith(b"secret ") for each in received)
         await consumer.unsubscribe()

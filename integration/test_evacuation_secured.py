@@ -1,4 +1,4 @@
-"""`pulsar-encore state evacuate` on a broker that lets nobody in unknown, over TLS."""
+"""`pulsar-encore state evacuate` on a broker with authentication, over TLS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pulsar_encore as encore
 
 from .secured_server import Credentials, Secured
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 SHARED = encore.ConsumerType.Shared
@@ -23,13 +23,13 @@ MESSAGES = 20
 
 
 async def evacuate(directory: Path, **options: str) -> tuple[int | None, str, str]:
-    """Run the command with options by name; gives its exit code and what it said."""
-    given = [
+    """Run the command with options by name. Return its exit code, its output and its errors."""
+    option_words = [
         part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)
     ]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore", "state", "evacuate", str(directory), "--json"),
-        *given,
+        *option_words,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={name: text for name, text in os.environ.items() if not name.startswith("PULSAR_")},
@@ -38,7 +38,7 @@ async def evacuate(directory: Path, **options: str) -> tuple[int | None, str, st
     return process.returncode, out.decode(), problems.decode()
 
 
-def allowed(secured: Secured) -> encore.Client:
+def authorized_client(secured: Secured) -> encore.Client:
     return encore.Client(
         secured.tls_url,
         authentication=encore.AuthenticationToken(secured.credentials.token()),
@@ -47,12 +47,12 @@ def allowed(secured: Secured) -> encore.Client:
     )
 
 
-@pytest.mark.parametrize("how", ["with_token", "with_certificate"])
-async def test_a_host_of_a_secured_cluster_is_retired(
-    secured: Secured, tmp_path: Path, how: str
+@pytest.mark.parametrize("login_name", ["with_token", "with_certificate"])
+async def test_a_host_of_a_secured_cluster_is_evacuated(
+    secured: Secured, tmp_path: Path, login_name: str
 ) -> None:
     topic = f"persistent://public/default/orders-{uuid4().hex[:8]}"
-    async with allowed(secured) as client:
+    async with authorized_client(secured) as client:
         host = await client.subscribe(topic, "s", SHARED, state=encore.RocksState(tmp_path))
         producer = await client.create_producer(topic)
         await asyncio.gather(*(producer.send(b"%d" % each) for each in range(MESSAGES)))
@@ -61,17 +61,17 @@ async def test_a_host_of_a_secured_cluster_is_retired(
         await host.close()
 
     wrong = Credentials(secured.credentials.folder, b"0" * 32).token()
-    refused = {**secured.with_token, "token_file": secured.written("wrong", wrong)}
+    refused = {**secured.with_token, "token_file": secured.write_file("wrong", wrong)}
     code, out, problems = await evacuate(tmp_path, **refused)
     assert (code, out) == (2, "") and "--token-file" in problems and "Traceback" not in problems
 
-    code, out, problems = await evacuate(tmp_path, **getattr(secured, how))
+    code, out, problems = await evacuate(tmp_path, **getattr(secured, login_name))
     assert code == 0, problems
     report = json.loads(out)
     assert (report["moved"], report["refused"], report["left"]) == (MESSAGES, 0, 0)
 
-    async with allowed(secured) as client:
+    async with authorized_client(secured) as client:
         consumer = await client.subscribe(topic, "s", SHARED, retry_enable=True)
-        came = [int((await consumer.receive(timeout=60)).data()) for _ in range(MESSAGES)]
-        assert sorted(came) == list(range(MESSAGES))
+        received = [int((await consumer.receive(timeout=60)).data()) for _ in range(MESSAGES)]
+        assert sorted(received) == list(range(MESSAGES))
         await consumer.unsubscribe()

@@ -1,4 +1,4 @@
-"""A real broker that is restarted, or killed, in the middle of 5,000 messages."""
+"""A real broker is restarted or killed while 5,000 messages are processed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from harness.pulsar_server import Broker
 
 from .conftest import OwnPulsar
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 MESSAGES = 5000
 
-# Seconds; a broker's start is among them, a minute and more on a busy machine.
+# Timeout in s, with a broker's start, which takes over a minute on a busy machine.
 TIMEOUT = 300
 
 
@@ -44,7 +44,7 @@ def kill(broker: Broker) -> None:
 @pytest.mark.timeout(2 * TIMEOUT)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("fault", [restart, kill])
-async def test_a_broker_gone_in_the_middle_loses_nothing(
+async def test_a_broker_restart_or_kill_loses_no_message(
     own_pulsar: OwnPulsar, topic: str, engine: Engine, fault: Callable[[Broker], None]
 ) -> None:
     seed = randrange(2**32)
@@ -53,13 +53,13 @@ async def test_a_broker_gone_in_the_middle_loses_nothing(
     broker = await asyncio.to_thread(own_pulsar)
     admin = Admin(broker.admin_url)
     sent = bodies(MESSAGES)
-    at = rng.randrange(MESSAGES // 5, MESSAGES)
-    gone: asyncio.Task[None] | None = None
+    fault_at = rng.randrange(MESSAGES // 5, MESSAGES)
+    fault_task: asyncio.Task[None] | None = None
 
     async def step(received: int) -> None:
-        nonlocal gone
-        if received == at:
-            gone = asyncio.create_task(asyncio.to_thread(fault, broker))
+        nonlocal fault_task
+        if received == fault_at:
+            fault_task = asyncio.create_task(asyncio.to_thread(fault, broker))
 
     async def backlog() -> int:
         stats = await asyncio.to_thread(admin.subscription_stats, topic, SUBSCRIPTION)
@@ -69,9 +69,12 @@ async def test_a_broker_gone_in_the_middle_loses_nothing(
         await publish(client, topic, sent[: MESSAGES // 2], batch=20)
         await publish(client, topic, sent[MESSAGES // 2 :])
         consumer = await subscribe(client, topic, encore.ConsumerType.Shared)
-        again = await work_off(consumer, sent, rng, nack_share=0.2, step=step, timeout=TIMEOUT)
-        # A broker that is killed forgets what its cursor did not write, once a second at most.
-        assert len(again) <= (MESSAGES // 20 if fault is kill else 0)
-        assert gone is not None
-        await gone
+        redelivered = await work_off(
+            consumer, sent, rng, nack_share=0.2, step=step, timeout=TIMEOUT
+        )
+        # A killed broker loses acks that its cursor has not written, which it does once a second at
+        # most.
+        assert len(redelivered) <= (MESSAGES // 20 if fault is kill else 0)
+        assert fault_task is not None
+        await fault_task
         await eventually(backlog, 0, timeout=30)

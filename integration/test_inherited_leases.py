@@ -1,4 +1,4 @@
-"""Leases over the end of a process, on a real Pulsar."""
+"""Leases after the end of a process, on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pulsar_encore as encore
 from harness.admin import Admin
 from harness.pulsar_server import Server
 
-_DIES = """
+_CRASHING_PROGRAM = """
 import asyncio, json, os, sys
 import pulsar_encore as encore
 
@@ -50,10 +50,12 @@ asyncio.run(main(*sys.argv[1:]))
         ("stock", "KeyShared", 1),
     ],
 )
-async def test_leases_outlive_the_process(
+async def test_leases_survive_the_process(
     pulsar: Server, admin: Admin, topic: str, tmp_path: Path, transport: str, kind: str, batch: int
 ) -> None:
-    """200 messages: acked, acked or extended by handle after the end, never heard of again."""
+    """200 messages: acked before the end, acked or extended by handle after it, or left to
+    expire.
+    """
     count, path = 200, tmp_path / "state"
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         producer = await client.create_producer(
@@ -65,23 +67,32 @@ async def test_leases_outlive_the_process(
         await asyncio.gather(
             *(producer.send(b"%d" % each, partition_key=f"k{each % 20}") for each in range(count))
         )
-        sub = await client.subscribe(
+        consumer = await client.subscribe(
             topic, "s", encore.ConsumerType[kind], initial_position=encore.InitialPosition.Earliest
         )
-        await sub.close()
+        await consumer.close()
         process = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", _DIES, pulsar.service_url, topic, str(path), transport, kind],
+            [
+                sys.executable,
+                "-c",
+                _CRASHING_PROGRAM,
+                pulsar.service_url,
+                topic,
+                str(path),
+                transport,
+                kind,
+            ],
             capture_output=True,
             text=True,
             timeout=60,
         )
-        died = time.monotonic()
+        ended_at = time.monotonic()
         assert process.returncode == 1, process.stderr
-        told = {int(number): handle for number, handle in json.loads(process.stdout).items()}
-        assert len(told) == count // 2
+        handles = {int(number): handle for number, handle in json.loads(process.stdout).items()}
+        assert len(handles) == count // 2
 
-        # Two: nobody knows to which of them a message comes.
+        # Two consumers, because a message may go to either.
         consumers = [
             await client.subscribe(
                 topic,
@@ -92,38 +103,39 @@ async def test_leases_outlive_the_process(
             )
             for _ in range(2)
         ]
-        came: dict[int, float] = {}
+        received: dict[int, float] = {}
         attempts: set[int] = set()
-        all_came = asyncio.Event()
+        all_received = asyncio.Event()
 
-        async def take(consumer: encore.Consumer) -> None:
+        async def pop_and_ack(consumer: encore.Consumer) -> None:
             while True:
                 for lease in await consumer.pop(10, lease=60, wait=1):
                     number = int(lease.message.data())
-                    assert number not in came
-                    came[number] = time.monotonic() - died
+                    assert number not in received
+                    received[number] = time.monotonic() - ended_at
                     attempts.add(lease.attempt)
                     await lease.ack()
-                    if len(came) == count // 2:
-                        all_came.set()
+                    if len(received) == count // 2:
+                        all_received.set()
 
-        takers = [asyncio.create_task(take(each)) for each in consumers]
+        tasks = [asyncio.create_task(pop_and_ack(each)) for each in consumers]
         await asyncio.sleep(2)
-        extending = time.monotonic() - died
-        for number, handle in told.items():
+        extending = time.monotonic() - ended_at
+        for number, handle in handles.items():
             lease = await consumers[number % 2].lease(handle)
             assert lease.attempt == 1 and lease.message_id.topic
             await (lease.ack() if number % 4 == 1 else lease.extend(10))
-        extended = time.monotonic() - died
+        extended = time.monotonic() - ended_at
         async with asyncio.timeout(60):
-            await all_came.wait()
+            await all_received.wait()
         await asyncio.sleep(1)
-        for taker in takers:
+        for taker in tasks:
             taker.cancel()
-        assert sorted(came) == [each for each in range(count) if each % 4 in (2, 3)]
-        # Without a handle at once, and what was extended no sooner than that.
-        assert max(at for number, at in came.items() if number % 4 == 3) < extended + 5
-        assert min(at for number, at in came.items() if number % 4 == 2) > extending + 9.9
+        assert sorted(received) == [each for each in range(count) if each % 4 in (2, 3)]
+        # Leases without a handle are redelivered at once, and extended ones not before their
+        # extended end.
+        assert max(at for number, at in received.items() if number % 4 == 3) < extended + 5
+        assert min(at for number, at in received.items() if number % 4 == 2) > extending + 9.9
         assert attempts == {2}
         for each in consumers:
             await each.close()

@@ -1,6 +1,6 @@
-"""The folder of jars: asked of Maven once, kept while whole, and its failures named.
+"""The folder of jars: resolved by Maven once, kept while complete, with named failures.
 
-A stand-in for `mvn` counts its runs; the real one is used by every other test of this folder.
+A replacement for `mvn` counts its runs. The other tests of this folder use the real one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ for name in ("pulsar-broker-0.jar", "other.jar"):
 
 @pytest.fixture
 def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a stand-in for Maven, first on PATH; `runs` in it counts."""
+    """Folder of a replacement for Maven, the only folder on PATH. Its file `runs` counts the
+    calls.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "mvn"
@@ -45,7 +47,7 @@ def runs(maven: Path) -> int:
     return len((maven / "runs").read_text())
 
 
-def test_two_at_once_resolve_once_and_later_ones_not_at_all(maven: Path, tmp_path: Path) -> None:
+def test_concurrent_calls_resolve_the_jars_once(maven: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(resolve_jars, [tmp_path / "cache"] * 2)
     assert first == second == resolve_jars(tmp_path / "cache")
@@ -53,7 +55,7 @@ def test_two_at_once_resolve_once_and_later_ones_not_at_all(maven: Path, tmp_pat
     assert runs(maven) == 1
 
 
-def test_a_folder_that_is_no_longer_whole_is_resolved_again(maven: Path, tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_resolved_again(maven: Path, tmp_path: Path) -> None:
     jars = resolve_jars(tmp_path)
     (jars / "other.jar").unlink()
     assert (resolve_jars(tmp_path) / "other.jar").exists()
@@ -63,7 +65,7 @@ def test_a_folder_that_is_no_longer_whole_is_resolved_again(maven: Path, tmp_pat
     assert runs(maven) == 3
 
 
-def test_a_failure_shows_what_maven_said_and_leaves_nothing(maven: Path, tmp_path: Path) -> None:
+def test_a_maven_failure_is_shown_and_leaves_no_folder(maven: Path, tmp_path: Path) -> None:
     (maven / "broken").touch()
     with pytest.raises(StandaloneError, match=r"repository unreachable"):
         resolve_jars(tmp_path / "cache")
@@ -71,7 +73,7 @@ def test_a_failure_shows_what_maven_said_and_leaves_nothing(maven: Path, tmp_pat
     assert resolve_jars(tmp_path / "cache").is_dir()
 
 
-def test_without_maven_the_message_says_what_to_install(
+def test_without_maven_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -17,15 +17,15 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 
 
 @pytest.mark.parametrize(("transport", "batch"), [("native", 10), ("stock", 1)])
-async def test_lists_keep_the_order_of_each_key(
+async def test_lists_of_leases_keep_the_order_of_each_key(
     pulsar: Server, admin: Admin, topic: str, transport: str, batch: int
 ) -> None:
-    """8 keys of 60 messages at two consumers; nacks, ends and an unload of the topic."""
+    """8 keys of 60 messages at two consumers, with nacks and expired leases."""
     keys, count, rng = 8, 60, random.Random(5)
     done: dict[int, list[int]] = {key: [] for key in range(keys)}
     longest = lost = 0
 
-    def left() -> int:
+    def remaining() -> int:
         return keys * count - sum(map(len, done.values()))
 
     async with encore.Client(pulsar.service_url, transport=transport) as client:
@@ -56,7 +56,7 @@ async def test_lists_keep_the_order_of_each_key(
 
         async def consume(consumer: encore.Consumer) -> None:
             nonlocal longest, lost
-            while left():
+            while remaining():
                 leases = await consumer.pop(12, lease=2, wait=1)
                 by_key: dict[int, list[int]] = {}
                 for lease in leases:
@@ -73,7 +73,8 @@ async def test_lists_keep_the_order_of_each_key(
                         if choice < 0.1:
                             await lease.nack()
                         elif choice < 0.12:
-                            await asyncio.sleep(2.2)  # it ends, and so do those behind it
+                            # the lease expires, and so do the later leases
+                            await asyncio.sleep(2.2)
                             await lease.ack()
                         else:
                             await lease.ack()
@@ -89,7 +90,7 @@ async def test_lists_keep_the_order_of_each_key(
 
 
 @TRANSPORTS
-async def test_a_pop_gets_messages_of_the_topic_it_names_alone(
+async def test_a_pop_of_a_topic_returns_only_its_messages(
     pulsar: Server, admin: Admin, topic: str, transport: str
 ) -> None:
     await asyncio.to_thread(admin.create_partitioned_topic, topic, 3)
@@ -98,33 +99,33 @@ async def test_a_pop_gets_messages_of_the_topic_it_names_alone(
             topic, "s", encore.ConsumerType.Shared, receiver_queue_size=100
         )
         names = [f"{topic}-partition-{each}" for each in range(3)]
-        waiting = asyncio.ensure_future(consumer.pop(wait=60, topic=names[2]))
+        pop_task = asyncio.ensure_future(consumer.pop(wait=60, topic=names[2]))
         for name in names:
             producer = await client.create_producer(name)
             await asyncio.gather(*(producer.send(b"%s" % name[-1:].encode()) for _ in range(90)))
-        got = dict.fromkeys(names, 0)
-        for lease in await waiting:
+        received = dict.fromkeys(names, 0)
+        for lease in await pop_task:
             assert lease.message.data() == b"2"
             await lease.ack()
-            got[names[2]] += 1
+            received[names[2]] += 1
 
         async def work(name: str) -> None:
-            while got[name] < 90:
+            while received[name] < 90:
                 for lease in await consumer.pop(20, wait=5, topic=name):
                     assert lease.message.data() == name[-1:].encode()
-                    got[name] += 1
+                    received[name] += 1
                     await lease.ack()
 
         async with asyncio.timeout(60):
             await asyncio.gather(*map(work, names))
-        assert set(got.values()) == {90}
+        assert set(received.values()) == {90}
         assert await consumer.pop(wait=1) == []
         with pytest.raises(encore.ConfigurationError, match="does not read"):
             await consumer.pop(topic=f"{topic}-other")
 
 
 @TRANSPORTS
-async def test_a_backlog_that_nobody_pops_keeps_no_other_topic_away(
+async def test_an_unpopped_backlog_does_not_block_another_topic(
     pulsar: Server, topic: str, transport: str
 ) -> None:
     other = f"{topic}-other"
@@ -135,13 +136,13 @@ async def test_a_backlog_that_nobody_pops_keeps_no_other_topic_away(
         for name, count in ((topic, 2_000), (other, 50)):
             producer = await client.create_producer(name, max_pending_messages=2_000)
             await asyncio.gather(*(producer.send(name[-5:].encode()) for _ in range(count)))
-        got = 0
+        received = 0
         async with asyncio.timeout(60):
-            while got < 50:
+            while received < 50:
                 for lease in await consumer.pop(10, wait=10, topic=other):
                     assert lease.message.data() == b"other"
                     await lease.ack()
-                    got += 1
+                    received += 1
 
 
 @TRANSPORTS
@@ -171,7 +172,7 @@ async def test_an_expired_lease_waits_for_its_backoff(
 
 
 @TRANSPORTS
-async def test_a_close_in_order_counts_what_is_held(
+async def test_close_counts_an_attempt_for_each_held_message(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
     state = encore.RocksState(tmp_path, count_attempts="lazy")
@@ -181,15 +182,17 @@ async def test_a_close_in_order_counts_what_is_held(
             if not attempt:
                 producer = await client.create_producer(topic)
                 await asyncio.gather(*(producer.send(b"%d" % each) for each in range(20)))
-            got = [await consumer.receive(timeout=30) for _ in range(20)]
-            assert {message.redelivery_count() for message in got} == {attempt}
+            received = [await consumer.receive(timeout=30) for _ in range(20)]
+            assert {message.redelivery_count() for message in received} == {attempt}
 
 
 @TRANSPORTS
-async def test_copies_at_two_consumers_are_attempts_one_after_the_other(
+async def test_copies_at_several_consumers_have_different_attempt_numbers(
     pulsar: Server, topic: str, transport: str, tmp_path: Path
 ) -> None:
-    """Siblings of a batch fail, so that its copies come to several consumers of this process."""
+    """Siblings of a batch fail, so that copies of the batch go to several consumers of this
+    process.
+    """
     state = encore.RocksState(tmp_path, count_attempts="before")
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         consumers = [

@@ -1,4 +1,4 @@
-"""Leases on a real Pulsar: more than the queue holds, several consumers, hangs, both transports."""
+"""Leases on a real Pulsar: beyond the queue size, several consumers, hangs, both transports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
         ("stock", encore.ConsumerType.KeyShared, 10),
     ],
 )
-async def test_what_hangs_comes_again_and_each_is_done_once(
+async def test_expired_leases_are_redelivered_and_each_message_is_acked_once(
     pulsar: Server, topic: str, transport: str, kind: encore.ConsumerType, batch: int
 ) -> None:
-    """Three consumers; of ten leases one hangs until it expires, one is nacked, one is kept."""
+    """Three consumers. Of ten leases one hangs until it expires, one is nacked, and one is
+    extended.
+    """
     count, done, rng = 600, dict[int, int](), random.Random(7)
     attempts: dict[int, int] = {}
     async with encore.Client(pulsar.service_url, transport=transport) as client:
@@ -54,13 +56,13 @@ async def test_what_hangs_comes_again_and_each_is_done_once(
         async def work(lease: encore.Lease) -> None:
             number = int(lease.message.data())
             attempts[number] = attempts.get(number, 0) + 1
-            way = rng.randrange(10) if attempts[number] == 1 else 9
-            if way == 0:
-                return  # it hangs
-            if way == 1:
+            action = rng.randrange(10) if attempts[number] == 1 else 9
+            if action == 0:
+                return  # a hang
+            if action == 1:
                 await lease.nack(0.2)
                 return
-            if way == 2:
+            if action == 2:
                 async with lease.kept():
                     await asyncio.sleep(1.5)
             await lease.ack()
@@ -81,7 +83,7 @@ async def test_what_hangs_comes_again_and_each_is_done_once(
 
 
 @TRANSPORTS
-async def test_leases_of_a_consumer_that_goes_come_to_another(
+async def test_leases_of_a_closed_consumer_go_to_another(
     pulsar: Server, topic: str, transport: str
 ) -> None:
     async with encore.Client(pulsar.service_url, transport=transport) as client:
@@ -99,36 +101,40 @@ async def test_leases_of_a_consumer_that_goes_come_to_another(
             async with leases[1].kept():
                 await asyncio.sleep(3_600)
 
-        keeping = asyncio.ensure_future(keep())
+        keep_task = asyncio.ensure_future(keep())
         await asyncio.sleep(0.1)
         await one.close()
         with pytest.raises(encore.LeaseLostError):
-            await keeping
-        again = []
-        while len(again) < 9:
-            again += await other.pop(wait=20)
-        assert {lease.message.data() for lease in again} == {b"%d" % each for each in range(1, 10)}
-        for lease in again:
+            await keep_task
+        redelivered = []
+        while len(redelivered) < 9:
+            redelivered += await other.pop(wait=20)
+        assert {lease.message.data() for lease in redelivered} == {
+            b"%d" % each for each in range(1, 10)
+        }
+        for lease in redelivered:
             await lease.ack()
 
 
 @pytest.mark.parametrize(("transport", "batch"), [("native", 10), ("stock", 1)])
-async def test_each_key_is_done_in_order_while_consumers_come_and_go(
+async def test_each_key_is_processed_in_order_while_consumers_join_and_leave(
     pulsar: Server, admin: Admin, topic: str, transport: str, batch: int
 ) -> None:
-    """20 keys of 50 messages; one in five is nacked or left to its end, the topic is unloaded."""
-    wanted = asyncio.Condition()
+    """20 keys of 50 messages. One in five is nacked or left to expire, and the topic is
+    unloaded.
+    """
+    progress = asyncio.Condition()
     keys, count, rng = 20, 50, random.Random(11)
     done: dict[int, list[int]] = {key: [] for key in range(keys)}
-    out: set[int] = set()
-    again = 0
+    keys_in_progress: set[int] = set()
+    redelivered = 0
 
-    def left() -> int:
+    def remaining() -> int:
         return keys * count - sum(map(len, done.values()))
 
-    async def until_left(most: int) -> None:
-        async with wanted:
-            await wanted.wait_for(lambda: left() <= most)
+    async def wait_until_remaining(most: int) -> None:
+        async with progress:
+            await progress.wait_for(lambda: remaining() <= most)
 
     async with encore.Client(pulsar.service_url, transport=transport) as client:
 
@@ -143,14 +149,14 @@ async def test_each_key_is_done_in_order_while_consumers_come_and_go(
             )
 
         async def work(lease: encore.Lease) -> None:
-            nonlocal again
+            nonlocal redelivered
             key, number = map(int, lease.message.data().split(b":"))
-            assert key not in out, "two of a key are out"
+            assert key not in keys_in_progress, "two of a key are out"
             assert number <= len(done[key]), "it came before what it follows"
             choice = rng.random()
             if choice < 0.05:
-                return  # it ends
-            out.add(key)
+                return  # the lease expires
+            keys_in_progress.add(key)
             try:
                 async with lease.kept():
                     await asyncio.sleep(rng.uniform(0, 0.02))
@@ -158,18 +164,18 @@ async def test_each_key_is_done_in_order_while_consumers_come_and_go(
                         await lease.nack(rng.choice([0, 0.1, 0.5]))
                     else:
                         await lease.ack()
-                        again += number < len(done[key])
+                        redelivered += number < len(done[key])
                         if number == len(done[key]):
                             done[key].append(number)
-                            async with wanted:
-                                wanted.notify_all()
+                            async with progress:
+                                progress.notify_all()
             except encore.LeaseLostError:
-                pass  # its consumer was closed meanwhile
+                pass  # the consumer was closed meanwhile
             finally:
-                out.discard(key)
+                keys_in_progress.discard(key)
 
         async def consume(consumer: encore.Consumer) -> None:
-            while left():
+            while remaining():
                 try:
                     leases = await consumer.pop(8, lease=2, wait=1, max_per_key=1)
                 except encore.ClosedError:
@@ -192,14 +198,15 @@ async def test_each_key_is_done_in_order_while_consumers_come_and_go(
         )
         async with asyncio.timeout(150), asyncio.TaskGroup() as group:
             group.create_task(consume(first))
-            await until_left(keys * count * 2 // 3)
-            # With two, the one that is connected first is given what the other still works on.
+            await wait_until_remaining(keys * count * 2 // 3)
+            # With two consumers, the one that reconnects first would receive messages that the
+            # other works on.
             await asyncio.to_thread(admin.unload, topic)
-            await until_left(keys * count // 2)
+            await wait_until_remaining(keys * count // 2)
             group.create_task(consume(await subscribe()))
-            await until_left(keys * count // 4)
+            await wait_until_remaining(keys * count // 4)
             await first.close()
             group.create_task(consume(await subscribe()))
         assert all(numbers == list(range(count)) for numbers in done.values())
-        # Of what was acked in the moment of the unload and the close.
-        assert again <= 60, again
+        # Messages whose ack was lost at the unload or the close.
+        assert redelivered <= 60, redelivered

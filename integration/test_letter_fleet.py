@@ -34,7 +34,7 @@ async def client(pulsar: Server, request: pytest.FixtureRequest) -> AsyncIterato
 async def run_together(
     client: encore.Client, topic: str, fleets: Sequence[Fleet]
 ) -> list[tuple[Fleet, Outcome]]:
-    """Run fleets at the same time, each on its own topic: most of a run is waiting."""
+    """Run fleets concurrently, each on its own topic, because a run mostly waits."""
     runs = [run_fleet(client, f"{topic}-{number}", each) for number, each in enumerate(fleets)]
     return list(zip(fleets, await asyncio.gather(*runs), strict=True))
 

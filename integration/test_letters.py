@@ -1,9 +1,9 @@
-"""Retry and dead letters at size: exact counts, the overflow, kills, and Java on the other end.
+"""Retry and dead letters in large numbers: exact counts, the overflow, kills, and Java's client.
 
-Counts are of distinct payloads and of deliveries, so that a message missing or seen twice shows.
-ENCORE_KILLS (4) and ENCORE_SEED (random) steer the kills, ENCORE_LETTERS (20,000) how many die on
-the development broker, ENCORE_NACK_S (40; the bar says 60) how long the nacked wait; the seed is
-printed.
+Counts are of distinct payloads and of deliveries, so that missing and duplicate messages show.
+ENCORE_KILLS (4) and ENCORE_SEED (random, printed) control the kills. ENCORE_LETTERS (20,000) is the
+number of letters on the development broker. ENCORE_NACK_S (40; the bar says 60) is the delay of the
+nacked messages.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pulsar_encore import letters
 from pulsar_encore.cli.broker_process import child, first_line
 
 from .benchmarks.processes import broker
-from .letters.java_client import JavaClient, java_client, missing
-from .letters.letter_comparison import alike, generation, mine, pointers
+from .letters.java_client import JavaClient, java_client, missing_tools
+from .letters.letter_comparison import as_letter, equal_letters, generation, origin_of
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 WORKERS = 200
@@ -52,7 +52,7 @@ async def client(pulsar: Server) -> AsyncIterator[encore.Client]:
 
 
 async def publish(client: encore.Client, topic: str, count: int, name: bytes = b"") -> None:
-    """Numbered payloads, batched as producers do by default."""
+    """Publish numbered payloads, batched as by default."""
     async with await client.create_producer(topic, block_if_queue_full=True) as producer:
         for start in range(0, count, 2000):
             numbers = range(start, min(count, start + 2000))
@@ -75,26 +75,26 @@ async def subscribe(
     )
 
 
-async def look(
+async def process_all(
     consumer: encore.Consumer, act: Act, *, until: int | None = None, quiet_s: float = 4.0
 ) -> Counter[bytes]:
-    """Do `act` with every message, `WORKERS` at a time; how often each payload was seen."""
-    seen: Counter[bytes] = Counter()
-    looks = 0
+    """Call `act` for every message, `WORKERS` at a time. Return the deliveries of each payload."""
+    deliveries: Counter[bytes] = Counter()
+    attempts = 0
 
     async def worker() -> None:
-        nonlocal looks
-        while until is None or looks < until:
-            looks += 1
+        nonlocal attempts
+        while until is None or attempts < until:
+            attempts += 1
             try:
                 message = await consumer.receive(timeout=quiet_s)
             except encore.ReceiveTimeout:
                 return
-            seen[message.data()] += 1
+            deliveries[message.data()] += 1
             await act(consumer, message)
 
     await asyncio.gather(*(worker() for _ in range(WORKERS)))
-    return seen
+    return deliveries
 
 
 async def read_out(client: encore.Client, topic: str) -> list[encore.Message]:
@@ -112,99 +112,106 @@ def numbers(count: int) -> set[bytes]:
 # Counts
 
 
-async def exact(client: encore.Client, topic: str, count: int, act: Act) -> str:
-    """`count` messages, M = 3: four looks at each, one dead letter of each, nothing left."""
+async def check_exact_counts(client: encore.Client, topic: str, count: int, act: Act) -> str:
+    """Check M = 3: four deliveries and one dead letter for each message, and nothing left
+    unacked.
+    """
     await publish(client, topic, count)
     began = time.perf_counter()
     async with await subscribe(client, topic) as consumer:
-        seen = await look(consumer, act)
+        deliveries = await process_all(consumer, act)
         seconds = time.perf_counter() - began - 4
         assert consumer.statistics().unacked == 0
-    assert set(seen) == numbers(count)
-    assert set(seen.values()) == {4}
-    assert seen.total() == 4 * count
+    assert set(deliveries) == numbers(count)
+    assert set(deliveries.values()) == {4}
+    assert deliveries.total() == 4 * count
     dead = Counter(message.data() for message in await read_out(client, f"{topic}-s-DLQ"))
     assert set(dead) == numbers(count)
     assert set(dead.values()) == {1}
-    return f"{seen.total()} deliveries, {dead.total()} dead letters in {seconds:.1f} s"
+    return f"{deliveries.total()} deliveries, {dead.total()} dead letters in {seconds:.1f} s"
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])
-async def test_ten_thousand_die_after_four_looks(
+async def test_ten_thousand_messages_are_dead_lettered_after_four_attempts(
     client: encore.Client, topic: str, act: Act
 ) -> None:
-    print(await exact(client, topic, 10_000, act))
+    print(await check_exact_counts(client, topic, 10_000, act))
 
 
 LETTERS = int(os.environ.get("ENCORE_LETTERS", "20000"))
 
 
 @pytest.mark.parametrize(("act", "messages"), [(nack, LETTERS), (reconsume, LETTERS // 4)])
-async def test_very_many_letters_on_the_development_broker(
+async def test_many_letters_on_the_development_broker_have_exact_counts(
     topic: str, act: Act, messages: int
 ) -> None:
-    """A nacked message becomes one letter; what is reconsumed four times becomes four.
+    """A nacked message becomes one letter, a message that is reconsumed four times becomes four.
 
-    ENCORE_LETTERS=100000 is what it was written for; the default takes a fifth of its two minutes.
+    The test was written for ENCORE_LETTERS=100000. The default takes a fifth of its two minutes.
     """
     with broker(None) as url:
         async with encore.Client(url, logger=QUIET) as client:
-            print(await exact(client, topic, messages, act))
+            print(await check_exact_counts(client, topic, messages, act))
 
 
 # The overflow
 
 
-WINDOW = 50_000  # the broker's default
-FRESH = 10_000
+WINDOW = 50_000  # the broker's default unacked window
+FRESH_MESSAGES = 10_000
 
 
-async def put_off(
+async def nack_and_publish_fresh(
     client: encore.Client, topic: str, old: int, wait_s: float, **options: Any
 ) -> tuple[list[float], int, float]:
-    """`old` messages nacked, then fresh ones: seconds each of these took, how many came back, and
-    seconds from the first fresh one to when the old are due.
+    """Nack `old` messages, then receive fresh ones.
 
     All nacks are due `wait_s` after the first.
+
+    Returns:
+        The latency of each fresh message in s, the number of redelivered old messages, and the
+        seconds from the first fresh message to the due time.
     """
     await publish(client, topic, old)
-    took: list[float] = []
-    back: Counter[bytes] = Counter()
+    fresh_latencies: list[float] = []
+    redelivered: Counter[bytes] = Counter()
     loop = asyncio.get_running_loop()
     async with await subscribe(client, topic, 10, **options) as consumer:
         due = loop.time() + wait_s
 
-        async def postpone(consumer: encore.Consumer, message: encore.Message) -> None:
+        async def nack_until_due(consumer: encore.Consumer, message: encore.Message) -> None:
             await consumer.negative_acknowledge(message, max(0.0, due - loop.time()))
 
-        reachable = old if options else WINDOW
-        seen = await look(consumer, postpone, until=reachable, quiet_s=1)
+        nack_count = old if options else WINDOW
+        deliveries = await process_all(consumer, nack_until_due, until=nack_count, quiet_s=1)
         while options and consumer.statistics().in_flight:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # nacking is faster than parking: until all are persisted
+            # nacking is faster than forwarding: wait until all letters are persisted
+            await asyncio.sleep(0.2)
         left_s = due - loop.time()
-        print(f"{seen.total()} nacked, {left_s:.1f} s before they are due")
-        feeding = asyncio.create_task(_feed(client, topic))
-        while len(took) < FRESH or len(back) < old:
+        print(f"{deliveries.total()} nacked, {left_s:.1f} s before they are due")
+        fresh_task = asyncio.create_task(_publish_fresh(client, topic))
+        while len(fresh_latencies) < FRESH_MESSAGES or len(redelivered) < old:
             message = await consumer.receive(timeout=wait_s)
             payload = message.data()
             if payload.startswith(b"f"):
-                took.append(time.time() - float(payload[1:].split(b"/")[1]))
+                fresh_latencies.append(time.time() - float(payload[1:].split(b"/")[1]))
             elif message.redelivery_count() == 0 and loop.time() < due:
-                await postpone(consumer, message)
+                await nack_until_due(consumer, message)
                 continue
             else:
-                back[payload] += 1
+                redelivered[payload] += 1
             await consumer.acknowledge(message)
-        await feeding
-    print(f"fresh: median {sorted(took)[FRESH // 2]:.3f} s, slowest {max(took):.2f} s")
-    assert set(back) == numbers(old)
-    return took, back.total(), left_s
+        await fresh_task
+    median = sorted(fresh_latencies)[FRESH_MESSAGES // 2]
+    print(f"fresh: median {median:.3f} s, slowest {max(fresh_latencies):.2f} s")
+    assert set(redelivered) == numbers(old)
+    return fresh_latencies, redelivered.total(), left_s
 
 
-async def _feed(client: encore.Client, topic: str) -> None:
-    """Fresh messages over some seconds, each with the time it was sent."""
+async def _publish_fresh(client: encore.Client, topic: str) -> None:
+    """Publish fresh messages over some seconds, each with the time it was sent."""
     async with await client.create_producer(topic, block_if_queue_full=True) as producer:
-        for start in range(0, FRESH, 500):
+        for start in range(0, FRESH_MESSAGES, 500):
             await asyncio.gather(
                 *(
                     producer.send(b"f%d/%f" % (each, time.time()))
@@ -215,33 +222,41 @@ async def _feed(client: encore.Client, topic: str) -> None:
 
 
 @pytest.mark.timeout(480)
-async def test_with_the_overflow_fresh_ones_do_not_wait(client: encore.Client, topic: str) -> None:
+async def test_with_the_nack_overflow_fresh_messages_are_not_delayed(
+    client: encore.Client, topic: str
+) -> None:
     first_s = float(os.environ.get("ENCORE_NACK_S", "40"))
     for wait_s in (first_s, 4 * first_s):
         where = f"{topic}-{wait_s:.0f}"
-        took, back, left_s = await put_off(
+        fresh_latencies, redelivered, left_s = await nack_and_publish_fresh(
             client, where, 60_000, wait_s, nack_overflow="retry_letter"
         )
         if left_s > wait_s / 2:
-            break  # else the machine was too busy with the nacks: again, with more time
-    assert max(took) < left_s, "before what was put off is due, as they would have to without it"
-    assert back == 60_000
+            break  # otherwise the nacks took too long: repeat with more time
+    assert max(fresh_latencies) < left_s, (
+        "before what was put off is due, as they would have to without it"
+    )
+    assert redelivered == 60_000
 
 
-async def test_without_it_the_consumer_stands_still(client: encore.Client, topic: str) -> None:
-    """The comparison: the broker stops at 50,000 unacked, whatever else arrives."""
-    took, _, _ = await put_off(client, topic, 60_000, 30)
-    assert sorted(took)[FRESH // 10] > 3
+async def test_without_the_nack_overflow_fresh_messages_wait(
+    client: encore.Client, topic: str
+) -> None:
+    """For comparison: the broker stops at 50,000 unacked messages, whatever else arrives."""
+    fresh_latencies, _, _ = await nack_and_publish_fresh(client, topic, 60_000, 30)
+    assert sorted(fresh_latencies)[FRESH_MESSAGES // 10] > 3
 
 
 # Kills
 
 
-async def test_killed_while_forwarding(client: encore.Client, pulsar: Server, topic: str) -> None:
-    """Nothing is missing from input, retry and dead-letter topic; doubles are counted."""
+async def test_kills_during_forwarding_lose_no_message(
+    client: encore.Client, pulsar: Server, topic: str
+) -> None:
+    """No message is missing from the topic and its letter topics. Duplicates are counted."""
     count, kills = 10_000, int(os.environ.get("ENCORE_KILLS", "4"))
     seed = int(os.environ.get("ENCORE_SEED", str(random.SystemRandom().randrange(10**6))))
-    moments = random.Random(seed)
+    rng = random.Random(seed)
     print(f"seed {seed}, {kills} kills")
     await publish(client, topic, count)
     command = [sys.executable, "-m", "integration.letters.forwarding_process"]
@@ -251,7 +266,7 @@ async def test_killed_while_forwarding(client: encore.Client, pulsar: Server, to
         with child(command) as process:
             if await asyncio.to_thread(first_line, process, 30) == "idle":
                 break
-            await asyncio.sleep(moments.uniform(0, 6 / kills))
+            await asyncio.sleep(rng.uniform(0, 6 / kills))
             process.kill()
             done += 1
     with child(command) as process:
@@ -261,18 +276,18 @@ async def test_killed_while_forwarding(client: encore.Client, pulsar: Server, to
     retry = await read_out(client, f"{topic}-s-RETRY")
     dead = Counter(message.data() for message in await read_out(client, f"{topic}-s-DLQ"))
     assert set(dead) == numbers(count)
-    # Every copy of a letter goes on to the next generation, so the doubles among the dead are all
-    # there ever were: copies persisted whose originals were not acked at a kill. In that state are
-    # the letters under way and those of the last 200 ms, for which acks are grouped here and in
-    # the engine.
+    # Every copy of a letter moves on to the next generation, so the duplicates among the dead
+    # letters are all duplicates. They are copies that were persisted before a kill and with unacked
+    # originals: letters in flight, and those of the last 200 ms, for which acks are grouped here
+    # and in the C++ client.
     copies = Counter((m.data(), m.properties()[letters.RECONSUME_TIMES]) for m in retry)
-    doubles = sum(number - 1 for number in dead.values())
+    duplicates = sum(number - 1 for number in dead.values())
     print(
-        f"{done} kills, {doubles} of {count} dead letters double; {len(copies)} retry letters, "
+        f"{done} kills, {duplicates} of {count} dead letters double; {len(copies)} retry letters, "
         f"{copies.total() - len(copies)} double"
     )
     assert done >= kills / 2, "it was over before most of the kills"
-    assert doubles <= done * 2000
+    assert duplicates <= done * 2000
     async with await subscribe(client, topic, 2) as consumer:
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=1)
@@ -283,14 +298,14 @@ async def test_killed_while_forwarding(client: encore.Client, pulsar: Server, to
 
 @pytest.fixture(scope="module")
 def java(pulsar: Server) -> Iterator[JavaClient]:
-    absent = missing()
-    if absent is not None:
-        pytest.fail(f"the Java side of the letters needs {absent}", pytrace=False)
+    missing_names = missing_tools()
+    if missing_names is not None:
+        pytest.fail(f"the Java side of the letters needs {missing_names}", pytrace=False)
     with java_client(pulsar.service_url) as client:
         yield client
 
 
-async def test_java_goes_on_with_our_letters(
+async def test_java_processes_our_letters(
     client: encore.Client, java: JavaClient, topic: str
 ) -> None:
     await asyncio.to_thread(java.call, "produce", topic, 1, "single")
@@ -300,33 +315,33 @@ async def test_java_goes_on_with_our_letters(
         before = time.time() * 1000
         await consumer.reconsume_later(message, 2, {"custom": "yes"}, error=ValueError("why"))
     (first,) = await asyncio.to_thread(java.call, "consume", topic, "s", 2, "reconsume", 1, 1500)
-    assert first["at_ms"] - before > 1000  # it was delayed; brokers are up to a tick early
+    assert first["at_ms"] - before > 1000  # it was delayed, but brokers are up to a tick early
     assert generation(first) == ("1", "2000")
     text = f"{origin.ledger_id()}:{origin.entry_id()}:-1"
-    back = {
+    redelivered = {
         letters.ORIGIN_MESSAGE_ID: text,
         letters.ORIGIN_MESSAGE_ID_LEGACY: text,
         letters.REAL_TOPIC: topic,
         letters.REAL_SUBSCRIPTION: "s",
     }
-    assert pointers(first["properties"]) == back
+    assert origin_of(first["properties"]) == redelivered
     assert (first["properties"]["custom"], first["properties"]["colour"]) == ("yes", "red")
     assert (first["key"], first["ordering_key"], first["event_ms"]) == ("k0", "o0", 1000)
     async with await subscribe(client, topic, 2) as consumer:
         second = await consumer.receive(timeout=10)
-        assert generation(mine(second)) == ("2", "1500")
-        assert pointers(second.properties()) == back
+        assert generation(as_letter(second)) == ("2", "1500")
+        assert origin_of(second.properties()) == redelivered
         assert second.properties()[letters.ERROR_MESSAGE] == "why"
         await consumer.reconsume_later(second)
     (dead,) = await asyncio.to_thread(java.call, "read", f"{topic}-s-DLQ")
     assert generation(dead) == ("3", "0")
-    assert pointers(dead["properties"]) == back
+    assert origin_of(dead["properties"]) == redelivered
     assert dead["producer"].startswith(f"{topic}-s-RETRY-s-")
     assert (dead["key"], dead["ordering_key"], dead["event_ms"]) == ("k0", "o0", 1000)
 
 
 @pytest.mark.parametrize("batched", ["single", "batched"])
-async def test_we_go_on_with_javas_letters(
+async def test_we_process_letters_of_java(
     client: encore.Client, java: JavaClient, topic: str, batched: str
 ) -> None:
     count = 3
@@ -335,18 +350,20 @@ async def test_we_go_on_with_javas_letters(
     async with await subscribe(client, topic, 2) as consumer:
         messages = [await consumer.receive(timeout=10) for _ in range(count)]
         for message in messages:
-            # DELAY_TIME is honoured on our side too: the broker's tick would be early.
+            # DELAY_TIME is also applied by the consumer, because the broker's tick may be early.
             assert time.time() * 1000 - message.publish_timestamp() >= 800
-            assert generation(mine(message)) == ("1", "800")
+            assert generation(as_letter(message)) == ("1", "800")
             await consumer.reconsume_later(message)
-    twice = await asyncio.to_thread(java.call, "consume", topic, "s", 2, "reconsume", count, 0)
-    assert {generation(letter) for letter in twice} == {("2", "0")}
+    second_letters = await asyncio.to_thread(
+        java.call, "consume", topic, "s", 2, "reconsume", count, 0
+    )
+    assert {generation(letter) for letter in second_letters} == {("2", "0")}
     dead = await read_out(client, f"{topic}-s-DLQ")
     assert sorted(message.data() for message in dead) == [b"m0", b"m1", b"m2"]
-    assert {generation(mine(message)) for message in dead} == {("3", "0")}
-    shape = 4 if batched == "batched" else 3
+    assert {generation(as_letter(message)) for message in dead} == {("3", "0")}
+    parts = 4 if batched == "batched" else 3
     for message in dead:
-        assert message.properties()[letters.ORIGIN_MESSAGE_ID].count(":") == shape - 1
+        assert message.properties()[letters.ORIGIN_MESSAGE_ID].count(":") == parts - 1
         number = message.data()[1:].decode()
         assert (message.partition_key(), message.ordering_key()) == (f"k{number}", f"o{number}")
         assert message.event_timestamp() == 1000 + int(number)
@@ -354,7 +371,7 @@ async def test_we_go_on_with_javas_letters(
 
 @pytest.mark.parametrize("action", ["nack", "reconsume"])
 @pytest.mark.parametrize("form", ["single", "batched", "partitioned"])
-async def test_both_write_the_same_dead_letters(
+async def test_java_and_we_write_equal_dead_letters(
     client: encore.Client,
     java: JavaClient,
     pulsar: Server,
@@ -362,40 +379,42 @@ async def test_both_write_the_same_dead_letters(
     action: str,
     form: str,
 ) -> None:
-    """Section 20.1, column by column: one message each, dead by Java and dead by us."""
+    """Compare all properties, with one message dead-lettered by Java and one by us."""
     if form == "partitioned":
         await asyncio.to_thread(Admin(pulsar.admin_url).create_partitioned_topic, topic, 2)
     count = 2
     await asyncio.to_thread(java.call, "produce", topic, count, form)
-    # Two subscriptions see the same messages; the name is in the letter, and in its topic.
-    theirs = await asyncio.to_thread(java.call, "consume", topic, "j", 1, action, 2 * count, 0)
-    assert Counter(letter["data"] for letter in theirs) == {"m0": 2, "m1": 2}
+    # Two subscriptions receive the same messages. The name is in the letter and in its topic.
+    java_deliveries = await asyncio.to_thread(
+        java.call, "consume", topic, "j", 1, action, 2 * count, 0
+    )
+    assert Counter(letter["data"] for letter in java_deliveries) == {"m0": 2, "m1": 2}
     async with await subscribe(client, topic, 1) as consumer:
         act = nack if action == "nack" else reconsume
-        assert await look(consumer, act, quiet_s=1.5) == Counter({b"m0": 2, b"m1": 2})
-    written = await asyncio.to_thread(java.call, "read", f"{topic}-j-DLQ")
-    ours = [mine(message) for message in await read_out(client, f"{topic}-s-DLQ")]
-    assert len(written) == len(ours) == count
-    for letter in written:
+        assert await process_all(consumer, act, quiet_s=1.5) == Counter({b"m0": 2, b"m1": 2})
+    java_letters = await asyncio.to_thread(java.call, "read", f"{topic}-j-DLQ")
+    own_letters = [as_letter(message) for message in await read_out(client, f"{topic}-s-DLQ")]
+    assert len(java_letters) == len(own_letters) == count
+    for letter in java_letters:
         assert letter["properties"].pop(letters.REAL_SUBSCRIPTION) == "j"
-    for letter in ours:
+    for letter in own_letters:
         assert letter["properties"].pop(letters.REAL_SUBSCRIPTION) == "s"
-    by_data = {letter["data"]: letter for letter in written}
-    for letter in ours:
-        assert alike(letter, by_data[letter["data"]]), (letter, by_data[letter["data"]])
+    by_data = {letter["data"]: letter for letter in java_letters}
+    for letter in own_letters:
+        assert equal_letters(letter, by_data[letter["data"]]), (letter, by_data[letter["data"]])
 
 
 @pytest.mark.parametrize("queue", [1000, 2])
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared])
-async def test_what_nobody_saw_has_no_attempts(
+async def test_undelivered_messages_have_no_attempts(
     client: encore.Client, kind: encore.ConsumerType, queue: int
 ) -> None:
-    """The broker counts a redelivery of all that waits here when everything is asked for again."""
+    """When everything is requested again, the broker counts a redelivery of all queued messages."""
     topic = f"persistent://public/default/unseen-{uuid.uuid4().hex[:12]}"
     async with await client.create_producer(topic, batching_enabled=False) as producer:
         for payload in (b"poison", b"good", b"nacked"):
             await producer.send(payload, partition_key="k")
-    looks: list[tuple[bytes, int]] = []
+    attempts: list[tuple[bytes, int]] = []
     async with await client.subscribe(
         topic,
         "s",
@@ -410,7 +429,7 @@ async def test_what_nobody_saw_has_no_attempts(
                 message = await consumer.receive(timeout=1.5)
             except encore.ReceiveTimeout:
                 break
-            looks.append((message.data(), message.redelivery_count()))
+            attempts.append((message.data(), message.redelivery_count()))
             if message.data() == b"poison":
                 await asyncio.sleep(0.2)
                 consumer.redeliver_unacknowledged_messages()
@@ -419,7 +438,7 @@ async def test_what_nobody_saw_has_no_attempts(
             else:
                 await consumer.acknowledge(message)
     poison, nacked = ([(name, count) for count in range(3)] for name in (b"poison", b"nacked"))
-    assert sorted(looks) == [(b"good", 0), *nacked, *poison]
+    assert sorted(attempts) == [(b"good", 0), *nacked, *poison]
     dead = await client.create_reader(f"{topic}-s-DLQ", encore.MessageId.earliest)
     async with dead:
         assert (await dead.read_next(timeout_millis=5000)).data() == b"poison"

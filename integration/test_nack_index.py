@@ -1,4 +1,4 @@
-"""Waiting nacks that overflow to disk, on a real Pulsar: every message is redelivered once."""
+"""Pending nacks that spill to disk, on a real Pulsar: every message is redelivered once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 4_000
 DELAY_S = 6.0
 
 
-def left(path: Path) -> list[Path]:
+def spilled_directories(path: Path) -> list[Path]:
     return list(path.glob("spilled-*"))
 
 
@@ -30,7 +30,7 @@ def left(path: Path) -> list[Path]:
         ("stock", encore.ConsumerType.Shared, 1, 0),
     ],
 )
-async def test_nacks_that_spilled_are_redelivered_once_and_acked(
+async def test_spilled_nacks_are_redelivered_once(
     pulsar: Server,
     topic: str,
     tmp_path: Path,
@@ -70,21 +70,21 @@ async def test_nacks_that_spilled_are_redelivered_once_and_acked(
             nacked_at[message.data()] = time.monotonic()
             await consumer.negative_acknowledge(message)
         assert len(nacked_at) == COUNT
-        found = consumer.statistics()
-        assert found.nack_index is not None and found.nack_index.snapshots
-        assert found.nack_index.error is None
+        statistics = consumer.statistics()
+        assert statistics.nack_index is not None and statistics.nack_index.snapshots
+        assert statistics.nack_index.error is None
         names = {each.name for each in consumer.metrics()}
         assert "pulsar_delayed_message_index_bucket_total" in names
-        again: Counter[bytes] = Counter()
+        redelivered: Counter[bytes] = Counter()
         for _ in range(COUNT):
             message = await consumer.receive(timeout=60)
             assert time.monotonic() - nacked_at[message.data()] >= DELAY_S
             assert message.redelivery_count() >= 1
-            again[message.data()] += 1
+            redelivered[message.data()] += 1
             await consumer.acknowledge(message)
-        assert set(again.values()) == {1} and len(again) == COUNT
+        assert set(redelivered.values()) == {1} and len(redelivered) == COUNT
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=2)
         assert consumer.statistics().unacked == 0
         await consumer.unsubscribe()
-    assert not left(tmp_path)
+    assert not spilled_directories(tmp_path)

@@ -1,4 +1,4 @@
-"""Answers of a real Pulsar that would weaken TLS: the client sends nothing in clear."""
+"""Answers of a real Pulsar that would weaken TLS: the client sends nothing unencrypted."""
 
 from __future__ import annotations
 
@@ -72,18 +72,20 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 class Listener:
-    """A port without TLS. `heard` has the bytes of all connections; `came` counts them."""
+    """A port without TLS. `data` has the bytes of all connections, and `connections` counts
+    them.
+    """
 
     def __init__(self) -> None:
-        self.heard = b""
-        self.came = 0
+        self.data = b""
+        self.connections = 0
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.came += 1
+        self.connections += 1
         try:
             while data := await reader.read(_CHUNK):
-                self.heard += data
+                self.data += data
         except ConnectionError:
             pass
         finally:
@@ -101,8 +103,8 @@ async def plain_listener() -> AsyncIterator[Listener]:
     finally:
         server.close()
         await asyncio.sleep(0.1)
-    assert listener.came == 0
-    assert listener.heard == b""
+    assert listener.connections == 0
+    assert listener.data == b""
 
 
 class TlsFront:
@@ -110,7 +112,7 @@ class TlsFront:
 
     Args:
         url: The broker's pulsar:// URL.
-        context: Has the certificate to show.
+        context: TLS context with the certificate.
         change: Called with each command of the broker, which it may change.
     """
 
@@ -120,7 +122,7 @@ class TlsFront:
         self._broker = urlsplit(url)
         self._context = context
         self._change = change
-        self._running: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -130,33 +132,37 @@ class TlsFront:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for each in self._running:
+        for each in self._tasks:
             each.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._running.add(task)
+        self._tasks.add(task)
         broker, commands = await asyncio.open_connection(self._broker.hostname, self._broker.port)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._up(client, commands))
-                group.create_task(self._down(broker, answers))
+                group.create_task(self._forward_to_broker(client, commands))
+                group.create_task(self._forward_to_client(broker, answers))
         except* (OSError, asyncio.IncompleteReadError):
             pass  # one side has closed; the other side is closed below
         finally:
-            self._running.discard(task)
+            self._tasks.discard(task)
             commands.transport.abort()
             answers.transport.abort()
 
-    async def _up(self, client: asyncio.StreamReader, commands: asyncio.StreamWriter) -> None:
+    async def _forward_to_broker(
+        self, client: asyncio.StreamReader, commands: asyncio.StreamWriter
+    ) -> None:
         while data := await client.read(_CHUNK):
             commands.write(data)
             await commands.drain()
         raise ConnectionResetError("the client has closed")
 
-    async def _down(self, broker: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+    async def _forward_to_client(
+        self, broker: asyncio.StreamReader, answers: asyncio.StreamWriter
+    ) -> None:
         while True:
             frame = await broker.readexactly(4)
             frame += await broker.readexactly(int.from_bytes(frame))
@@ -186,11 +192,11 @@ async def _refused(client: encore.Client, topic: str) -> str:
     return text
 
 
-def _says_what_to_change(text: str) -> bool:
+def _names_the_remedies(text: str) -> bool:
     return "brokerServiceUrlTls" in text and "proxy_through_service_url" in text
 
 
-async def test_a_broker_with_tls_serves_by_binary_and_http_lookups(secured: Secured) -> None:
+async def test_binary_and_http_lookups_work_on_a_broker_with_tls(secured: Secured) -> None:
     for url in (secured.tls_url, secured.web_url):
         async with native(url, **secured.login) as client:
             await send_and_receive(client)
@@ -201,18 +207,18 @@ async def test_a_listener_without_a_tls_address_is_refused(secured: Secured, top
         async with native(url, listener_name="plain", **secured.login) as client:
             text = await _refused(client, topic)
             assert url in text and secured.plain_listener in text
-            assert _says_what_to_change(text)
+            assert _names_the_remedies(text)
 
 
 async def test_tls_that_ends_in_front_of_the_broker_is_refused(
     secured: Secured, pulsar: Server, topic: str
 ) -> None:
     async with TlsFront(pulsar.service_url, secured.context(), lambda command: None) as front:
-        trusting = {"tls_trust_certs_file_path": secured.credentials.file("ca.pem")}
-        async with native(front.url, **trusting) as client:
+        tls_options = {"tls_trust_certs_file_path": secured.credentials.file("ca.pem")}
+        async with native(front.url, **tls_options) as client:
             text = await _refused(client, topic)
             assert front.url in text and pulsar.service_url in text
-            assert _says_what_to_change(text)
+            assert _names_the_remedies(text)
 
 
 @pytest.mark.parametrize("redirect", [False, True])
@@ -221,7 +227,7 @@ async def test_a_lookup_that_names_a_plain_address_gets_no_token(
 ) -> None:
     async with plain_listener() as listener:
 
-        def lie(command: pb.BaseCommand) -> None:
+        def change_addresses(command: pb.BaseCommand) -> None:
             if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
                 answer = command.lookupTopicResponse
                 answer.brokerServiceUrlTls = answer.brokerServiceUrl = listener.url
@@ -230,26 +236,29 @@ async def test_a_lookup_that_names_a_plain_address_gets_no_token(
                     answer.response = pb.CommandLookupTopicResponse.Redirect
 
         async with (
-            TlsFront(secured.plain_url, secured.context(), lie) as front,
+            TlsFront(secured.plain_url, secured.context(), change_addresses) as front,
             native(front.url, **secured.login) as client,
         ):
             text = await _refused(client, topic)
             assert front.url in text and listener.url in text
-            assert _says_what_to_change(text)
+            assert _names_the_remedies(text)
 
 
 async def test_a_close_that_names_a_plain_address_is_logged_and_a_lookup_follows(
     secured: Secured, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic is unloaded, and the broker's CLOSE names an address without TLS. For a while the
-    lookups name it too. The consumer and the producer wait, and attach again afterwards."""
-    lying = False
+    """The topic is unloaded, and the broker's CLOSE names an address without TLS.
+
+    For a while the lookups name it too. The consumer and the producer wait, and reconnect
+    afterwards.
+    """
+    names_plain_address = False
     async with plain_listener() as listener:
 
-        def lie(command: pb.BaseCommand) -> None:
+        def change_addresses(command: pb.BaseCommand) -> None:
             if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
                 answer = command.lookupTopicResponse
-                answer.brokerServiceUrlTls = listener.url if lying else front.url
+                answer.brokerServiceUrlTls = listener.url if names_plain_address else front.url
                 answer.proxy_through_service_url = False
             for kind, close in (
                 (pb.BaseCommand.CLOSE_CONSUMER, command.close_consumer),
@@ -260,16 +269,16 @@ async def test_a_close_that_names_a_plain_address_is_logged_and_a_lookup_follows
                     close.assignedBrokerServiceUrlTls = listener.url
 
         async with (
-            TlsFront(secured.plain_url, secured.context(), lie) as front,
+            TlsFront(secured.plain_url, secured.context(), change_addresses) as front,
             native(front.url, **secured.login) as client,
         ):
             consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
             producer = await client.create_producer(topic)
-            lying = True
+            names_plain_address = True
             await asyncio.to_thread(secured.admin.unload, topic)
             await asyncio.sleep(3)
             assert not (producer.is_connected() or consumer.is_connected())
-            lying = False
+            names_plain_address = False
             async with asyncio.timeout(60):
                 await producer.send(b"after")
                 message = await consumer.receive()

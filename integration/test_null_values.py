@@ -25,7 +25,7 @@ from pulsar_encore.schema import (
     StringSchema,
 )
 
-from .letters.java_client import JavaClient, java_client, missing
+from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe
 
 asyncio.set_event_loop(None)
@@ -52,15 +52,15 @@ batched_or_not = pytest.mark.parametrize("batch", [False, True])
 
 @pytest.fixture(scope="module")
 def java(pulsar: Server) -> Iterator[JavaClient]:
-    absent = missing()
-    if absent is not None:
-        pytest.fail(f"the comparison with Java needs {absent}")
+    missing_names = missing_tools()
+    if missing_names is not None:
+        pytest.fail(f"the comparison with Java needs {missing_names}")
     with java_client(pulsar.service_url) as client:
         yield client
 
 
-async def call(java: JavaClient, *words: object) -> list[dict[str, Any]]:
-    return await asyncio.to_thread(java.call, *words)
+async def call(java: JavaClient, *arguments: object) -> list[dict[str, Any]]:
+    return await asyncio.to_thread(java.call, *arguments)
 
 
 def read(message: encore.Message) -> Any:
@@ -85,16 +85,18 @@ async def test_java_sends_null_and_we_read_none(
         for schema in (make(), None):
             options = {} if schema is None else {"schema": schema}
             got = await read_out(client, topic, **options)
-            of_java = await call(java, "read-values", topic, "bytes" if schema is None else name)
-            assert len(got) == len(of_java)
-            for ours, theirs in zip(got, of_java, strict=True):
-                is_null = theirs["value"] is None and theirs["failure"] is None
+            java_values = await call(
+                java, "read-values", topic, "bytes" if schema is None else name
+            )
+            assert len(got) == len(java_values)
+            for ours, java_value in zip(got, java_values, strict=True):
+                is_null = java_value["value"] is None and java_value["failure"] is None
                 assert (ours.value() is None) if is_null else (read(ours) is not None)
                 assert ours.has_null_value() is is_null
-                assert ours.data().decode() == (theirs["data"] or "")
+                assert ours.data().decode() == (java_value["data"] or "")
             assert read(got[0]) == (got[0].data() if schema is None else value)
             assert read(got[-1]) == (b"" if schema is None else empty)
-            assert isinstance(read(got[-1]), type) is (of_java[-1]["failure"] is not None)
+            assert isinstance(read(got[-1]), type) is (java_values[-1]["failure"] is not None)
 
 
 @pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZSTD"])
@@ -111,35 +113,35 @@ async def test_we_send_none_and_java_reads_null(
     compression: str,
 ) -> None:
     make, value, _ = SCHEMAS[name]
-    sending: dict[str, Any] = {
+    producer_options: dict[str, Any] = {
         "schema": make(),
         "batching_enabled": batch,
         "batching_max_publish_delay_ms": 100,
         "compression_type": encore.CompressionType[compression],
     }
     async with encore.Client(pulsar.service_url, transport=transport) as client:
-        async with await client.create_producer(topic, **sending) as producer:
+        async with await client.create_producer(topic, **producer_options) as producer:
             await asyncio.gather(*(producer.send(each) for each in (value, None, value)))
-        of_java = await call(java, "read-values", topic, name)
-        assert [each["failure"] for each in of_java] == [None] * 3
-        assert [each["value"] is None for each in of_java] == [False, True, False]
-        assert [each["data"] is None for each in of_java] == [False, True, False]
-        for reading in TRANSPORTS:
-            async with encore.Client(pulsar.service_url, transport=reading) as reader:
+        java_values = await call(java, "read-values", topic, name)
+        assert [each["failure"] for each in java_values] == [None] * 3
+        assert [each["value"] is None for each in java_values] == [False, True, False]
+        assert [each["data"] is None for each in java_values] == [False, True, False]
+        for reading_transport in TRANSPORTS:
+            async with encore.Client(pulsar.service_url, transport=reading_transport) as reader:
                 got = await read_out(reader, topic, schema=make())
                 assert [each.value() for each in got] == [value, None, value]
 
 
 @each_transport
 @batched_or_not
-async def test_an_encrypted_null_stays_one(
+async def test_an_encrypted_null_value_is_read_as_none(
     pulsar: Server, topic: str, keys: Any, batch: bool, transport: str
 ) -> None:
     key_reader = encore.CryptoKeyReader(str(keys / "public.pem"), str(keys / "private.pem"))
     secret: dict[str, Any] = {"schema": StringSchema(), "crypto_key_reader": key_reader}
-    sending: dict[str, Any] = {"encryption_key": "k", "batching_enabled": batch}
+    producer_options: dict[str, Any] = {"encryption_key": "k", "batching_enabled": batch}
     async with encore.Client(pulsar.service_url, transport=transport) as client:
-        async with await client.create_producer(topic, **sending, **secret) as producer:
+        async with await client.create_producer(topic, **producer_options, **secret) as producer:
             for each in ("v", None, ""):
                 await producer.send(each)
         got = await read_out(client, topic, **secret)
@@ -163,11 +165,11 @@ async def test_letters_and_their_replay_keep_null_and_empty_apart(
             dead = f"{topic}-s-DLQ"
             found = await await_letters(client, dead, 3, schema=StringSchema())
             assert sorted(map(repr, (each.value() for each in found))) == ["''", "'v'", "None"]
-        of_java = await call(java, "read-values", dead, "string")
-        assert sorted(str(each["value"]) for each in of_java) == ["", "None", "v"]
+        java_values = await call(java, "read-values", dead, "string")
+        assert sorted(str(each["value"]) for each in java_values) == ["", "None", "v"]
         await DeadLetters(client, dead).replay()
-        home = (await read_out(client, topic, schema=StringSchema()))[3:]
-        assert sorted(map(repr, (each.value() for each in home))) == ["''", "'v'", "None"]
+        replayed = (await read_out(client, topic, schema=StringSchema()))[3:]
+        assert sorted(map(repr, (each.value() for each in replayed))) == ["''", "'v'", "None"]
 
 
 async def test_java_reads_both_halves_of_pairs_in_our_letters(
@@ -187,5 +189,5 @@ async def test_java_reads_both_halves_of_pairs_in_our_letters(
                 await consumer.reconsume_later(message, delay=0.2)
             dead = f"{topic}-s-DLQ"
             await await_letters(client, dead, len(sent))
-        of_java = await call(java, "read-values", dead, "separated")
-        assert sorted(each["value"] for each in of_java) == sorted(sent)
+        java_values = await call(java, "read-values", dead, "separated")
+        assert sorted(each["value"] for each in java_values) == sorted(sent)

@@ -1,6 +1,6 @@
-"""A real broker's own reason in the errors of calls that the library answers with a bare code.
+"""A real broker's own reason in errors of calls for which the C++ client returns a bare code.
 
-Programs of their own: the engine has one log for a process, and this suite's is another.
+Each case is a program of its own, because a process has one C++ log, and this suite uses another.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def errors_of(pulsar: Server) -> Any:
             check=False,
         )
         assert ended.returncode == 0, ended.stderr
-        (line,) = ended.stdout.splitlines()  # and nothing of the engine's
+        (line,) = ended.stdout.splitlines()  # and no line of the C++ client
         assert "ClientConnection" not in ended.stdout
         found: list[str] = json.loads(line)
         return found
@@ -67,7 +67,7 @@ def errors_of(pulsar: Server) -> Any:
     return run
 
 
-def test_a_second_exclusive_consumer(errors_of: Any) -> None:
+def test_a_second_exclusive_consumer_gets_the_brokers_reason(errors_of: Any) -> None:
     (error,) = errors_of("""
     await client.subscribe(topic, "s")
     return await asyncio.gather(client.subscribe(topic, "s"), return_exceptions=True)
@@ -76,7 +76,7 @@ def test_a_second_exclusive_consumer(errors_of: Any) -> None:
     assert error.endswith("(Exclusive consumer is already connected)")
 
 
-def test_a_schema_that_does_not_fit(errors_of: Any) -> None:
+def test_an_incompatible_schema_gets_the_brokers_reason(errors_of: Any) -> None:
     (error,) = errors_of("""
     await client.create_producer(topic, schema=AvroSchema(Count))
     return await asyncio.gather(
@@ -88,8 +88,10 @@ def test_a_schema_that_does_not_fit(errors_of: Any) -> None:
     assert '"name" : "Colour"' in error
 
 
-def test_several_at_once_have_each_its_own(errors_of: Any) -> None:
-    """On one connection, and among a producer's, whose reason the library hands over."""
+def test_concurrent_errors_get_their_own_reasons(errors_of: Any) -> None:
+    """The calls share one connection, and the C++ client itself returns the reason of the
+    producer.
+    """
     colour, weight, producer, busy = errors_of("""
     await client.create_producer(topic, schema=AvroSchema(Count))
     await client.subscribe(topic + "-busy", "s")
@@ -107,7 +109,7 @@ def test_several_at_once_have_each_its_own(errors_of: Any) -> None:
     assert busy.endswith("(Exclusive consumer is already connected)")
 
 
-def test_a_namespace_that_is_not_there(errors_of: Any) -> None:
+def test_a_missing_namespace_gets_the_brokers_reason(errors_of: Any) -> None:
     found = errors_of("""
     missing = "persistent://public/not-there/" + topic
     return await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Receiving from a real Pulsar: batches of any size come to the end."""
+"""Receiving from a real Pulsar: `batch_receive` returns everything, for entries of any size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
     "policy", [None, encore.BatchReceivePolicy(1000, -1, 0), encore.BatchReceivePolicy(300, -1, 50)]
 )
 @pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
-async def test_batch_receive_comes_to_the_end(
+async def test_batch_receive_returns_all_messages_in_order(
     pulsar: Server,
     topic: str,
     kind: encore.ConsumerType,

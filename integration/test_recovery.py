@@ -1,4 +1,4 @@
-"""Native consumers, producers and readers attach again after a first success, on a real Pulsar."""
+"""Native consumers, producers and readers reconnect on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pair:
         return self
 
     async def works(self, within_s: float = WAIT_S, count: int = 8) -> float:
-        """Send messages and receive all of them. Returns the seconds that this took."""
+        """Send messages and receive all of them. Return the seconds it took."""
         began = time.monotonic()
         async with asyncio.timeout(within_s):
             bodies = {b"%d" % each for each in range(self._number, self._number + count)}
@@ -49,7 +49,7 @@ class Pair:
                 message = await self.consumer.receive()
                 bodies.discard(message.data())
                 await self.consumer.acknowledge(message)
-            await until(lambda: self.consumer.is_connected() and self.producer.is_connected())
+            await wait_until(lambda: self.consumer.is_connected() and self.producer.is_connected())
         return time.monotonic() - began
 
 
@@ -59,7 +59,7 @@ async def pair_of(url: str, topic: str, **options: Any) -> AsyncIterator[Pair]:
         yield await Pair(client, topic).open()
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     """Wait until `holds()` is true. The caller sets the timeout."""
     while True:
         if holds():
@@ -67,8 +67,8 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def until_thread(holds: Callable[[], bool]) -> None:
-    """Like `until` for a blocking function, with a timeout of `WAIT_S`."""
+async def wait_until_in_thread(holds: Callable[[], bool]) -> None:
+    """Like `wait_until` for a blocking function, with a timeout of `WAIT_S`."""
     async with asyncio.timeout(WAIT_S):
         while True:
             if await asyncio.to_thread(holds):
@@ -76,11 +76,11 @@ async def until_thread(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.2)
 
 
-def cut(client: encore.Client) -> None:
+def cut_connections(client: encore.Client) -> None:
     """Close all connections of a client, as a failing network does."""
     transport: Any = client._transport
-    for place in list(transport._places.values()):
-        for session in place.lookup.pool.sessions:
+    for scope in list(transport._scopes.values()):
+        for session in scope.lookup.pool.sessions:
             session.fail(encore.TransportError("cut by the test"))
 
 
@@ -105,7 +105,7 @@ def exists(admin: Admin, topic: str) -> bool:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 4), (0, 4), (4, 2), (4, 0), (0, 0)])
-async def test_a_topic_that_is_deleted_and_created_again_works(
+async def test_clients_recover_after_a_topic_is_deleted_and_recreated(
     pulsar: Server, admin: Admin, topic: str, before: int, after: int
 ) -> None:
     await to_thread(create, admin, topic, before)
@@ -114,15 +114,15 @@ async def test_a_topic_that_is_deleted_and_created_again_works(
         await to_thread(delete, admin, topic, before)
         await asyncio.sleep(2)
         assert not await to_thread(exists, admin, topic)
-        waiting = [asyncio.ensure_future(pair.producer.send(b"w%d" % each)) for each in range(20)]
+        sends = [asyncio.ensure_future(pair.producer.send(b"w%d" % each)) for each in range(20)]
         await to_thread(create, admin, topic, after)
-        stored = await asyncio.gather(*waiting)
+        stored = await asyncio.gather(*sends)
         assert {each.partition() for each in stored} <= set(range(after) if after else [-1])
         await pair.works()
 
 
 @pytest.mark.parametrize("kind", [each for each in encore.ConsumerType if each.name != "Shared"])
-async def test_every_subscription_type_and_an_exclusive_producer_follow_a_topic(
+async def test_every_subscription_type_and_an_exclusive_producer_recover_on_a_recreated_topic(
     pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
 ) -> None:
     await to_thread(create, admin, topic, 4)
@@ -138,7 +138,7 @@ async def test_every_subscription_type_and_an_exclusive_producer_follow_a_topic(
 
 
 @pytest.mark.parametrize("after", [0, 4])
-async def test_a_reader_goes_on_in_a_topic_that_is_created_again(
+async def test_a_reader_continues_on_a_recreated_topic(
     pulsar: Server, admin: Admin, topic: str, after: int
 ) -> None:
     await to_thread(create, admin, topic, 0)
@@ -211,17 +211,17 @@ async def test_a_deleted_letter_topic_is_created_again_after_recreate_after(
         def unacked() -> int:
             return int(admin.subscription_stats(topic, "s")["msgBacklog"])
 
-        await until_thread(lambda: exists(admin, letters) and not unacked())
+        await wait_until_in_thread(lambda: exists(admin, letters) and not unacked())
         await to_thread(admin.delete_topic, letters)
         await fail(b"2")
         await asyncio.sleep(1)
         assert not await to_thread(exists, admin, letters)
-        await until_thread(lambda: exists(admin, letters) and not unacked())
+        await wait_until_in_thread(lambda: exists(admin, letters) and not unacked())
         stats = await to_thread(admin.stats, letters)
         assert list(stats["subscriptions"]) == ["kept"], "PRODUCER names the subscription again"
 
 
-class HalfDead:
+class HalfOpenProxy:
     """A TCP proxy that can cut its connections on the client's side alone.
 
     Attributes:
@@ -229,28 +229,28 @@ class HalfDead:
     """
 
     def __init__(self, url: str) -> None:
-        where = urlsplit(url)
-        self._where = (where.hostname, where.port)
+        address = urlsplit(url)
+        self._address = (address.hostname, address.port)
         self._clients: list[asyncio.StreamWriter] = []
         self._brokers: list[asyncio.StreamWriter] = []
-        self._kept: list[asyncio.StreamWriter] = []
+        self._half_open: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
 
-    async def __aenter__(self) -> HalfDead:
+    async def __aenter__(self) -> HalfOpenProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"pulsar://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for each in (*self._clients, *self._brokers, *self._kept):
+        for each in (*self._clients, *self._brokers, *self._half_open):
             each.close()
         for task in self._tasks:
             task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        broker_reader, broker = await asyncio.open_connection(*self._where)
+        broker_reader, broker = await asyncio.open_connection(*self._address)
         self._clients.append(writer)
         self._brokers.append(broker)
         for source, target in ((reader, broker), (broker_reader, writer)):
@@ -262,16 +262,16 @@ class HalfDead:
             while data := await source.read(65_536):
                 target.write(data)
 
-    def cut(self) -> None:
-        """Abort the connections of the client. Their connections to the broker stay open."""
+    def cut_connections(self) -> None:
+        """Abort the connections of the client. The connections to the broker stay open."""
         for each in self._clients:
             each.transport.abort()
         self._clients.clear()
-        self._kept, self._brokers = self._brokers, []
+        self._half_open, self._brokers = self._brokers, []
 
-    def give_up(self) -> None:
+    def close_broker_side(self) -> None:
         """Close the connections to the broker that `cut` left open, as its keep-alive does."""
-        for each in self._kept:
+        for each in self._half_open:
             each.close()
 
 
@@ -291,12 +291,12 @@ async def test_a_consumer_waits_for_a_limit_that_its_half_dead_connection_fills(
 ) -> None:
     """The broker counts the lost connection until its keep-alive closes it."""
     async with (
-        HalfDead(pulsar.service_url) as proxy,
+        HalfOpenProxy(pulsar.service_url) as proxy,
         pair_of(proxy.url, f"persistent://{limited}/t") as pair,
     ):
         await pair.works()
-        proxy.cut()
-        await asyncio.sleep(12)  # an earlier version gave up after 10 s
+        proxy.cut_connections()
+        await asyncio.sleep(12)  # an earlier version failed after 10 s
         assert not pair.consumer.is_connected() and not pair.producer.is_connected()
-        proxy.give_up()
+        proxy.close_broker_side()
         await pair.works()

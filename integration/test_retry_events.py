@@ -46,7 +46,7 @@ def revoke(secured: Secured, namespace: str) -> None:
     secured.admin.call("DELETE", f"/namespaces/{namespace}/permissions/{ROLE}")
 
 
-async def first(
+async def first_event(
     events: Events, kind: type[E], component: str, reason: type[Exception] = Exception
 ) -> E:
     """Wait for the first event of a kind about a component, with an error of the given class."""
@@ -85,25 +85,27 @@ async def test_revoked_permissions_are_reported_until_they_are_granted(
 
     await asyncio.to_thread(revoke, secured, namespace)
     await asyncio.to_thread(secured.admin.unload, topic)
-    for component, told in events.items():
-        # Another refusal may come first, while the topic is being unloaded.
-        refused = await first(told, encore.Retrying, component, encore.AuthorizationError)
+    for component, component_events in events.items():
+        # Another error may come first, while the topic is being unloaded.
+        refused = await first_event(
+            component_events, encore.Retrying, component, encore.AuthorizationError
+        )
         assert refused.topic == topic
         assert "not authorized" in str(refused.error), "the broker's reason"
     assert not consumer.is_connected()
     assert [each.topic for each in consumer.statistics().retrying] == [topic]
 
     await asyncio.to_thread(grant, secured, namespace)
-    for component, told in events.items():
-        await first(told, encore.Connected, component)
-        assert order(told) == ["Disconnected", "Retrying", "Connected"]
+    for component, component_events in events.items():
+        await first_event(component_events, encore.Connected, component)
+        assert order(component_events) == ["Disconnected", "Retrying", "Connected"]
     await producer.send(b"after")
     assert (await consumer.receive(timeout=30)).data() == b"after"
     assert (await reader.read_next(timeout=30)).data() == b"after"
     assert consumer.statistics().retrying == ()
 
 
-async def test_a_terminated_topic_ends_its_producer_for_good(
+async def test_a_producer_of_a_terminated_topic_fails_permanently(
     secured: Secured, client: encore.Client, namespace: str
 ) -> None:
     topic = f"persistent://{namespace}/t"
@@ -113,23 +115,23 @@ async def test_a_terminated_topic_ends_its_producer_for_good(
     await asyncio.to_thread(secured.admin.terminate, topic)
     with pytest.raises(encore.TopicTerminated):
         await producer.send(b"late")
-    failed = await first(events, encore.Failed, "producer")
+    failed = await first_event(events, encore.Failed, "producer")
     assert failed.topic == topic
     assert isinstance(failed.error, encore.TopicTerminated)
     await asyncio.sleep(2)
     assert [type(each) for each in events].count(encore.Failed) == 1
 
 
-async def test_a_fenced_producer_has_ended_for_good(client: encore.Client, namespace: str) -> None:
+async def test_a_fenced_producer_fails_permanently(client: encore.Client, namespace: str) -> None:
     topic = f"persistent://{namespace}/t"
     events: Events = []
-    first_one = await client.create_producer(
+    fenced = await client.create_producer(
         topic, access_mode=encore.ProducerAccessMode.Exclusive, event_listener=events.append
     )
     await client.create_producer(topic, access_mode=encore.ProducerAccessMode.ExclusiveWithFencing)
     with pytest.raises(encore.ProducerFenced):
-        await first_one.send(b"late")
-    failed = await first(events, encore.Failed, "producer")
+        await fenced.send(b"late")
+    failed = await first_event(events, encore.Failed, "producer")
     assert isinstance(failed.error, encore.ProducerFenced)
 
 
@@ -152,7 +154,7 @@ async def test_a_terminated_dead_letter_topic_is_reported(
     await producer.send(b"poison")
     for _ in range(2):
         await consumer.negative_acknowledge(await consumer.receive(timeout=30))
-    failed = await first(events, encore.Failed, "letter producer")
+    failed = await first_event(events, encore.Failed, "letter producer")
     assert failed.topic == dead
     assert isinstance(failed.error, encore.TopicTerminated)
     assert consumer.is_connected()
@@ -178,17 +180,17 @@ async def test_a_refused_dead_letter_topic_is_reported_until_it_is_allowed(
     await producer.send(b"poison")
     for _ in range(2):
         await consumer.negative_acknowledge(await consumer.receive(timeout=30))
-    refused = await first(events, encore.Retrying, "letter producer")
+    refused = await first_event(events, encore.Retrying, "letter producer")
     assert refused.topic == dead
     assert isinstance(refused.error, encore.AuthorizationError)
     assert consumer.statistics().retrying == (refused,)
     await asyncio.to_thread(grant, secured, other)
-    back = await first(events, encore.Connected, "letter producer")
+    back = await first_event(events, encore.Connected, "letter producer")
     assert back.topics == (dead,)
     assert consumer.statistics().retrying == ()
 
 
-async def test_a_topic_that_is_created_again_with_partitions_is_reported_as_removed(
+async def test_a_topic_recreated_with_partitions_is_reported_as_removed(
     secured: Secured, client: encore.Client, namespace: str
 ) -> None:
     topic = f"persistent://{namespace}/t"
@@ -198,11 +200,13 @@ async def test_a_topic_that_is_created_again_with_partitions_is_reported_as_remo
     await asyncio.to_thread(secured.admin.delete_topic, topic)
     await asyncio.sleep(3)
     await asyncio.to_thread(secured.admin.create_partitioned_topic, topic, 2)
-    for component, told in events.items():
-        assert (await first(told, encore.TopicRemoved, component)).topic == topic
-        assert order(told)[0] == "Disconnected"
-        assert encore.Connected((topic,), component) not in told  # type: ignore[arg-type]
-    assert (await first(events["consumer"], encore.TopicAdded, "consumer")).topic.startswith(topic)
+    for component, component_events in events.items():
+        assert (await first_event(component_events, encore.TopicRemoved, component)).topic == topic
+        assert order(component_events)[0] == "Disconnected"
+        assert encore.Connected((topic,), component) not in component_events  # type: ignore[arg-type]
+    assert (await first_event(events["consumer"], encore.TopicAdded, "consumer")).topic.startswith(
+        topic
+    )
     await producer.send(b"after")
     assert (await consumer.receive(timeout=60)).data() == b"after"
     assert consumer.statistics().retrying == ()

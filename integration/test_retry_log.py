@@ -1,4 +1,4 @@
-"""Log lines about topics that are deleted, and events of an idle consumer, on a real Pulsar."""
+"""Log lines about deleted topics, and events of an idle consumer, on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.admin import Admin
 from harness.pulsar_server import Server
 
 
-async def until(found: Callable[[], object]) -> None:
+async def wait_until(found: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not found():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -23,7 +23,7 @@ def lines(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
     return [each.getMessage() for each in caplog.records if about in each.getMessage()]
 
 
-async def test_a_deleted_topic_is_told_as_gone_and_as_created_again(
+async def test_a_deleted_topic_is_logged_as_deleted_and_as_recreated(
     pulsar: Server, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -31,15 +31,15 @@ async def test_a_deleted_topic_is_told_as_gone_and_as_created_again(
         client.subscribe(topic, "billing") as consumer,
     ):
         await asyncio.to_thread(admin.delete_topic, topic)
-        await until(lambda: not consumer.is_connected())
-        await until(consumer.is_connected)
-    told = lines(caplog, "consumer of subscription 'billing' on ")
-    assert any("does not exist any more. This client waits for it" in each for each in told)
-    assert any("is created again after" in each for each in told)
-    assert "attached again after" in " ".join(told)
+        await wait_until(lambda: not consumer.is_connected())
+        await wait_until(consumer.is_connected)
+    messages = lines(caplog, "consumer of subscription 'billing' on ")
+    assert any("does not exist any more. This client waits for it" in each for each in messages)
+    assert any("is created again after" in each for each in messages)
+    assert "attached again after" in " ".join(messages)
 
 
-async def test_the_last_line_about_a_deleted_topic_of_a_pattern_is_that_it_is_gone(
+async def test_the_last_log_line_about_a_deleted_pattern_topic_is_its_deletion(
     pulsar: Server, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -50,11 +50,11 @@ async def test_the_last_line_about_a_deleted_topic_of_a_pattern_is_that_it_is_go
         client.subscribe(f"{topic}-.*", "s", is_pattern_topic=True),
     ):
         await asyncio.to_thread(admin.delete_topic, f"{topic}-b")
-        await until(lambda: lines(caplog, "deleted, and not waited for"))
+        await wait_until(lambda: lines(caplog, "deleted, and not waited for"))
         await asyncio.sleep(3)
-    (gone,) = lines(caplog, "deleted, and not waited for")
-    about = [each for each in lines(caplog, f"{topic}-b") if "attempt" in each or each == gone]
-    assert about[-1] == gone and f"{topic}-b" in gone
+    (line,) = lines(caplog, "deleted, and not waited for")
+    about = [each for each in lines(caplog, f"{topic}-b") if "attempt" in each or each == line]
+    assert about[-1] == line and f"{topic}-b" in line
 
 
 async def test_a_stock_consumer_without_messages_names_its_topic_when_it_loses_the_connection(
@@ -66,12 +66,12 @@ async def test_a_stock_consumer_without_messages_names_its_topic_when_it_loses_t
         client.subscribe(topic, "s", event_listener=events.append),
     ):
         await asyncio.sleep(0.5)
-        for _ in range(5):  # a reconnect of a few ms may go unseen
+        for _ in range(5):  # a reconnect of a few ms may be missed
             await asyncio.to_thread(admin.unload, topic)
             await asyncio.sleep(1)
             if events:
                 break
-        await until(lambda: [each for each in events if isinstance(each, encore.Connected)])
+        await wait_until(lambda: [each for each in events if isinstance(each, encore.Connected)])
     assert {each.topics for each in events if isinstance(each, encore.Connected)} == {
         each.topics for each in events if isinstance(each, encore.Disconnected)
     }

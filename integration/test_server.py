@@ -1,4 +1,4 @@
-"""The harness itself: the stock client against the real broker, restarts, and the admin API."""
+"""The test harness itself: the stock client on the real broker, restarts, and the admin API."""
 
 from __future__ import annotations
 
@@ -65,11 +65,9 @@ def test_the_stock_client_produces_and_consumes(pulsar: Server, topic: str) -> N
     assert drain(pulsar.service_url, topic, 3) == [b"a", b"b", b"c"]
 
 
-def test_unload_hands_out_again_what_was_not_acked(
-    pulsar: Server, admin: Admin, topic: str
-) -> None:
+def test_an_unload_redelivers_unacked_messages(pulsar: Server, admin: Admin, topic: str) -> None:
     with connected(pulsar.service_url) as client:
-        # The broker counts what waits for an ack only where acks are individual.
+        # The broker counts unacked messages only on types with individual acks.
         consumer = client.subscribe(topic, "s", consumer_type=stock.ConsumerType.Shared)
         produce(pulsar.service_url, topic, b"a")
         first = consumer.receive(RECEIVE_MS)
@@ -79,7 +77,7 @@ def test_unload_hands_out_again_what_was_not_acked(
         assert again.message_id() == first.message_id()
 
 
-def test_subscriptions_by_admin(pulsar: Server, admin: Admin, topic: str) -> None:
+def test_the_admin_api_manages_subscriptions(pulsar: Server, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     assert topic in admin.topics()
     admin.create_subscription(topic, "a/b")  # a name that must be quoted in a path
@@ -101,7 +99,7 @@ def test_subscriptions_by_admin(pulsar: Server, admin: Admin, topic: str) -> Non
     assert topic not in admin.topics()
 
 
-def test_partitioned_topics_by_admin(pulsar: Server, admin: Admin, topic: str) -> None:
+def test_the_admin_api_manages_partitioned_topics(pulsar: Server, admin: Admin, topic: str) -> None:
     admin.create_partitioned_topic(topic, 2)
     admin.grow_partitioned_topic(topic, 3)
     with connected(pulsar.service_url) as client:
@@ -111,7 +109,7 @@ def test_partitioned_topics_by_admin(pulsar: Server, admin: Admin, topic: str) -
     assert not [name for name in admin.topics() if name.startswith(topic)]
 
 
-def test_namespaces_and_policies_by_admin(admin: Admin, topic: str) -> None:
+def test_the_admin_api_manages_namespaces_and_policies(admin: Admin, topic: str) -> None:
     namespace = "public/" + topic.rpartition("/")[2]
     admin.create_namespace(namespace)
     inside = f"{namespace}/t"
@@ -126,7 +124,7 @@ def test_namespaces_and_policies_by_admin(admin: Admin, topic: str) -> None:
 
 
 @pytest.mark.either_kind
-def test_restart_and_kill_keep_data_and_ports(own_pulsar: OwnPulsar, topic: str) -> None:
+def test_a_restart_or_kill_keeps_data_and_ports(own_pulsar: OwnPulsar, topic: str) -> None:
     broker = own_pulsar(maxUnackedMessagesPerConsumer=10)
     url, pid = broker.service_url, broker.pid
     produce(url, topic, b"a")
@@ -164,7 +162,7 @@ def test_a_port_in_use_is_refused_before_anything_starts() -> None:
                 pass
 
 
-def test_without_any_broker_the_message_names_what_is_missing(
+def test_without_any_broker_the_error_names_the_missing_tools(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("PULSAR_URL", "PULSAR_BROKER", "JAVA_HOME"):
@@ -176,8 +174,10 @@ def test_without_any_broker_the_message_names_what_is_missing(
             pass
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_the_command_never_leaves_a_broker_behind(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_command_never_leaves_a_broker_behind(
+    signal_number: signal.Signals, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     command = [sys.executable, str(DOCKER / "standalone.py"), "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
@@ -185,9 +185,9 @@ def test_the_command_never_leaves_a_broker_behind(how: signal.Signals, tmp_path:
         url = program.stdout.readline().decode().strip()
         port = int(url.rpartition(":")[2])
         produce(url, "t", b"a")
-        program.send_signal(how)
+        program.send_signal(signal_number)
         program.communicate(timeout=30)
-    assert program.returncode == (0 if how is signal.SIGTERM else -signal.SIGKILL)
+    assert program.returncode == (0 if signal_number is signal.SIGTERM else -signal.SIGKILL)
     assert eventually(lambda: not listening(port))
     assert (data / "broker.log").exists()
 

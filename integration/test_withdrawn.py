@@ -1,4 +1,4 @@
-"""A topic, a subscription or a sane broker that is taken away from under a consumer."""
+"""A topic, a subscription or a working broker that is taken away from a consumer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.contract.contract_kit import (
 )
 from harness.pulsar_server import Server
 
-# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 MESSAGES = 3000
@@ -33,7 +33,7 @@ engines = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.n
 
 @engines
 @pytest.mark.parametrize("kind", ["Shared", "Failover"])
-async def test_a_topic_unloaded_while_consuming_loses_nothing_and_brings_nothing_acked(
+async def test_unloads_while_consuming_lose_no_message_and_redeliver_no_acked_one(
     pulsar: Server, admin: Admin, topic: str, engine: Engine, kind: str
 ) -> None:
     seed = randrange(2**32)
@@ -56,13 +56,13 @@ async def test_a_topic_unloaded_while_consuming_loses_nothing_and_brings_nothing
         consumer = await subscribe(
             client, topic, encore.ConsumerType[kind], receiver_queue_size=200
         )
-        again = await work_off(consumer, sent, rng, nack_share=0.02, step=step, timeout=120)
-        assert again == []
+        redelivered = await work_off(consumer, sent, rng, nack_share=0.02, step=step, timeout=120)
+        assert redelivered == []
         await eventually(backlog, 0, timeout=30)
 
 
 @engines
-async def test_a_subscription_deleted_under_its_consumer_is_made_anew(
+async def test_a_deleted_subscription_is_recreated_by_its_consumer(
     pulsar: Server, admin: Admin, topic: str, engine: Engine
 ) -> None:
     async with engine.client(pulsar.service_url) as client:
@@ -72,7 +72,8 @@ async def test_a_subscription_deleted_under_its_consumer_is_made_anew(
         await asyncio.to_thread(admin.delete_subscription, topic, SUBSCRIPTION)
         for message in held:
             await consumer.acknowledge(message)
-        # It begins where `initial_position` says; what was acked before is known to be.
+        # The new subscription begins at `initial_position`. The consumer filters the messages it
+        # acked before.
         rest = data(await take(consumer, 5, timeout=30))
         assert sorted(rest) == bodies(5, 5)
         await publish(client, topic, [b"new"])
@@ -80,15 +81,15 @@ async def test_a_subscription_deleted_under_its_consumer_is_made_anew(
 
 
 @asynccontextmanager
-async def listening(says: bytes) -> AsyncIterator[str]:
-    """A port that takes connections, says so much, and then nothing."""
+async def silent_server(response: bytes) -> AsyncIterator[str]:
+    """Yield the URL of a port that accepts connections, sends `response`, and then nothing."""
     writers: set[asyncio.StreamWriter] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.add(writer)
-        if says:
+        if response:
             await reader.read(1)
-            writer.write(says)
+            writer.write(response)
         while await reader.read(1 << 16):
             pass
 
@@ -102,11 +103,9 @@ async def listening(says: bytes) -> AsyncIterator[str]:
 
 
 @engines
-async def test_a_broker_that_accepts_and_never_answers_is_a_timeout(
-    topic: str, engine: Engine
-) -> None:
+async def test_a_silent_broker_raises_a_timeout(topic: str, engine: Engine) -> None:
     async with (
-        listening(b"") as url,
+        silent_server(b"") as url,
         engine.client(url, operation_timeout_seconds=2, connection_timeout_ms=1000) as client,
     ):
         loop = asyncio.get_running_loop()
@@ -119,13 +118,13 @@ async def test_a_broker_that_accepts_and_never_answers_is_a_timeout(
 
 @engines
 @pytest.mark.parametrize(
-    "says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", Random(7).randbytes(500), b"\0" * 64]
+    "response", [b"HTTP/1.1 400 Bad Request\r\n\r\n", Random(7).randbytes(500), b"\0" * 64]
 )
-async def test_garbage_for_an_answer_is_an_error_by_name(
-    topic: str, engine: Engine, says: bytes
+async def test_an_invalid_answer_raises_a_transport_error(
+    topic: str, engine: Engine, response: bytes
 ) -> None:
     async with (
-        listening(says) as url,
+        silent_server(response) as url,
         engine.client(url, operation_timeout_seconds=2, connection_timeout_ms=1000) as client,
     ):
         with pytest.raises(encore.TransportError):

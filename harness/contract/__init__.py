@@ -1,1 +1,1 @@
-"""One suite over two brokers: what the development broker and a real Pulsar must agree on."""
+"""One test suite for both brokers: the development broker and a real Pulsar must behave alike."""

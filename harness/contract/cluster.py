@@ -1,8 +1,8 @@
-"""What the suite runs over: a broker, real or for development, and the transports.
+"""The brokers and transports that the suite runs on.
 
-Owns `Cluster`, the few things both brokers can be told to do, and `ENGINES`. A test that uses
-nothing else runs unchanged over every pair of them; a difference between the brokers is a bug of
-the development broker.
+`Cluster` lists the administrative operations that both brokers have, and `ENGINES` the transports.
+A test that uses nothing else runs unchanged on every pair of them. A difference between the brokers
+is a bug of the development broker.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.transport.native.service_options import of_options
 from pulsar_encore.transport.stock.stock_transport import StockTransport
 
-# The engine's log is global: the first logger made decides, and tests provoke errors.
+# The C++ client has one logger for a process: the first one. Tests provoke errors.
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where topics live under rules of their own.
+    """A namespace with policies of its own.
 
     Args:
         url: The broker to connect to.
-        namespace: `tenant/namespace` to make topics in.
+        namespace: `tenant/namespace` for new topics.
     """
 
     url: str
     namespace: str
 
     def topic(self, name: str) -> str:
-        """Full name of a topic here."""
+        """Return the full name of a topic in this namespace."""
         return f"persistent://{self.namespace}/{name.rpartition('/')[2]}"
 
 
@@ -52,39 +52,42 @@ class Cluster(Protocol):
     async def create_partitioned_topic(self, topic: str, partitions: int) -> None: ...
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic that is not partitioned and that nobody uses."""
+        """Delete an unpartitioned topic without producers and consumers."""
 
     async def unload(self, topic: str) -> None:
-        """Close the topic on its broker; clients come again."""
+        """Close the topic on its broker. Clients reconnect."""
 
     async def terminate(self, topic: str) -> None: ...
 
     async def backlog(self, topic: str, subscription: str) -> int:
-        """Entries not acked, over all partitions."""
+        """Return the unacked entries, over all partitions."""
 
     async def place(self, *, window: int | None = None, creation: bool = True) -> Place:
-        """Somewhere with another unacked window a consumer, or no topics made by themselves."""
+        """Return a namespace with another unacked window for a consumer, or without topic
+        auto-creation.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A transport under test.
 
-    What it cannot do is declared here, where nobody above it acts by that, and in its
-    `capabilities`; the tests ask both.
+    Limits of a transport that no caller depends on are declared here, the others in its
+    `capabilities`. Tests check both.
 
     Attributes:
-        sees_ack_sets: Deliveries tell which indexes the broker has as acked.
-        zero_queue: It can run with receiver_queue_size 0.
-        acks_first: After a reconnect what the sink acks leaves before any permit.
-        keeps_sought_time: A reader that sought a time is there again after a loss.
-        last_id_of_readers: A reader can ask for the last message id.
-        seeks_many: A seek over several topics drops nothing that comes before the last has sought.
-        whole_entries: A batch is delivered in one piece.
-        all_schemas: It registers schemas of any type; else those of numbers are none, and one of
-            pairs ends the process.
-        sealed_chunks: Chunked messages that cannot be decrypted can be handed on; else they are
-            written behind the end of a buffer.
+        sees_ack_sets: Deliveries contain the broker's ack set.
+        zero_queue: It supports receiver_queue_size 0.
+        acks_first: After a reconnect, acks of the delivery listener are sent before any permit.
+        keeps_sought_time: After a reconnect, a reader continues at the time of its last seek.
+        last_id_of_readers: A reader can request the last message id.
+        seeks_many: During a seek over several topics, no message is dropped before the last topic
+            has finished.
+        whole_entries: A batch is delivered as one delivery.
+        all_schemas: It registers schemas of any type. Otherwise number schemas are not registered,
+            and a key-value schema ends the process.
+        sealed_chunks: It can deliver chunked messages that cannot be decrypted. Otherwise the C++
+            client writes past the end of a buffer.
     """
 
     name: str
@@ -101,11 +104,11 @@ class Engine:
     sealed_chunks: bool = True
 
     def transport(self, url: str, **options: Any) -> Transport:
-        """A connection to `url`."""
+        """Return a transport for `url`."""
         return self.make(ClientOptions(service_url=url, logger=QUIET, **options))
 
     def client(self, url: str, **options: Any) -> encore.Client:
-        """A client of `url` over this transport."""
+        """Return a client of `url` over this transport."""
         return encore.Client(url, transport=self.transport(url, **options))
 
 

@@ -1,4 +1,4 @@
-"""Steps that tests share: publish, take, nothing more, work off."""
+"""Steps that several tests share: publish, subscribe, receive, process everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARKER = b"nothing before this"
 
 
 def bodies(count: int, start: int = 0) -> list[bytes]:
-    """Payloads that tell the order."""
+    """Return payloads that sort in publishing order."""
     return [b"%05d" % number for number in range(start, start + count)]
 
 
@@ -32,8 +32,12 @@ async def publish(
     schema: Any = None,
     **send: Any,
 ) -> list[encore.MessageId]:
-    """Publish in order; in entries of `batch` messages, or 0 for plain ones; `by_key`, each has
-    those of one key."""
+    """Publish in order and return the ids.
+
+    Args:
+        batch: Messages in an entry; 0 publishes unbatched messages.
+        by_key: Batch messages by key.
+    """
     options: dict[str, Any] = {"batching_enabled": batch > 0, "schema": schema}
     options["max_pending_messages"] = max(1000, len(payloads))
     if batch:
@@ -47,7 +51,7 @@ async def publish(
             )
             for at, payload in enumerate(payloads)
         ]
-        await asyncio.sleep(0)  # each has handed its message over
+        await asyncio.sleep(0)  # every `send` has passed its message on
         await producer.flush()
         return list(await asyncio.gather(*sends))
 
@@ -58,7 +62,7 @@ async def subscribe(
     kind: encore.ConsumerType = encore.ConsumerType.Shared,
     **options: Any,
 ) -> encore.Consumer:
-    """A consumer from the beginning."""
+    """Create a consumer at the beginning of the topic."""
     options.setdefault("initial_position", encore.InitialPosition.Earliest)
     return await client.subscribe(topic, SUBSCRIPTION, consumer_type=kind, **options)
 
@@ -66,19 +70,21 @@ async def subscribe(
 async def take(
     consumer: encore.Consumer, count: int, *, timeout: float = WAIT_S
 ) -> list[encore.Message]:
-    """The next so many messages, or an error that says how many came."""
-    got: list[encore.Message] = []
+    """Receive `count` messages, or raise an AssertionError with those that arrived."""
+    received: list[encore.Message] = []
     end = time.monotonic() + timeout
-    while len(got) < count:
+    while len(received) < count:
         try:
-            got.append(await consumer.receive(timeout=max(0.0, end - time.monotonic())))
+            received.append(await consumer.receive(timeout=max(0.0, end - time.monotonic())))
         except encore.ReceiveTimeout:
-            raise AssertionError(f"{len(got)} of {count} came: {data(got)}") from None
-    return got
+            raise AssertionError(
+                f"{len(received)} of {count} messages arrived: {data(received)}"
+            ) from None
+    return received
 
 
 def data(messages: Iterable[encore.Message]) -> list[bytes]:
-    """Their payloads."""
+    """Return the payloads."""
     return [message.data() for message in messages]
 
 
@@ -89,24 +95,27 @@ async def ack_all(consumer: encore.Consumer, messages: Iterable[encore.Message])
 async def before_marker(
     client: encore.Client, topic: str, consumer: encore.Consumer
 ) -> list[encore.Message]:
-    """What is still delivered ahead of a message published now: proof without waiting."""
+    """Publish a marker, and return the messages that are delivered before it.
+
+    This proves without waiting that no other message is delivered.
+    """
     await publish(client, topic, [MARKER])
-    got: list[encore.Message] = []
+    received: list[encore.Message] = []
     while True:
         [message] = await take(consumer, 1)
         if message.data() == MARKER:
             await consumer.acknowledge(message)
-            return got
-        got.append(message)
+            return received
+        received.append(message)
 
 
 async def eventually(
     check: Callable[[], Awaitable[Any]], expected: Any, *, timeout: float = WAIT_S
 ) -> None:
-    """Asks until the answer is right."""
+    """Repeat `check` until it returns `expected`."""
     end = time.monotonic() + timeout
-    while (found := await check()) != expected:
-        assert time.monotonic() < end, f"{found!r} after {timeout} s, expected {expected!r}"
+    while (actual := await check()) != expected:
+        assert time.monotonic() < end, f"{actual!r} after {timeout} s, expected {expected!r}"
         await asyncio.sleep(0.05)
 
 
@@ -121,38 +130,39 @@ async def work_off(
     step: Callable[[int], Awaitable[None]] | None = None,
     timeout: float = 40.0,
 ) -> list[bytes]:
-    """Ack or nack at random until all is acked; each message is nacked `nack_times` at most.
+    """Ack or nack messages at random until all are acked.
 
     Args:
+        nack_times: Most nacks of one message.
         step: Called with the number of messages received so far.
 
     Returns:
-        What was handed out again after its ack: must be nothing.
+        Messages that were delivered again after their ack. It must be empty.
     """
-    missing, nacks = set(wanted), Counter[bytes]()
+    unacked, nacks = set(wanted), Counter[bytes]()
     acked: set[bytes] = set()
-    again: list[bytes] = []
+    redelivered: list[bytes] = []
     received = 0
     end = time.monotonic() + timeout
-    while missing:
+    while unacked:
         try:
             message = await consumer.receive(timeout=max(0.0, end - time.monotonic()))
         except encore.ReceiveTimeout:
             raise AssertionError(
-                f"{len(missing)} never came in {timeout} s, first {sorted(missing)[:5]}; "
+                f"{len(unacked)} not received in {timeout} s, first {sorted(unacked)[:5]}; "
                 f"{received} received; {consumer.statistics()}"
             ) from None
         received += 1
         body = message.data()
         if body in acked:
-            again.append(body)
+            redelivered.append(body)
         if body not in acked and nacks[body] < nack_times and rng.random() < nack_share:
             nacks[body] += 1
             await consumer.negative_acknowledge(message, delay=nack_delay * rng.random())
         else:
             await consumer.acknowledge(message)
             acked.add(body)
-            missing.discard(body)
+            unacked.discard(body)
         if step is not None:
             await step(received)
-    return again
+    return redelivered

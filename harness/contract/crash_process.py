@@ -1,7 +1,8 @@
-"""A consumer that is killed: `python -m harness.contract.crash_process URL TOPIC ENGINE MODE`.
+"""A consumer process to be killed: `python -m harness.contract.crash_process URL TOPIC ENGINE
+MODE`.
 
-Prints the payload of each message, in mode `settle` after acking it, and nacks every third; in
-mode `hold` it only holds them.
+Prints the payload of each message. Mode `settle` nacks every third message, and prints the others
+after acking them. Mode `hold` settles nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .contract_kit import subscribe
 
 
 async def main(url: str, topic: str, engine_name: str, mode: str) -> None:
-    [engine] = [one for one in ENGINES if one.name == engine_name]
+    [engine] = [each for each in ENGINES if each.name == engine_name]
     async with engine.client(url) as client:
         consumer = await subscribe(client, topic)
         number = 0

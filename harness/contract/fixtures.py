@@ -1,4 +1,4 @@
-"""Fixtures of every run of the suite; `cluster` is the runner's own."""
+"""Fixtures for every run of the suite. Each runner defines its own `cluster`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pulsar_encore.transport.interface import Transport
 
 from .cluster import ENGINES, Cluster, Engine
 
-# looptime's plugin asks for a loop before every synchronous test; without this one is made, never
-# closed, and collected with a warning in whatever test comes later.
+# looptime's plugin requests a loop before every synchronous test. Without this line a loop is
+# created and never closed, and a later test fails with a ResourceWarning.
 asyncio.set_event_loop(None)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """For a runner whose tests run on asyncio's own loop, and on uvloop's."""
+    """Run the tests on asyncio's event loop and on uvloop. A runner imports it to use it."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -33,8 +33,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """Full name of a topic that no other test has."""
-    # Underlines, because "-partition-" in a name means one.
+    """Full name of a topic that no other test uses."""
+    # Underscores, because "-partition-" in a name would mean a partition.
     test = request.node.originalname[:40]
     return f"persistent://public/default/{test}-{uuid.uuid4().hex[:8]}"
 
@@ -48,7 +48,7 @@ async def client(cluster: Cluster, engine: Engine) -> AsyncIterator[encore.Clien
 
 @pytest.fixture
 async def transport(cluster: Cluster, engine: Engine) -> AsyncIterator[Transport]:
-    """The seam itself, for what the consumer above it hides."""
+    """The transport itself, for behaviour that a consumer hides."""
     made = engine.transport(cluster.url)
     yield made
     await made.close()

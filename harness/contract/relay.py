@@ -1,7 +1,7 @@
-"""Between a client and its broker: loses what the client sends, and the connections.
+"""A proxy between a client and its broker that drops the client's bytes and its connections.
 
-Owns `Relay`. Everything passes as it comes but for the answers to lookups, which name the relay: so
-the client comes back to it, whatever address the broker advertises.
+Everything passes unchanged except answers to lookups, which get the proxy's address. The client
+therefore reconnects to the proxy, whatever address the broker advertises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNK: Final = 1 << 16
 
 
 class Relay:
-    """A broker's address for one test; an async context manager.
+    """A proxy address for one test. An async context manager.
 
     Args:
         url: `pulsar://host:port` of the broker.
@@ -24,9 +24,9 @@ class Relay:
     def __init__(self, url: str) -> None:
         self._host, _, port = url.removeprefix("pulsar://").partition(":")
         self._port = int(port)
-        self._deaf = False
-        self._open: set[asyncio.StreamWriter] = set()
-        self._running: set[asyncio.Task[None]] = set()
+        self._drops_client_bytes = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -37,48 +37,52 @@ class Relay:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.cut()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def lose_what_is_sent(self) -> None:
-        """From now on nothing of the client's reaches the broker, until `cut`."""
-        self._deaf = True
+    def drop_client_bytes(self) -> None:
+        """Drop everything that the client sends, until `cut`."""
+        self._drops_client_bytes = True
 
     def cut(self) -> None:
-        """End every connection at once; new ones are served."""
-        self._deaf = False
-        for writer in self._open:
+        """End every connection at once. New connections are served."""
+        self._drops_client_bytes = False
+        for writer in self._writers:
             writer.transport.abort()
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._running.add(task)
-        self._open.add(answers)
+        self._tasks.add(task)
+        self._writers.add(answers)
         try:
             broker, commands = await asyncio.open_connection(self._host, self._port)
-            self._open.add(commands)
+            self._writers.add(commands)
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._up(client, commands))
-                    group.create_task(self._down(broker, answers))
+                    group.create_task(self._forward_to_broker(client, commands))
+                    group.create_task(self._forward_to_client(broker, answers))
             finally:
-                self._open.discard(commands)
+                self._writers.discard(commands)
                 commands.transport.abort()
         except* (OSError, asyncio.IncompleteReadError):
-            pass  # one side is gone, and so is the other now
+            pass  # one side has closed, so the other is closed too
         finally:
-            self._open.discard(answers)
-            self._running.discard(task)
+            self._writers.discard(answers)
+            self._tasks.discard(task)
             answers.transport.abort()
 
-    async def _up(self, client: asyncio.StreamReader, commands: asyncio.StreamWriter) -> None:
+    async def _forward_to_broker(
+        self, client: asyncio.StreamReader, commands: asyncio.StreamWriter
+    ) -> None:
         while data := await client.read(_CHUNK):
-            if not self._deaf:
+            if not self._drops_client_bytes:
                 commands.write(data)
                 await commands.drain()
         raise ConnectionResetError("the client has closed")
 
-    async def _down(self, broker: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+    async def _forward_to_client(
+        self, broker: asyncio.StreamReader, answers: asyncio.StreamWriter
+    ) -> None:
         while True:
             frame = await broker.readexactly(4)
             frame += await broker.readexactly(int.from_bytes(frame))

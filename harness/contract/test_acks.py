@@ -1,4 +1,4 @@
-"""What an ack covers: one message, never its siblings; and that it survives."""
+"""An ack covers its message and never a sibling, and it is durable at the broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_acked_siblings_stay_acked_after_reopening(
     assert await before_marker(client, topic, reopened) == []
 
 
-async def test_a_nack_brings_back_neither_acked_nor_held_siblings(
+async def test_a_nack_redelivers_neither_acked_nor_held_siblings(
     client: encore.Client, topic: str
 ) -> None:
     await publish(client, topic, bodies(5), batch=5)
@@ -57,7 +57,7 @@ async def test_a_nack_brings_back_neither_acked_nor_held_siblings(
 
 
 @pytest.mark.parametrize("batch", [0, 5])
-async def test_a_batch_is_gone_when_its_last_message_is_acked(
+async def test_a_batch_leaves_the_backlog_when_its_last_message_is_acked(
     client: encore.Client, cluster: Cluster, topic: str, batch: int
 ) -> None:
     await publish(client, topic, bodies(20), batch=batch)
@@ -68,7 +68,7 @@ async def test_a_batch_is_gone_when_its_last_message_is_acked(
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
-async def test_cumulative_acks_in_and_across_batches(
+async def test_cumulative_acks_work_within_and_across_batches(
     client: encore.Client, topic: str, kind: encore.ConsumerType
 ) -> None:
     sent = bodies(15)
@@ -77,7 +77,7 @@ async def test_cumulative_acks_in_and_across_batches(
         got = await take(consumer, 15)
         await consumer.acknowledge_cumulative(got[1])
         await consumer.acknowledge_cumulative(got[7])
-        await consumer.acknowledge_cumulative(got[3])  # behind: changes nothing
+        await consumer.acknowledge_cumulative(got[3])  # an earlier position changes nothing
     async with await subscribe(client, topic, kind) as reopened:
         got = await take(reopened, 7)
         assert data(got) == sent[8:]
@@ -86,7 +86,7 @@ async def test_cumulative_acks_in_and_across_batches(
     assert data(await take(reopened, 5)) == sent[10:]
 
 
-async def test_cumulative_and_single_acks_together(client: encore.Client, topic: str) -> None:
+async def test_cumulative_and_single_acks_can_be_mixed(client: encore.Client, topic: str) -> None:
     sent = bodies(10)
     await publish(client, topic, sent)
     async with await subscribe(client, topic, Exclusive) as consumer:
@@ -97,10 +97,12 @@ async def test_cumulative_and_single_acks_together(client: encore.Client, topic:
     assert data(await take(reopened, 4)) == [sent[at] for at in (4, 5, 7, 9)]
 
 
-async def test_a_chunked_message_is_acked_whole_or_refused(
+async def test_an_ack_of_a_chunked_message_covers_all_chunks_or_is_refused(
     client: encore.Client, topic: str
 ) -> None:
-    """By id, where another consumer holds it: the other chunks would be nobody's."""
+    """An ack by id of a message that another consumer holds would leave its other chunks unacked
+    for ever.
+    """
     payload = bytes(6 * 2**20)
     async with await client.create_producer(
         topic, batching_enabled=False, chunking_enabled=True
@@ -109,29 +111,29 @@ async def test_a_chunked_message_is_acked_whole_or_refused(
     holder = await subscribe(client, topic)
     [message] = await take(holder, 1)
     rebuilt = MessageId.deserialize(message.message_id().serialize(), topic)
-    stranger = await subscribe(client, topic)
+    other_consumer = await subscribe(client, topic)
     with pytest.raises(encore.MessageNotHeldError, match="all its chunks"):
-        await stranger.acknowledge(rebuilt)
+        await other_consumer.acknowledge(rebuilt)
     await holder.close()
-    [again] = await take(stranger, 1, timeout=10)
+    [again] = await take(other_consumer, 1, timeout=10)
     assert again.data() == payload
-    await stranger.acknowledge(rebuilt)
-    await stranger.close()
+    await other_consumer.acknowledge(rebuilt)
+    await other_consumer.close()
     assert await before_marker(client, topic, await subscribe(client, topic)) == []
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
 @pytest.mark.parametrize("first", [0, 5])
-async def test_a_cumulative_ack_up_to_what_was_acked_singly(
+async def test_a_cumulative_ack_of_a_singly_acked_message_keeps_later_single_acks(
     client: encore.Client, topic: str, kind: encore.ConsumerType, first: int
 ) -> None:
-    """In the topic's first entry, and in a later one; what is acked above it stays acked."""
+    """In the topic's first entry, and in a later one."""
     sent = bodies(10)
     await publish(client, topic, sent, batch=5)
     async with await subscribe(client, topic, kind) as consumer:
         got = await take(consumer, 10)
         await consumer.acknowledge([got[first + 2], got[first + 4]])
-        await asyncio.sleep(0.3)  # they have left
+        await asyncio.sleep(0.3)  # the acks are sent
         await consumer.acknowledge_cumulative(got[first + 2])
     async with await subscribe(client, topic, kind) as reopened:
         left = [first + 3, *range(first + 5, 10)]
@@ -139,7 +141,7 @@ async def test_a_cumulative_ack_up_to_what_was_acked_singly(
         assert await before_marker(client, topic, reopened) == []
 
 
-async def test_a_cumulative_ack_undoes_no_single_ack_of_another_life(
+async def test_a_cumulative_ack_keeps_single_acks_of_an_earlier_consumer(
     client: encore.Client, topic: str
 ) -> None:
     sent = bodies(5)
@@ -178,7 +180,7 @@ async def test_acks_survive_closing_the_client(
         assert data(await take(await subscribe(second, topic), 1)) == [b"00008"]
 
 
-async def test_an_id_from_bytes_acks_its_message_alone(client: encore.Client, topic: str) -> None:
+async def test_an_id_from_bytes_acks_only_its_message(client: encore.Client, topic: str) -> None:
     sent = bodies(5)
     await publish(client, topic, sent, batch=5)
     async with await subscribe(client, topic) as consumer:
@@ -190,36 +192,36 @@ async def test_an_id_from_bytes_acks_its_message_alone(client: encore.Client, to
     assert await before_marker(client, topic, reopened) == []
 
 
-async def test_an_id_of_a_batch_held_elsewhere_is_acked_alone_or_refused(
+async def test_an_id_in_a_batch_of_another_consumer_acks_only_its_message_or_is_refused(
     client: encore.Client, engine: Engine, topic: str
 ) -> None:
     sent = bodies(4)
     await publish(client, topic, sent, batch=4)
     holder = await subscribe(client, topic)
     got = await take(holder, 4)
-    stranger = await subscribe(client, topic)
+    other_consumer = await subscribe(client, topic)
     rebuilt = MessageId.deserialize(got[1].message_id().serialize(), topic)
     if engine.capabilities.ack_unseen_index:
-        await stranger.acknowledge(rebuilt)
+        await other_consumer.acknowledge(rebuilt)
         left = [sent[0], sent[2], sent[3]]
     else:
         with pytest.raises(encore.MessageNotHeldError, match="ack it when it comes again"):
-            await stranger.acknowledge(rebuilt)
+            await other_consumer.acknowledge(rebuilt)
         left = sent
-    await stranger.close()
+    await other_consumer.close()
     await holder.close()
     assert data(await take(await subscribe(client, topic), len(left))) == left
 
 
-async def test_a_plain_id_may_be_acked_by_another_consumer(
+async def test_another_consumer_can_ack_the_id_of_an_unbatched_message(
     client: encore.Client, topic: str
 ) -> None:
     sent = bodies(3)
     await publish(client, topic, sent)
     holder = await subscribe(client, topic)
     got = await take(holder, 3)
-    async with await subscribe(client, topic) as stranger:
-        await stranger.acknowledge(MessageId.deserialize(got[1].message_id().serialize()))
+    async with await subscribe(client, topic) as other_consumer:
+        await other_consumer.acknowledge(MessageId.deserialize(got[1].message_id().serialize()))
     await holder.close()
     assert data(await take(await subscribe(client, topic), 2)) == [sent[0], sent[2]]
 
@@ -227,15 +229,15 @@ async def test_a_plain_id_may_be_acked_by_another_consumer(
 async def test_messages_of_another_consumer_are_refused(client: encore.Client, topic: str) -> None:
     await publish(client, topic, bodies(2))
     holder = await subscribe(client, topic)
-    stranger = await subscribe(client, topic)
-    mine = await asyncio.wait_for(_first(holder, stranger), 15)
-    other = stranger if mine[0] is holder else holder
-    for settle in (other.acknowledge, other.negative_acknowledge):
+    other_consumer = await subscribe(client, topic)
+    received = await asyncio.wait_for(_receive_from_any(holder, other_consumer), 15)
+    other_side = other_consumer if received[0] is holder else holder
+    for settle in (other_side.acknowledge, other_side.negative_acknowledge):
         with pytest.raises(encore.MessageNotHeldError):
-            await settle(mine[1])
+            await settle(received[1])
 
 
-async def _first(*consumers: encore.Consumer) -> tuple[encore.Consumer, encore.Message]:
+async def _receive_from_any(*consumers: encore.Consumer) -> tuple[encore.Consumer, encore.Message]:
     while True:
         for consumer in consumers:
             try:

@@ -1,7 +1,7 @@
-"""Delayed delivery at the broker: coarse, on Shared and KeyShared only.
+"""Delayed delivery at the broker: coarse, and on Shared and Key_Shared only.
 
-Bounds are those measured on Pulsar 4.2 with its default tick of a second, not strict
-(consumer-semantics 9.1): up to a tick early, below a tick not delayed.
+The bounds are measured on Pulsar 4.2 with its default tick of 1 s, not strict. A message may be up
+to a tick early, and a delay below a tick is ignored.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShare
 DELAY_S, EARLY_S = 1.6, 1.0  # `take` gives up long before a wrong delay would end
 
 
-async def test_shared_types_wait(client: encore.Client, topic: str) -> None:
+async def test_shared_and_key_shared_delay_messages(client: encore.Client, topic: str) -> None:
     async def wait(kind: encore.ConsumerType) -> float:
-        mine = f"{topic}-{kind.name}"
-        consumer = await subscribe(client, mine, kind)
+        own_topic = f"{topic}-{kind.name}"
+        consumer = await subscribe(client, own_topic, kind)
         start = time.monotonic()
-        await publish(client, mine, [b"late"], deliver_after=timedelta(seconds=DELAY_S))
-        assert await before_marker(client, mine, consumer) == []
+        await publish(client, own_topic, [b"late"], deliver_after=timedelta(seconds=DELAY_S))
+        assert await before_marker(client, own_topic, consumer) == []
         assert data(await take(consumer, 1)) == [b"late"]
         return time.monotonic() - start
 
@@ -36,24 +36,24 @@ async def test_shared_types_wait(client: encore.Client, topic: str) -> None:
         assert waited >= DELAY_S - EARLY_S
 
 
-async def test_a_delayed_message_once_due_is_redelivered_without_delay(
+async def test_a_delayed_message_is_redelivered_without_its_delay(
     client: encore.Client, topic: str
 ) -> None:
     consumer = await subscribe(client, topic)
     await publish(client, topic, [b"late"], deliver_at=int(time.time() * 1000) + 1200)
     [message] = await take(consumer, 1)
-    took = []
-    for count in range(1, 6):  # a busy machine may be late, but one that delays is never in time
+    durations = []
+    for count in range(1, 6):  # the shortest counts: a busy machine may be late
         start = time.monotonic()
         await consumer.negative_acknowledge(message, delay=0.2)
         [message] = await take(consumer, 1)
         assert message.redelivery_count() == count
-        took.append(time.monotonic() - start)
-    assert min(took) < 0.9
+        durations.append(time.monotonic() - start)
+    assert min(durations) < 0.9
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
-async def test_other_types_do_not(
+async def test_exclusive_and_failover_do_not_delay_messages(
     client: encore.Client, topic: str, kind: encore.ConsumerType
 ) -> None:
     consumer = await subscribe(client, topic, kind)
@@ -61,12 +61,12 @@ async def test_other_types_do_not(
     await take(consumer, 1, timeout=30)
 
 
-async def test_below_a_tick_is_not_delayed(client: encore.Client, topic: str) -> None:
+async def test_a_delay_below_the_brokers_tick_is_ignored(client: encore.Client, topic: str) -> None:
     consumer = await subscribe(client, topic)
-    took = []
-    for _ in range(5):  # a busy machine may be late, but one that delays is never in time
+    durations = []
+    for _ in range(5):  # the shortest counts: a busy machine may be late
         start = time.monotonic()
         await publish(client, topic, [b"x"], deliver_after=timedelta(milliseconds=500))
         await take(consumer, 1)
-        took.append(time.monotonic() - start)
-    assert min(took) < 0.45
+        durations.append(time.monotonic() - start)
+    assert min(durations) < 0.45

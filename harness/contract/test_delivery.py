@@ -27,7 +27,7 @@ Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShare
 
 @pytest.mark.parametrize("batch", [0, 7])
 @pytest.mark.parametrize("kind", [Exclusive, Shared, Failover, KeyShared])
-async def test_all_comes_once_and_in_order(
+async def test_all_messages_are_delivered_once_and_in_order(
     client: encore.Client, topic: str, kind: encore.ConsumerType, batch: int
 ) -> None:
     sent = bodies(50)
@@ -42,7 +42,9 @@ async def test_all_comes_once_and_in_order(
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_properties_keys_and_times_arrive(client: encore.Client, topic: str) -> None:
+async def test_properties_keys_and_timestamps_are_delivered(
+    client: encore.Client, topic: str
+) -> None:
     await publish(
         client, topic, [b"x"], keys=["k"], properties={"a": "1"}, event_timestamp=17, batch=0
     )
@@ -53,7 +55,7 @@ async def test_properties_keys_and_times_arrive(client: encore.Client, topic: st
     assert got.publish_timestamp() > 0
 
 
-async def test_a_tombstone_stays_one(client: encore.Client, topic: str) -> None:
+async def test_a_null_value_is_delivered_as_a_null_value(client: encore.Client, topic: str) -> None:
     await publish(client, topic, [None])
     [got] = await take(await subscribe(client, topic), 1)
     assert got.has_null_value()
@@ -109,10 +111,11 @@ async def test_key_shared_keeps_a_key_together_and_in_order(
     assert by_key == {key: sent[number::16] for number, key in enumerate(keys[:16])}
 
 
-async def test_failover_hands_over_what_is_unacked(
+async def test_failover_delivers_unacked_messages_to_the_standby_consumer(
     client: encore.Client, cluster: Cluster, topic: str
 ) -> None:
-    await cluster.create_partitioned_topic(topic, 1)  # without partitions a hash decides who goes
+    # without partitions a hash chooses the active consumer
+    await cluster.create_partitioned_topic(topic, 1)
     active = await subscribe(client, topic, Failover, consumer_name="a")
     sent = bodies(6)
     await publish(client, topic, sent)
@@ -127,7 +130,7 @@ async def test_failover_hands_over_what_is_unacked(
     assert {message.redelivery_count() for message in taken_over} == {0}
 
 
-async def test_a_consumer_that_leaves_gives_back_what_it_held(
+async def test_messages_of_a_closed_consumer_are_redelivered_to_another(
     client: encore.Client, topic: str
 ) -> None:
     leaving = await subscribe(client, topic)
@@ -151,7 +154,7 @@ async def test_subscriptions_are_independent(client: encore.Client, topic: str) 
     assert data(await take(other, 3)) == bodies(3)
 
 
-async def test_latest_begins_at_the_end(client: encore.Client, topic: str) -> None:
+async def test_latest_skips_earlier_messages(client: encore.Client, topic: str) -> None:
     await publish(client, topic, bodies(3))
     consumer = await subscribe(client, topic, initial_position=encore.InitialPosition.Latest)
     assert await before_marker(client, topic, consumer) == []

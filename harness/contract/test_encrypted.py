@@ -1,4 +1,4 @@
-"""Encrypted messages from end to end: read, told of, and what becomes of what cannot be read."""
+"""Encrypted messages from end to end: decrypted, with their context, and undecryptable ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "recipient"
 TEXT = b"some text " * 30
 LARGE = bytes(range(256)) * 25_000  # two chunks, on a broker with its defaults
 
-# Options of the producer, and what it sends.
+# Options of the producer, and the payloads.
 FORMS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
     "plain": ({}, [TEXT, b""]),
     "compressed": ({"compression_type": CompressionType.ZSTD}, [TEXT]),
@@ -38,7 +38,7 @@ FORMS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
 
 
 class Pair:
-    """A pair of keys in files."""
+    """A key pair in files."""
 
     def __init__(self, folder: Path) -> None:
         key = rsa.generate_private_key(65537, 2048)
@@ -59,13 +59,13 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Of the recipient."""
+    """The recipient's key pair."""
     return Pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Of somebody else."""
+    """Another key pair."""
     return Pair(tmp_path_factory.mktemp("other"))
 
 
@@ -77,7 +77,7 @@ def writer(request: pytest.FixtureRequest) -> Engine:
 
 
 async def encrypt(client: encore.Client, topic: str, pair: Pair, form: str) -> list[bytes]:
-    """Publish a form's messages, encrypted; returns them."""
+    """Publish the messages of a form, encrypted, and return their payloads."""
     options, sent = FORMS[form]
     options = {"batching_enabled": False, "batching_max_publish_delay_ms": 60_000} | options
     async with await client.create_producer(
@@ -90,15 +90,15 @@ async def encrypt(client: encore.Client, topic: str, pair: Pair, form: str) -> l
     return sent
 
 
-def told(message: encore.Message) -> encore.EncryptionContext:
-    """How it was encrypted."""
+def context_of(message: encore.Message) -> encore.EncryptionContext:
+    """Return the message's encryption context."""
     context = message.encryption_context()
     assert context is not None
     return context
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_an_encrypted_message_is_read_and_tells_how_it_was_encrypted(
+async def test_an_encrypted_message_is_decrypted_and_has_an_encryption_context(
     cluster: Cluster, engine: Engine, writer: Engine, topic: str, pair: Pair, form: str
 ) -> None:
     options, _ = FORMS[form]
@@ -107,7 +107,7 @@ async def test_an_encrypted_message_is_read_and_tells_how_it_was_encrypted(
         async with await subscribe(reading, topic, crypto_key_reader=pair.reader) as consumer:
             got = await take(consumer, len(sent))
             assert data(got) == sent
-            for context in map(told, got):
+            for context in map(context_of, got):
                 assert not context.is_decryption_failed()
                 assert {key.key for key in context.keys()} == {NAME}
                 assert all(len(key.value) == 256 for key in context.keys())
@@ -118,7 +118,9 @@ async def test_an_encrypted_message_is_read_and_tells_how_it_was_encrypted(
                 assert context.batch_size() == (len(sent) if "batch" in form else -1)
 
 
-async def test_a_message_in_clear_tells_of_no_encryption(client: encore.Client, topic: str) -> None:
+async def test_an_unencrypted_message_has_no_encryption_context(
+    client: encore.Client, topic: str
+) -> None:
     await publish(client, topic, [b"a"])
     await publish(client, topic, [b"b", b"c"], batch=2)
     got = await take(await subscribe(client, topic), 3)
@@ -127,7 +129,7 @@ async def test_a_message_in_clear_tells_of_no_encryption(client: encore.Client, 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("key", ["none", "another"])
-async def test_what_cannot_be_decrypted_is_handed_on_with_what_decrypts_it(
+async def test_consume_delivers_an_undecryptable_message_with_its_encryption_context(
     cluster: Cluster,
     engine: Engine,
     writer: Engine,
@@ -140,31 +142,34 @@ async def test_what_cannot_be_decrypted_is_handed_on_with_what_decrypts_it(
     chunked = "chunks" in form
     if chunked and not engine.sealed_chunks:
         return
-    handed_on: dict[str, Any] = {"crypto_failure_action": ConsumerCryptoFailureAction.CONSUME}
+    options_of_consumer: dict[str, Any] = {
+        "crypto_failure_action": ConsumerCryptoFailureAction.CONSUME
+    }
     if key == "another":
-        handed_on["crypto_key_reader"] = other.reader
+        options_of_consumer["crypto_key_reader"] = other.reader
     async with engine.client(cluster.url) as reading, writer.client(cluster.url) as writing:
         sent = await encrypt(writing, topic, pair, form)
         entries = 1 if "batch" in form else len(sent)
-        async with await subscribe(reading, topic, **handed_on) as consumer:
+        async with await subscribe(reading, topic, **options_of_consumer) as consumer:
             got = await take(consumer, entries)
-            assert all(told(message).is_decryption_failed() for message in got)
-            assert [told(message).batch_size() for message in got] == [
+            assert all(context_of(message).is_decryption_failed() for message in got)
+            assert [context_of(message).batch_size() for message in got] == [
                 len(sent) if "batch" in form else -1
             ] * entries
             if chunked:
-                # Each chunk was encrypted for itself: the whole has to be read with the keys.
+                # Each chunk was encrypted separately, so the assembled payload cannot be decrypted
+                # as a whole.
                 assert len(got[0].data()) > (0 if "LZ4" in form else len(LARGE))
             elif "batch" not in form:
-                assert [_opened(message, pair) for message in got] == sent
+                assert [_decrypt_with_context(message, pair) for message in got] == sent
             for message in got:
                 await consumer.acknowledge(message)
         await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
 
 
-def _opened(message: encore.Message, pair: Pair) -> bytes:
-    """What a message has that was handed on, decrypted by what it tells of itself."""
-    context = told(message)
+def _decrypt_with_context(message: encore.Message, pair: Pair) -> bytes:
+    """Decrypt an undecrypted payload with its encryption context."""
+    context = context_of(message)
     metadata = pb.MessageMetadata(encryption_param=context.param())
     for key in context.keys():
         metadata.encryption_keys.add(key=key.key, value=key.value)
@@ -175,7 +180,7 @@ def _opened(message: encore.Message, pair: Pair) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["plain", "batch", "chunks"])
-async def test_what_cannot_be_decrypted_and_is_discarded_is_acked(
+async def test_discard_acks_an_undecryptable_message(
     cluster: Cluster, client: encore.Client, topic: str, pair: Pair, other: Pair, form: str
 ) -> None:
     async with await subscribe(
@@ -190,7 +195,7 @@ async def test_what_cannot_be_decrypted_and_is_discarded_is_acked(
 
 
 @pytest.mark.parametrize("form", ["plain", "batch", "chunks"])
-async def test_what_cannot_be_decrypted_stays_for_whoever_can(
+async def test_fail_leaves_an_undecryptable_message_for_a_consumer_with_the_key(
     cluster: Cluster, client: encore.Client, topic: str, pair: Pair, other: Pair, form: str
 ) -> None:
     async with await subscribe(client, topic, crypto_key_reader=other.reader) as consumer:
@@ -201,7 +206,7 @@ async def test_what_cannot_be_decrypted_stays_for_whoever_can(
 
 
 @pytest.mark.parametrize(
-    ("gives", "why"),
+    ("result", "reason"),
     [
         (lambda: None, "no private key of the name"),
         (lambda: "text", "must give bytes, gave str"),
@@ -209,26 +214,28 @@ async def test_what_cannot_be_decrypted_stays_for_whoever_can(
     ],
     ids=["none", "text", "an error"],
 )
-async def test_a_key_reader_that_gives_no_key_costs_what_it_was_asked_for(
+async def test_a_failing_key_reader_fails_only_the_messages_it_was_called_for(
     cluster: Cluster,
     topic: str,
     pair: Pair,
-    gives: Callable[[], Any],
-    why: str,
+    result: Callable[[], Any],
+    reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The stock library asks no key reader of one's own."""
+    """Native transport only: the C++ client does not call subclasses of CryptoKeyReader."""
 
-    class Own(encore.CryptoKeyReader):
+    class FailingKeyReader(encore.CryptoKeyReader):
         def private_key(self, name: str, metadata: Any) -> bytes:
-            made: bytes = gives()
+            made: bytes = result()
             return made
 
     [native] = [engine for engine in ENGINES if engine.name == "native"]
     async with native.client(cluster.url) as client:
-        async with await subscribe(client, topic, crypto_key_reader=Own("", "")) as consumer:
+        async with await subscribe(
+            client, topic, crypto_key_reader=FailingKeyReader("", "")
+        ) as consumer:
             await encrypt(client, topic, pair, "plain")
             assert await before_marker(client, topic, consumer) == []
-        assert why in caplog.text
+        assert reason in caplog.text
         async with await subscribe(client, topic, crypto_key_reader=pair.reader) as consumer:
             assert data(await take(consumer, 2)) == FORMS["plain"][1]

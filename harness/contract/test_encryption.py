@@ -1,4 +1,4 @@
-"""Encrypted entries: what the stock client writes is read by `wire`, and the other way."""
+"""Encrypted entries: `wire` reads entries of the stock client, and the stock client reads ours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pulsar_encore.wire.chunks import Chunk, ChunkAssembler, is_chunk
 from pulsar_encore.wire.entry_encryption import DataKeys, Encryptor, PublicKey, is_encrypted
 from pulsar_encore.wire.frames import Frame
 
-from .bare import Bare
 from .cluster import Cluster
+from .frame_client import FrameClient
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 NAME = "recipient"
@@ -50,14 +50,14 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 
 @pytest.fixture
-def stock(cluster: Cluster) -> Iterator[pulsar.Client]:
+def stock_client(cluster: Cluster) -> Iterator[pulsar.Client]:
     client = pulsar.Client(cluster.url, logger=QUIET)
     yield client
     client.close()
 
 
 class Reading:
-    """What of the messages of a topic `wire` makes of their entries."""
+    """Decrypts the entries of a topic with `wire`."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -66,23 +66,23 @@ class Reading:
         self.chunks = 0
 
     def payloads(self, frame: Frame) -> list[bytes]:
-        """The messages that an entry holds or completes."""
+        """Return the messages that an entry contains or completes."""
         assert frame.body is not None
         metadata, payload, _ = decode_body(frame.body)
         assert is_encrypted(metadata)
         data = self._data_keys.decrypt(metadata, payload, lambda name, _: self._keys.private)
         if is_chunk(metadata):
-            joined = self._join(frame.command.message.message_id, metadata, data)
-            if joined is None:
+            assembled = self._assemble(frame.command.message.message_id, metadata, data)
+            if assembled is None:
                 return []
-            data = joined
+            data = assembled
         clear = decompress(metadata.compression, data, metadata.uncompressed_size, 1 << 24)
         if not metadata.HasField("num_messages_in_batch"):
             return [bytes(clear)]
-        return [bytes(one) for _, one in decode_batch(clear, metadata.num_messages_in_batch)]
+        return [bytes(each) for _, each in decode_batch(clear, metadata.num_messages_in_batch)]
 
-    def _join(
-        self, place: pb.MessageIdData, metadata: pb.MessageMetadata, payload: bytes
+    def _assemble(
+        self, message_id_data: pb.MessageIdData, metadata: pb.MessageMetadata, payload: bytes
     ) -> bytes | None:
         self.chunks += 1
         chunk = Chunk(
@@ -90,7 +90,7 @@ class Reading:
             metadata.chunk_id,
             metadata.num_chunks_from_msg,
             metadata.total_chunk_msg_size,
-            (place.ledgerId, place.entryId),
+            (message_id_data.ledgerId, message_id_data.entryId),
             payload,
         )
         arrival = self._assembler.add(chunk, now_ms=0)
@@ -109,19 +109,19 @@ class Reading:
     ],
     ids=["plain", "batch", "LZ4 batch", "ZLIB", "chunks"],
 )
-async def test_what_the_stock_client_encrypts_is_read(
+async def test_entries_encrypted_by_the_stock_client_are_decrypted(
     cluster: Cluster,
     topic: str,
-    stock: pulsar.Client,
+    stock_client: pulsar.Client,
     keys: Keys,
     options: dict[str, object],
     sent: list[bytes],
 ) -> None:
-    async with Bare(cluster.url) as bare:
-        await bare.subscribe(topic, pb.CommandSubscribe.Shared)
-        bare.send(bare.flow(100))
+    async with FrameClient(cluster.url) as connection:
+        await connection.subscribe(topic, pb.CommandSubscribe.Shared)
+        connection.send(connection.flow(100))
         producer = await asyncio.to_thread(
-            stock.create_producer,
+            stock_client.create_producer,
             topic,
             encryption_key=NAME,
             crypto_key_reader=keys.reader,
@@ -132,23 +132,23 @@ async def test_what_the_stock_client_encrypts_is_read(
         await asyncio.to_thread(producer.flush)
         reading, got = Reading(keys), list[bytes]()
         while len(got) < len(sent):
-            got += reading.payloads(await bare.entry())
+            got += reading.payloads(await connection.entry())
         assert got == sent
         assert reading.chunks == (2 if "chunking_enabled" in options else 0)
 
 
 @pytest.mark.parametrize("batch", [0, 3])
 @pytest.mark.parametrize("codec", [pb.NONE, pb.ZSTD])
-async def test_what_is_encrypted_here_is_read_by_the_stock_client(
+async def test_the_stock_client_decrypts_our_encrypted_entries(
     cluster: Cluster,
     topic: str,
-    stock: pulsar.Client,
+    stock_client: pulsar.Client,
     keys: Keys,
     codec: pb.CompressionType.ValueType,
     batch: int,
 ) -> None:
     consumer = await asyncio.to_thread(
-        stock.subscribe, topic, "s", crypto_key_reader=keys.reader, consumer_name="c"
+        stock_client.subscribe, topic, "s", crypto_key_reader=keys.reader, consumer_name="c"
     )
     encryptor = Encryptor({NAME: PublicKey(keys.public)}, now_ms=0)
     metadata = pb.MessageMetadata(
@@ -161,9 +161,9 @@ async def test_what_is_encrypted_here_is_read_by_the_stock_client(
     metadata.compression = codec
     metadata.uncompressed_size = len(payload)
     payload = encryptor.encrypt(metadata, compress(codec, payload), now_ms=0)
-    async with Bare(cluster.url) as bare:
-        await bare.produce(topic)
-        await bare.store(metadata, payload)
+    async with FrameClient(cluster.url) as connection:
+        await connection.produce(topic)
+        await connection.store_entry(metadata, payload)
     for _ in range(batch or 1):
         message = await asyncio.to_thread(consumer.receive, 5000)
         assert message.data() == TEXT

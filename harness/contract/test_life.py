@@ -1,4 +1,4 @@
-"""Windows that fill, topics that move and end, consumers that die, and errors by name."""
+"""Full unacked windows, unloaded and terminated topics, killed consumers, and named errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Order(Record):  # type: ignore[misc]
     customer = String()
 
 
-async def test_a_full_window_stalls_is_reported_and_opens_again(
+async def test_a_full_unacked_window_is_reported_and_delivery_continues_after_acks(
     cluster: Cluster, engine: Engine, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = await cluster.place(window=20)
@@ -50,10 +50,10 @@ async def test_a_full_window_stalls_is_reported_and_opens_again(
             with pytest.raises(encore.ReceiveTimeout):
                 for _ in range(20):
                     held.append(await consumer.receive(timeout=0.25))
-        warnings = [one for one in caplog.messages if "maxUnackedMessagesPerConsumer" in one]
+        warnings = [each for each in caplog.messages if "maxUnackedMessagesPerConsumer" in each]
         assert len(warnings) == 1
         assert consumer.statistics().window_share >= 1
-        for message in held:  # what is nacked and waits fills it just the same
+        for message in held:  # nacked messages fill the window as well
             await consumer.negative_acknowledge(message, delay=60)
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=0.2)
@@ -67,7 +67,7 @@ async def test_a_full_window_stalls_is_reported_and_opens_again(
 
 
 @pytest.mark.parametrize("kind", [Shared, KeyShared, Exclusive, Failover])
-async def test_unloads_lose_nothing_and_bring_nothing_acked(
+async def test_unloads_lose_no_message_and_redeliver_no_acked_one(
     client: encore.Client, cluster: Cluster, topic: str, kind: encore.ConsumerType
 ) -> None:
     seed = randrange(2**32)
@@ -89,7 +89,7 @@ async def test_unloads_lose_nothing_and_bring_nothing_acked(
     await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
 
 
-async def test_what_is_held_over_an_unload_stays_held_and_can_be_acked(
+async def test_messages_held_during_an_unload_are_not_redelivered_and_can_be_acked(
     client: encore.Client, cluster: Cluster, topic: str
 ) -> None:
     await publish(client, topic, bodies(6), batch=3)
@@ -107,30 +107,30 @@ async def test_what_is_held_over_an_unload_stays_held_and_can_be_acked(
     assert await before_marker(client, topic, reopened) == []
 
 
-@pytest.mark.parametrize("how", ["hold", "settle"])
-async def test_a_killed_process_loses_nothing(
-    client: encore.Client, cluster: Cluster, engine: Engine, topic: str, how: str
+@pytest.mark.parametrize("mode", ["hold", "settle"])
+async def test_a_killed_process_loses_no_message(
+    client: encore.Client, cluster: Cluster, engine: Engine, topic: str, mode: str
 ) -> None:
     sent = bodies(60)
     await publish(client, topic, sent, batch=4)
     program = [sys.executable, "-m", "harness.contract.crash_process"]
-    dying = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *program,
-        *(cluster.url, topic, engine.name, how),
+        *(cluster.url, topic, engine.name, mode),
         cwd=_REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert dying.stdout is not None
+    assert process.stdout is not None
     settled = set()
     for _ in range(20):
-        settled.add((await asyncio.wait_for(dying.stdout.readline(), 20)).strip())
-    dying.kill()
-    settled |= set((await dying.stdout.read()).split())
-    await dying.wait()
+        settled.add((await asyncio.wait_for(process.stdout.readline(), 20)).strip())
+    process.kill()
+    settled |= set((await process.stdout.read()).split())
+    await process.wait()
     assert settled <= set(sent)
     survivor = await subscribe(client, topic)
     got: set[bytes] = set()
-    missing = set(sent) - (settled if how == "settle" else set())
+    missing = set(sent) - (settled if mode == "settle" else set())
     while missing - got:
         [message] = await take(survivor, 1)
         got.add(message.data())
@@ -139,15 +139,15 @@ async def test_a_killed_process_loses_nothing(
     await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
 
 
-async def test_json_schema_there_and_back(client: encore.Client, topic: str) -> None:
+async def test_json_values_are_read_as_written(client: encore.Client, topic: str) -> None:
     orders = [Order(number=number, customer=f"c{number}") for number in range(3)]
     await publish(client, topic, orders, schema=JsonSchema(Order))
     consumer = await subscribe(client, topic, schema=JsonSchema(Order))
     got = [message.value() for message in await take(consumer, 3)]
-    assert [(one.number, one.customer) for one in got] == [(0, "c0"), (1, "c1"), (2, "c2")]
+    assert [(each.number, each.customer) for each in got] == [(0, "c0"), (1, "c1"), (2, "c2")]
 
 
-async def test_a_schema_that_does_not_fit_is_refused(client: encore.Client, topic: str) -> None:
+async def test_an_incompatible_schema_is_refused(client: encore.Client, topic: str) -> None:
     await publish(client, topic, [Order(number=1)], schema=JsonSchema(Order))
     with pytest.raises(encore.TransportError) as refused:
         await client.create_producer(topic, schema=StringSchema())
@@ -176,7 +176,7 @@ async def test_a_second_exclusive_consumer_is_refused(client: encore.Client, top
     await (await subscribe(client, topic, Exclusive)).close()
 
 
-async def test_a_topic_that_is_not_there_and_not_made(
+async def test_a_missing_topic_without_auto_creation_raises_topic_not_found(
     cluster: Cluster, engine: Engine, topic: str
 ) -> None:
     place = await cluster.place(creation=False)

@@ -1,4 +1,4 @@
-"""When a message comes back: after its own delay, once, and with the right count."""
+"""Redelivery after a nack: after its own delay, once, and with the right count."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from .contract_kit import before_marker, bodies, data, publish, subscribe, take
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
 
-EARLY_S = 0.06  # the stock client's nack timer may be a tick early
+EARLY_S = 0.06  # the C++ client's nack timer may be a tick early
 
 
 def not_early(waited: float, delay: float) -> bool:
-    """How late is a busy machine's to say; `take` gives up long before any default delay ends."""
+    """True if the delay is kept. Lateness depends on the machine and is not checked. `take` times
+    out long before any default delay ends.
+    """
     return waited >= delay - EARLY_S
 
 
 @pytest.mark.parametrize("kind", [Shared, KeyShared])
-async def test_nacked_messages_come_back_after_their_delay_and_are_counted(
+async def test_nacked_messages_are_redelivered_after_their_delay_and_counted(
     client: encore.Client, topic: str, kind: encore.ConsumerType
 ) -> None:
     await publish(client, topic, bodies(3))
@@ -40,7 +42,9 @@ async def test_nacked_messages_come_back_after_their_delay_and_are_counted(
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_two_delays_in_one_batch(client: encore.Client, topic: str) -> None:
+async def test_siblings_in_one_batch_keep_their_own_delays(
+    client: encore.Client, topic: str
+) -> None:
     sent = bodies(4)
     await publish(client, topic, sent, batch=4)
     consumer = await subscribe(client, topic)
@@ -61,28 +65,30 @@ async def test_two_delays_in_one_batch(client: encore.Client, topic: str) -> Non
     assert await before_marker(client, topic, await subscribe(client, topic)) == []
 
 
-async def test_nacks_of_one_entry_close_together_bring_nothing_acked(
+async def test_nacks_of_one_entry_close_together_redeliver_no_acked_message(
     client: encore.Client, topic: str
 ) -> None:
-    """The second request overtakes the acks of what the first brought."""
+    """The second request arrives before the acks of the messages that the first one redelivered."""
 
-    async def twice(apart: float) -> list[encore.Message]:
-        mine = f"{topic}-{apart}"
-        await publish(client, mine, bodies(3), batch=3)
-        consumer = await subscribe(client, mine)
+    async def nack_two_siblings(gap_s: float) -> list[encore.Message]:
+        own_topic = f"{topic}-{gap_s}"
+        await publish(client, own_topic, bodies(3), batch=3)
+        consumer = await subscribe(client, own_topic)
         got = await take(consumer, 3)
         await consumer.negative_acknowledge(got[0], delay=0.2)
-        await consumer.negative_acknowledge(got[1], delay=0.2 + apart)
+        await consumer.negative_acknowledge(got[1], delay=0.2 + gap_s)
         await consumer.acknowledge(got[2])
         for message in await take(consumer, 2):
             await consumer.acknowledge(message)
-        await asyncio.sleep(0.25)  # whatever was asked for is here
-        return await before_marker(client, mine, consumer)
+        await asyncio.sleep(0.25)  # all requested messages have arrived
+        return await before_marker(client, own_topic, consumer)
 
-    assert await asyncio.gather(*map(twice, (0.04, 0.08, 0.12))) == [[], [], []]
+    assert await asyncio.gather(*map(nack_two_siblings, (0.04, 0.08, 0.12))) == [[], [], []]
 
 
-async def test_a_second_nack_moves_and_an_ack_cancels(client: encore.Client, topic: str) -> None:
+async def test_a_second_nack_changes_the_due_time_and_an_ack_cancels_it(
+    client: encore.Client, topic: str
+) -> None:
     sent = bodies(2)
     await publish(client, topic, sent)
     consumer = await subscribe(client, topic)
@@ -99,21 +105,22 @@ async def test_a_second_nack_moves_and_an_ack_cancels(client: encore.Client, top
     assert consumer.statistics().nacked == 0
 
 
-async def test_a_stream_of_nacks_postpones_nothing(client: encore.Client, topic: str) -> None:
+async def test_a_stream_of_nacks_delays_no_redelivery(client: encore.Client, topic: str) -> None:
     await publish(client, topic, bodies(24))
     consumer = await subscribe(client, topic)
     got = await take(consumer, 24)
     start = time.monotonic()
-    watching = asyncio.create_task(take(consumer, 1))
+    receive_task = asyncio.create_task(take(consumer, 1))
     await consumer.negative_acknowledge(got[0], delay=0.4)
-    turn, rest = 0, got[1:]
-    # The stream lasts for as long as the first is away, and at least until all were nacked once.
-    while turn < len(rest) or not watching.done():
-        if turn < len(rest) or not consumer.statistics().queued:
-            await consumer.negative_acknowledge(rest[turn % len(rest)], delay=0.4)
-        turn += 1
+    count_of_nacks, others = 0, got[1:]
+    # The stream lasts until the first message is redelivered, and at least until all were nacked
+    # once.
+    while count_of_nacks < len(others) or not receive_task.done():
+        if count_of_nacks < len(others) or not consumer.statistics().queued:
+            await consumer.negative_acknowledge(others[count_of_nacks % len(others)], delay=0.4)
+        count_of_nacks += 1
         await asyncio.sleep(0.025)
-    [first] = await watching
+    [first] = await receive_task
     assert first.data() == b"00000"
     assert not_early(time.monotonic() - start, 0.4)
     assert sorted(data(await take(consumer, 23))) == bodies(23, start=1)
@@ -132,7 +139,7 @@ async def test_backoff_grows_with_the_count(client: encore.Client, topic: str) -
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
-async def test_exclusive_rewinds_to_the_first_unacked(
+async def test_a_nack_on_exclusive_or_failover_rewinds_to_the_first_unacked_message(
     client: encore.Client, topic: str, kind: encore.ConsumerType
 ) -> None:
     sent = bodies(6)
@@ -147,7 +154,7 @@ async def test_exclusive_rewinds_to_the_first_unacked(
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_redeliver_unacknowledged_brings_everything_now(
+async def test_redeliver_unacknowledged_messages_redelivers_everything_at_once(
     client: encore.Client, topic: str
 ) -> None:
     sent = bodies(5)
@@ -162,7 +169,9 @@ async def test_redeliver_unacknowledged_brings_everything_now(
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_ack_timeout_of_a_second(client: encore.Client, topic: str) -> None:
+async def test_an_ack_timeout_redelivers_the_unacked_message(
+    client: encore.Client, topic: str
+) -> None:
     await publish(client, topic, bodies(3))
     consumer = await subscribe(client, topic, unacked_messages_timeout_ms=1000)
     start = time.monotonic()
@@ -175,7 +184,7 @@ async def test_ack_timeout_of_a_second(client: encore.Client, topic: str) -> Non
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_pending_nacks_go_back_at_once_when_the_consumer_closes(
+async def test_pending_nacks_are_redelivered_at_once_when_the_consumer_closes(
     client: encore.Client, topic: str
 ) -> None:
     await publish(client, topic, bodies(2))

@@ -1,4 +1,4 @@
-"""Seek, readers and last ids."""
+"""Seek, readers and last message ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 @pytest.mark.parametrize("kind", [Exclusive, Shared])
 @pytest.mark.parametrize("batch", [0, 4])
 @pytest.mark.parametrize("inclusive", [False, True])
-async def test_seek_to_an_id_includes_it_if_asked(
+async def test_a_seek_to_an_id_includes_the_message_if_inclusive(
     client: encore.Client, topic: str, kind: encore.ConsumerType, batch: int, inclusive: bool
 ) -> None:
     sent = bodies(12)
@@ -38,7 +38,7 @@ async def test_seek_to_an_id_includes_it_if_asked(
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_seek_to_a_time(client: encore.Client, topic: str) -> None:
+async def test_a_seek_to_a_time_delivers_later_messages(client: encore.Client, topic: str) -> None:
     sent = bodies(6)
     await publish(client, topic, sent[:3])
     await asyncio.sleep(0.03)
@@ -53,7 +53,9 @@ async def test_seek_to_a_time(client: encore.Client, topic: str) -> None:
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_seek_to_the_ends(client: encore.Client, topic: str) -> None:
+async def test_a_seek_to_earliest_or_latest_delivers_all_or_none(
+    client: encore.Client, topic: str
+) -> None:
     sent = bodies(5)
     await publish(client, topic, sent)
     consumer = await subscribe(client, topic)
@@ -64,7 +66,7 @@ async def test_seek_to_the_ends(client: encore.Client, topic: str) -> None:
     assert await before_marker(client, topic, consumer) == []
 
 
-async def test_seek_voids_pending_nacks(client: encore.Client, topic: str) -> None:
+async def test_a_seek_cancels_pending_nacks(client: encore.Client, topic: str) -> None:
     ids = await publish(client, topic, bodies(4))
     consumer = await subscribe(client, topic, start_message_id_inclusive=True)
     for message in await take(consumer, 4):
@@ -80,7 +82,9 @@ async def test_seek_voids_pending_nacks(client: encore.Client, topic: str) -> No
 async def test_acks_made_before_a_seek_do_not_ack_after_it(
     client: encore.Client, topic: str
 ) -> None:
-    """Wherever the seek falls between two flushes of an engine that groups acks itself."""
+    """The offsets vary the time of the seek between two flushes of the C++ client's grouped
+    acks.
+    """
     sent = bodies(3)
     ids = await publish(client, topic, sent)
     consumer = await subscribe(client, topic, start_message_id_inclusive=True)
@@ -92,7 +96,9 @@ async def test_acks_made_before_a_seek_do_not_ack_after_it(
         await consumer.seek(ids[0])
 
 
-async def test_last_message_id(client: encore.Client, topic: str) -> None:
+async def test_the_last_message_id_is_the_id_of_the_last_message_sent(
+    client: encore.Client, topic: str
+) -> None:
     ids = await publish(client, topic, bodies(6), batch=3)
     consumer = await subscribe(client, topic)
     assert await consumer.get_last_message_id() == ids[-1]
@@ -118,7 +124,7 @@ async def test_a_reader_reads_from_its_position(
 
 
 @pytest.mark.parametrize("batch", [0, 3])
-async def test_a_reader_at_the_end_may_begin_with_the_last_message(
+async def test_an_inclusive_latest_reader_begins_with_the_last_message(
     client: encore.Client, topic: str, batch: int
 ) -> None:
     sent = bodies(9)
@@ -133,7 +139,7 @@ async def test_a_reader_at_the_end_may_begin_with_the_last_message(
         assert not await reader.has_message_available()
 
 
-async def test_the_last_message_of_an_empty_topic_is_the_next_one(
+async def test_an_inclusive_latest_reader_on_an_empty_topic_begins_with_the_next_message(
     cluster: Cluster, client: encore.Client, topic: str
 ) -> None:
     await cluster.create_topic(topic)
@@ -146,17 +152,17 @@ async def test_the_last_message_of_an_empty_topic_is_the_next_one(
         assert data(got) == [b"a", b"b"]
 
 
-async def test_at_the_last_message_nothing_that_comes_meanwhile_is_lost_or_doubled(
+async def test_an_inclusive_latest_reader_loses_and_repeats_no_concurrent_message(
     client: encore.Client, topic: str
 ) -> None:
     await publish(client, topic, bodies(1))
 
-    async def publish_on() -> None:
+    async def keep_publishing() -> None:
         async with await client.create_producer(topic) as producer:
             for number in itertools.count(1):
                 await producer.send(b"%05d" % number)
 
-    publishing = asyncio.create_task(publish_on())
+    publish_task = asyncio.create_task(keep_publishing())
     try:
         for _ in range(3):
             async with await client.create_reader(
@@ -165,11 +171,11 @@ async def test_at_the_last_message_nothing_that_comes_meanwhile_is_lost_or_doubl
                 got = [await reader.read_next(timeout_millis=15_000) for _ in range(20)]
             assert data(got) == bodies(20, start=int(got[0].data()))
     finally:
-        publishing.cancel()
-        await asyncio.gather(publishing, return_exceptions=True)
+        publish_task.cancel()
+        await asyncio.gather(publish_task, return_exceptions=True)
 
 
-async def test_a_reader_at_the_end_reads_what_comes(client: encore.Client, topic: str) -> None:
+async def test_a_latest_reader_reads_new_messages(client: encore.Client, topic: str) -> None:
     await publish(client, topic, bodies(2))
     async with await client.create_reader(topic, MessageId.latest) as reader:
         assert not await reader.has_message_available()
@@ -201,7 +207,7 @@ async def test_a_reader_reads_entry_by_entry(
 
 
 @pytest.mark.parametrize("batch", [0, 3])
-async def test_a_reader_knows_the_last_id_or_says_that_it_cannot(
+async def test_a_reader_returns_the_last_id_or_raises_not_supported(
     client: encore.Client, engine: Engine, topic: str, batch: int
 ) -> None:
     ids = await publish(client, topic, bodies(6), batch=batch)
@@ -213,7 +219,7 @@ async def test_a_reader_knows_the_last_id_or_says_that_it_cannot(
                 await reader.last_message_id()
 
 
-async def test_a_reader_seeks(client: encore.Client, topic: str) -> None:
+async def test_a_reader_can_seek(client: encore.Client, topic: str) -> None:
     sent = bodies(6)
     ids = await publish(client, topic, sent)
     async with await client.create_reader(
@@ -224,7 +230,7 @@ async def test_a_reader_seeks(client: encore.Client, topic: str) -> None:
         assert data([await reader.read_next(15_000) for _ in range(3)]) == sent[3:]
 
 
-async def test_a_reader_goes_on_after_an_unload(
+async def test_a_reader_continues_after_an_unload(
     client: encore.Client, cluster: Cluster, topic: str
 ) -> None:
     sent = bodies(8)
@@ -236,35 +242,37 @@ async def test_a_reader_goes_on_after_an_unload(
         assert data(got) == sent
 
 
-async def test_the_place_of_a_cursor_is_known_where_the_engine_can_tell(
+async def test_the_acked_position_is_known_on_the_native_transport(
     client: encore.Client, transport: Transport, engine: Engine, topic: str
 ) -> None:
-    """What is acked without a gap: of one that is new, nothing; of one that is held again, all."""
+    """The position up to which all messages are acked: none for a new subscription, and the acked
+    one after reopening.
+    """
     ids = await publish(client, topic, bodies(4))
     recording = await record(transport, topic, Exclusive)
-    link = recording.link
+    consumer = recording.consumer
     if engine.name == "stock":
-        assert await link.acked_position() is None
-        await link.close()
+        assert await consumer.acked_position() is None
+        await consumer.close()
         return
-    begin = await link.acked_position()
+    begin = await consumer.acked_position()
     assert begin is not None
     assert begin.entry_id() == -1
     await recording.next(4)
-    receipt = link.ack(AckPlan(0, (ids[2].ledger_id(), ids[2].entry_id(), 0, -1), [], []))
+    receipt = consumer.ack(AckPlan(0, (ids[2].ledger_id(), ids[2].entry_id(), 0, -1), [], []))
     assert receipt is not None
     await receipt
-    await link.close()
-    again = (await record(transport, topic, Exclusive)).link
+    await consumer.close()
+    again = (await record(transport, topic, Exclusive)).consumer
     assert await again.acked_position() == ids[2]
     await again.close()
 
 
-async def test_a_reader_is_told_of_entries_that_are_no_messages(
+async def test_a_reader_reports_entries_without_a_message(
     client: encore.Client, transport: Transport, engine: Engine, topic: str
 ) -> None:
     if not engine.whole_entries:
-        return  # an engine that does not see entries tells nothing
+        return  # a transport that does not see entries reports none
     await publish(client, topic, bodies(1))
     big = bytes(6 * 1024 * 1024)
     async with await client.create_producer(
@@ -273,11 +281,11 @@ async def test_a_reader_is_told_of_entries_that_are_no_messages(
         chunked = await producer.send(big)
     first = chunked.first_chunk
     assert first is not None
-    for start, sizes, unread in (
+    for start, sizes, skipped in (
         (MessageId.earliest, [5, len(big)], [(first.entry_id(), "PIECE")]),
         (first, [], [(chunked.entry_id(), "TORN")]),
     ):
-        link = await transport.subscribe(
+        consumer = await transport.subscribe(
             Subscription(
                 topics=(topic,),
                 subscription_name="reader",
@@ -285,9 +293,9 @@ async def test_a_reader_is_told_of_entries_that_are_no_messages(
                 start_message_id=start,
             )
         )
-        recording = Recording(link)
+        recording = Recording(consumer)
         found = await recording.next(len(sizes))
-        await recording.until_unread(len(unread))
+        await recording.wait_for_skipped(len(skipped))
         assert [len(body) for body, _ in found] == sizes
-        assert [(entry, why) for _, entry, why in recording.unread[: len(unread)]] == unread
-        await link.close()
+        assert [(entry, why) for _, entry, why in recording.skipped[: len(skipped)]] == skipped
+        await consumer.close()

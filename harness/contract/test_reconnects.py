@@ -1,4 +1,4 @@
-"""Connections cut under a consumer and a reader, with what was sent on them last."""
+"""Connections of a consumer and a reader that are cut, with the bytes sent last."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from .recording_listener import SENT_S, Recording
 from .relay import Relay
 
 Shared = encore.ConsumerType.Shared
-ACKED = 3  # of each batch
+ACKED = 3  # messages acked of each batch
 
 
 class Acking(Recording):
-    """Acks what came: all of a plain entry, the first `ACKED` of a batch; again when connected."""
+    """Acks all of an unbatched entry and the first `ACKED` messages of a batch, again on
+    reconnect.
+    """
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         super().on_connected(only)
@@ -46,11 +48,11 @@ class Acking(Recording):
                 plan.partial.append((each.ledger, each.entry, each.batch_size, left))
             else:
                 plan.entries.append((each.ledger, each.entry))
-            self.link.ack(plan)
+            self.consumer.ack(plan)
 
 
 @pytest.mark.parametrize("batch", [0, 5])
-async def test_what_is_acked_when_connected_again_leaves_before_any_permit(
+async def test_acks_made_on_reconnect_are_sent_before_any_permit(
     client: encore.Client, cluster: Cluster, engine: Engine, topic: str, batch: int
 ) -> None:
     sent = bodies(20)
@@ -65,7 +67,7 @@ async def test_what_is_acked_when_connected_again_leaves_before_any_permit(
         )
         acking = Acking(await transport.subscribe(subscription))
         await acking.next(len(sent))
-        relay.lose_what_is_sent()
+        relay.drop_client_bytes()
         acking.ack()
         await asyncio.sleep(SENT_S)
         relay.cut()
@@ -77,13 +79,14 @@ async def test_what_is_acked_when_connected_again_leaves_before_any_permit(
         unacked = [body for at, body in enumerate(sent) if batch and at % batch >= ACKED]
         if engine.acks_first:
             assert sorted(again) == sorted([*unacked, MARKER])
-        else:  # its library asks by itself; the consumer above tells what it had acked
+        # the C++ client requests messages on its own, and the consumer above filters acked ones
+        else:
             assert set(unacked) < set(again) <= {*sent, MARKER}
         await transport.close()
 
 
 @pytest.mark.parametrize("batch", [0, 5])
-async def test_what_was_acked_and_lost_with_its_connection_is_not_handed_out_again(
+async def test_acks_lost_with_the_connection_are_repeated_without_another_delivery(
     client: encore.Client, cluster: Cluster, engine: Engine, topic: str, batch: int
 ) -> None:
     sent = bodies(20)
@@ -91,7 +94,7 @@ async def test_what_was_acked_and_lost_with_its_connection_is_not_handed_out_aga
     async with Relay(cluster.url) as relay, engine.client(relay.url) as other:
         consumer = await subscribe(other, topic, ack_group_time_ms=10)
         got = await take(consumer, len(sent))
-        relay.lose_what_is_sent()
+        relay.drop_client_bytes()
         await consumer.acknowledge(got[:13])
         await asyncio.sleep(SENT_S)
         relay.cut()
@@ -102,7 +105,7 @@ async def test_what_was_acked_and_lost_with_its_connection_is_not_handed_out_aga
 
 @pytest.mark.parametrize("batch", [0, 5])
 @pytest.mark.parametrize("inclusive", [False, True])
-async def test_a_reader_goes_on_where_it_was_when_its_connection_is_cut(
+async def test_a_reader_continues_at_its_position_when_its_connection_is_cut(
     client: encore.Client,
     cluster: Cluster,
     engine: Engine,
@@ -133,7 +136,7 @@ async def test_a_reader_goes_on_where_it_was_when_its_connection_is_cut(
 
 
 @pytest.mark.parametrize("batch", [0, 5])
-async def test_a_reader_that_sought_a_time_misses_nothing_when_its_connection_is_cut(
+async def test_a_reader_after_a_seek_to_a_time_misses_no_message_when_its_connection_is_cut(
     client: encore.Client, cluster: Cluster, engine: Engine, topic: str, batch: int
 ) -> None:
     async with (

@@ -1,4 +1,4 @@
-"""Where the stock client sends keys: to the partitions that `wire.routing` computes."""
+"""The stock client sends keys to the partitions that `wire.partition_router` computes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ LETTERS = "abcXYZ0189-_/ é中\N{GRINNING FACE}"
 
 
 @pytest.fixture
-def stock(cluster: Cluster) -> Iterator[pulsar.Client]:
+def stock_client(cluster: Cluster) -> Iterator[pulsar.Client]:
     client = pulsar.Client(cluster.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     yield client
     client.close()
 
 
-async def test_a_key_goes_where_the_stock_client_sends_it(
-    cluster: Cluster, topic: str, stock: pulsar.Client
+async def test_keys_go_to_the_same_partition_as_with_the_stock_client(
+    cluster: Cluster, topic: str, stock_client: pulsar.Client
 ) -> None:
     rng = Random(7)
     keys = ["".join(rng.choices(LETTERS, k=size)) for size in range(1, 41) for _ in range(25)]
     await cluster.create_partitioned_topic(topic, PARTITIONS)
-    producer = await asyncio.to_thread(stock.create_producer, topic, max_pending_messages=2000)
+    producer = await asyncio.to_thread(
+        stock_client.create_producer, topic, max_pending_messages=2000
+    )
     partitions: dict[str, int] = {}
 
     def stored(key: str, result: pulsar.Result, message_id: pulsar.MessageId) -> None:

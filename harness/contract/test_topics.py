@@ -1,4 +1,4 @@
-"""More than one topic under a consumer: partitions, lists, patterns."""
+"""Several topics in one consumer: partitions, lists, patterns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Shared])
-async def test_partitions_are_read_completely_and_in_order_each(
+async def test_each_partition_is_read_completely_and_in_order(
     client: encore.Client, cluster: Cluster, topic: str, kind: encore.ConsumerType
 ) -> None:
     await cluster.create_partitioned_topic(topic, 3)
@@ -27,14 +27,16 @@ async def test_partitions_are_read_completely_and_in_order_each(
     got = await take(consumer, 60)
     assert sorted(data(got)) == sent
     for partition in range(3):
-        mine = [one for one in got if one.message_id().partition() == partition]
-        assert data(mine) == sorted(data(mine))
-        assert {one.topic_name() for one in mine} == {f"{topic}-partition-{partition}"}
+        of_topic = [each for each in got if each.message_id().partition() == partition]
+        assert data(of_topic) == sorted(data(of_topic))
+        assert {each.topic_name() for each in of_topic} == {f"{topic}-partition-{partition}"}
     await consumer.acknowledge(got)
     await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
 
 
-async def test_a_nack_on_a_partition(client: encore.Client, cluster: Cluster, topic: str) -> None:
+async def test_a_nacked_message_of_a_partition_is_redelivered(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
     await cluster.create_partitioned_topic(topic, 2)
     await publish(client, topic, bodies(10))
     consumer = await subscribe(client, topic)
@@ -48,14 +50,14 @@ async def test_a_nack_on_a_partition(client: encore.Client, cluster: Cluster, to
     await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
 
 
-async def test_ids_rebuilt_from_bytes_and_topic(
+async def test_ids_rebuilt_from_bytes_and_topic_can_be_acked_and_nacked(
     client: encore.Client, cluster: Cluster, topic: str
 ) -> None:
     await cluster.create_partitioned_topic(topic, 2)
     await publish(client, topic, bodies(12))
     async with await subscribe(client, topic) as consumer:
         got = await take(consumer, 12)
-        stored = [(one.message_id().serialize(), one.topic_name()) for one in got]
+        stored = [(each.message_id().serialize(), each.topic_name()) for each in got]
         rebuilt = [MessageId.deserialize(*each) for each in stored]
         await consumer.acknowledge(rebuilt[:10])
         await consumer.negative_acknowledge(rebuilt[10], delay=0.2)
@@ -66,20 +68,20 @@ async def test_ids_rebuilt_from_bytes_and_topic(
     assert sorted(data(left)) == sorted(data(got[10:]))
 
 
-async def test_cumulative_ack_on_a_partition_leaves_the_others(
+async def test_a_cumulative_ack_on_a_partition_leaves_the_other_partitions(
     client: encore.Client, cluster: Cluster, topic: str
 ) -> None:
     await cluster.create_partitioned_topic(topic, 2)
     await publish(client, topic, bodies(20))
     async with await subscribe(client, topic, Exclusive) as consumer:
         got = await take(consumer, 20)
-        mine = [one for one in got if one.message_id().partition() == 0]
-        await consumer.acknowledge_cumulative(mine[-1])
-    left = await take(await subscribe(client, topic, Exclusive), 20 - len(mine))
-    assert {one.message_id().partition() for one in left} == {1}
+        of_topic = [each for each in got if each.message_id().partition() == 0]
+        await consumer.acknowledge_cumulative(of_topic[-1])
+    left = await take(await subscribe(client, topic, Exclusive), 20 - len(of_topic))
+    assert {each.message_id().partition() for each in left} == {1}
 
 
-async def test_seek_by_time_over_partitions(
+async def test_a_seek_by_time_covers_all_partitions(
     client: encore.Client, cluster: Cluster, engine: Engine, topic: str
 ) -> None:
     await cluster.create_partitioned_topic(topic, 2)
@@ -92,44 +94,44 @@ async def test_seek_by_time_over_partitions(
     except AssertionError:
         if engine.seeks_many:
             raise
-        consumer.redeliver_unacknowledged_messages()  # as the README says
+        consumer.redeliver_unacknowledged_messages()  # as the README advises
         again = await take(consumer, 10)
     assert sorted(data(again)) == bodies(10)
 
 
-async def test_several_topics(client: encore.Client, cluster: Cluster, topic: str) -> None:
+async def test_one_consumer_reads_several_topics(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
     topics = [f"{topic}-{letter}" for letter in "abc"]
     for number, each in enumerate(topics):
         await publish(client, each, bodies(5, start=10 * number), batch=5 if number == 1 else 0)
     async with await subscribe(client, topics) as consumer:
         got = await take(consumer, 15)
         for number, each in enumerate(topics):
-            mine = [one for one in got if one.topic_name() == each]
-            assert data(mine) == bodies(5, start=10 * number)
-        held = next(one for one in got if one.data() == b"00012")
+            of_topic = [message for message in got if message.topic_name() == each]
+            assert data(of_topic) == bodies(5, start=10 * number)
+        held = next(each for each in got if each.data() == b"00012")
         stored = MessageId.deserialize(held.message_id().serialize(), held.topic_name())
         await consumer.negative_acknowledge(stored, delay=0.2)
         [again] = await take(consumer, 1)
         assert (again.data(), again.topic_name()) == (b"00012", topics[1])
-        await consumer.acknowledge([*(one for one in got if one is not held), again])
+        await consumer.acknowledge([*(each for each in got if each is not held), again])
     for each in topics:
         await eventually(lambda name=each: cluster.backlog(name, SUBSCRIPTION), 0)  # type: ignore[misc]
 
 
-async def test_an_id_without_its_topic_is_refused_by_name(
-    client: encore.Client, topic: str
-) -> None:
+async def test_an_id_without_its_topic_is_refused(client: encore.Client, topic: str) -> None:
     topics = [f"{topic}-{letter}" for letter in "ab"]
     for each in topics:
         await publish(client, each, [b"x"])
     consumer = await subscribe(client, topics)
     [got, _] = await take(consumer, 2)
-    bare = MessageId.deserialize(got.message_id().serialize())
+    id_without_topic = MessageId.deserialize(got.message_id().serialize())
     with pytest.raises(encore.MessageNotHeldError, match="deserialize"):
-        await consumer.acknowledge(bare)
+        await consumer.acknowledge(id_without_topic)
 
 
-async def test_a_pattern_finds_topics_there_and_new(client: encore.Client, topic: str) -> None:
+async def test_a_pattern_matches_existing_and_new_topics(client: encore.Client, topic: str) -> None:
     await publish(client, f"{topic}-a", [b"a"])
     await publish(client, f"{topic}-b", [b"b"])
     await publish(client, f"{topic}x", [b"other"])

@@ -1,4 +1,4 @@
-"""Topics of a namespace by a pattern: listed when asked for, and told of when they come and go."""
+"""Topics of a namespace by pattern: listed on request, and watched for changes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from pulsar_encore.wire import pb, topics_hash
 
-from .bare import Bare
 from .cluster import Cluster
+from .frame_client import FrameClient
 
 NAMESPACE = "public/default"
 EMPTY = "00000000"
@@ -23,7 +23,9 @@ def request_ids() -> Callable[[], int]:
 
 @pytest.fixture
 def names(topic: str) -> list[str]:
-    """A topic and two partitions; short, as a pattern has 50 characters at most."""
+    """A topic and two partitions. The names are short, because a pattern has at most 50
+    characters.
+    """
     short = f"persistent://{NAMESPACE}/w{topic[-8:]}"
     return [f"{short}-a", f"{short}-p-partition-0", f"{short}-p-partition-1"]
 
@@ -34,39 +36,39 @@ def pattern(topic: str) -> str:
 
 
 class Watch:
-    """The watcher of number 7."""
+    """The watcher with the id 7."""
 
-    def __init__(self, bare: Bare, request_ids: Callable[[], int]) -> None:
-        self._bare = bare
+    def __init__(self, connection: FrameClient, request_ids: Callable[[], int]) -> None:
+        self._connection = connection
         self._request_ids = request_ids
 
     async def start(
-        self, pattern: str, known: str | None = None, namespace: str = NAMESPACE
+        self, pattern: str, known_hash: str | None = None, namespace: str = NAMESPACE
     ) -> pb.BaseCommand:
-        """WATCH_TOPIC_LIST; gives its answer, or ERROR."""
-        ask = pb.CommandWatchTopicList(
+        """Send WATCH_TOPIC_LIST. Return its answer, or ERROR."""
+        request = pb.CommandWatchTopicList(
             namespace=namespace,
             request_id=self._request_ids(),
             watcher_id=7,
             topics_pattern=pattern,
-            topics_hash=known,
+            topics_hash=known_hash,
         )
-        return await self._bare.ask(ask, "WATCH_TOPIC_LIST_SUCCESS")
+        return await self._connection.request(request, "WATCH_TOPIC_LIST_SUCCESS")
 
     async def update(self) -> tuple[list[str], list[str], str]:
-        """New topics, deleted ones, the hash after that."""
-        update = (await self._bare.answer("WATCH_TOPIC_UPDATE")).watchTopicUpdate
+        """Return the new topics, the deleted topics, and the hash after the update."""
+        update = (await self._connection.answer("WATCH_TOPIC_UPDATE")).watchTopicUpdate
         assert update.watcher_id == 7
         return list(update.new_topics), list(update.deleted_topics), update.topics_hash
 
 
-async def test_a_watcher_is_told_of_each_topic_that_comes_and_goes(
+async def test_a_watcher_is_notified_of_created_and_deleted_topics(
     cluster: Cluster, names: list[str], pattern: str, request_ids: Callable[[], int]
 ) -> None:
-    async with Bare(cluster.url) as bare:
-        watch = Watch(bare, request_ids)
-        begun = (await watch.start(pattern)).watchTopicListSuccess
-        assert (begun.watcher_id, list(begun.topic), begun.topics_hash) == (7, [], EMPTY)
+    async with FrameClient(cluster.url) as connection:
+        watch = Watch(connection, request_ids)
+        success = (await watch.start(pattern)).watchTopicListSuccess
+        assert (success.watcher_id, list(success.topic), success.topics_hash) == (7, [], EMPTY)
         await cluster.create_topic(names[0])
         assert await watch.update() == (names[:1], [], topics_hash(names[:1]))
         await cluster.create_partitioned_topic(names[1].removesuffix("-partition-0"), 2)
@@ -77,15 +79,15 @@ async def test_a_watcher_is_told_of_each_topic_that_comes_and_goes(
         assert await watch.update() == ([], names[:1], topics_hash(names[1:]))
 
 
-async def test_a_watch_that_is_asked_for_again_gives_the_list_unless_it_is_known(
+async def test_a_repeated_watch_lists_the_topics_unless_the_hash_is_current(
     cluster: Cluster, names: list[str], pattern: str, request_ids: Callable[[], int]
 ) -> None:
     await cluster.create_topic(names[0])
-    async with Bare(cluster.url) as bare:
-        watch = Watch(bare, request_ids)
+    async with FrameClient(cluster.url) as connection:
+        watch = Watch(connection, request_ids)
         hashed = topics_hash(names[:1])
-        for known, listed in ((None, names[:1]), (hashed, []), (EMPTY, names[:1])):
-            answer = (await watch.start(pattern, known)).watchTopicListSuccess
+        for known_hash, listed in ((None, names[:1]), (hashed, []), (EMPTY, names[:1])):
+            answer = (await watch.start(pattern, known_hash)).watchTopicListSuccess
             assert (list(answer.topic), answer.topics_hash) == (listed, hashed)
 
 
@@ -100,7 +102,7 @@ async def test_a_watch_that_is_asked_for_again_gives_the_list_unless_it_is_known
     ],
     ids=["domain", "anchors", "bare name", "topic of partitions", "partition"],
 )
-async def test_patterns_are_matched_in_full_without_domain_and_partition(
+async def test_patterns_match_full_names_without_domain_and_partition(
     cluster: Cluster,
     names: list[str],
     pattern: str,
@@ -110,35 +112,37 @@ async def test_patterns_are_matched_in_full_without_domain_and_partition(
 ) -> None:
     await cluster.create_topic(names[0])
     await cluster.create_partitioned_topic(names[1].removesuffix("-partition-0"), 2)
-    async with Bare(cluster.url) as bare:
-        watched = (await Watch(bare, request_ids).start(change(pattern))).watchTopicListSuccess
+    async with FrameClient(cluster.url) as connection:
+        watched = (
+            await Watch(connection, request_ids).start(change(pattern))
+        ).watchTopicListSuccess
         assert len(watched.topic) == count
-        ask = pb.CommandGetTopicsOfNamespace(
+        request = pb.CommandGetTopicsOfNamespace(
             namespace=NAMESPACE, request_id=request_ids(), topics_pattern=change(pattern)
         )
         listed = (
-            await bare.ask(ask, "GET_TOPICS_OF_NAMESPACE_RESPONSE")
+            await connection.request(request, "GET_TOPICS_OF_NAMESPACE_RESPONSE")
         ).getTopicsOfNamespaceResponse
         assert listed.filtered and sorted(listed.topics) == sorted(watched.topic)
         assert listed.topics_hash == watched.topics_hash
 
 
-async def test_what_a_watch_is_refused_for(
+async def test_invalid_patterns_are_refused(
     cluster: Cluster, request_ids: Callable[[], int]
 ) -> None:
-    async with Bare(cluster.url) as bare:
-        watch = Watch(bare, request_ids)
+    async with FrameClient(cluster.url) as connection:
+        watch = Watch(connection, request_ids)
         long = f"{NAMESPACE}/{'a' * 50}"
         for pattern, name in ((long, "NotAllowedError"), ("public/((", "InvalidTopicName")):
             refused = await watch.start(pattern)
             assert pb.ServerError.Name(refused.error.error) == name
-        for ask, name in (
+        for request, name in (
             ("public/((", "MetadataError"),
             (long, None),
         ):
-            listed = await bare.ask(
+            listed = await connection.request(
                 pb.CommandGetTopicsOfNamespace(
-                    namespace=NAMESPACE, request_id=request_ids(), topics_pattern=ask
+                    namespace=NAMESPACE, request_id=request_ids(), topics_pattern=request
                 ),
                 "GET_TOPICS_OF_NAMESPACE_RESPONSE",
             )
@@ -151,24 +155,26 @@ async def test_what_a_watch_is_refused_for(
 async def test_a_namespace_without_topics_can_be_watched(
     cluster: Cluster, request_ids: Callable[[], int]
 ) -> None:
-    async with Bare(cluster.url) as bare:
-        answer = await Watch(bare, request_ids).start("public/none/.*", namespace="public/none")
+    async with FrameClient(cluster.url) as connection:
+        answer = await Watch(connection, request_ids).start(
+            "public/none/.*", namespace="public/none"
+        )
         assert answer.watchTopicListSuccess.topics_hash == EMPTY
 
 
-async def test_a_watch_ends_when_it_is_closed(
+async def test_a_closed_watch_sends_no_updates(
     cluster: Cluster, names: list[str], pattern: str, request_ids: Callable[[], int]
 ) -> None:
-    async with Bare(cluster.url) as bare:
-        watch = Watch(bare, request_ids)
+    async with FrameClient(cluster.url) as connection:
+        watch = Watch(connection, request_ids)
         await watch.start(pattern)
-        for _ in range(2):  # the second time there is none
+        for _ in range(2):  # the second close finds no watcher
             request = request_ids()
-            answer = await bare.ask(
+            answer = await connection.request(
                 pb.CommandWatchTopicListClose(watcher_id=7, request_id=request),
                 "SUCCESS",
             )
             assert answer.success.request_id == request
         await cluster.create_topic(names[0])
         with pytest.raises(TimeoutError):
-            await bare.answer("WATCH_TOPIC_UPDATE", timeout=0.5)
+            await connection.answer("WATCH_TOPIC_UPDATE", timeout=0.5)

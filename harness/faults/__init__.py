@@ -1,1 +1,1 @@
-"""Connections that break, wait and lie: seeded cases, each of which must lose nothing."""
+"""Seeded cases with faulty connections, none of which may lose a message."""

@@ -1,6 +1,6 @@
-"""`python -m harness.faults --cases 1-1000 --broker dev|real`: play cases, and report.
+"""Play cases and report findings: `python -m harness.faults --cases 1-1000 --broker dev|real`.
 
-Owns the command line. On the development broker a case is in memory and in virtual time.
+On the development broker a case runs in memory and in virtual time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHOWN = 60
 
 
 def in_memory(seed: int) -> Verdict:
-    """The case of a seed on the development broker."""
+    """Play the case of a seed on the development broker."""
     return run(_in_memory(seed))
 
 
@@ -36,9 +36,9 @@ async def _in_memory(seed: int) -> Verdict:
 
 
 async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
-    """The case of a seed on a real broker.
+    """Play the case of a seed on a real broker.
 
-    Shared cases with chunked messages get plain messages instead: if a consumer leaves in the
+    Shared cases with chunked messages get plain messages instead. If a consumer leaves in the
     middle of a chunked message, Pulsar itself stops delivery to every client
     (`docs/notes/wire-protocol.md#chunked-messages`).
     """
@@ -50,30 +50,37 @@ async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
 
 
 def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
-    """A failing case: what it was, what was found, and the command that plays it again."""
-    again = f"python -m harness.faults --cases {verdict.case.seed} --broker {broker}"
+    """Return a failing case: its description, its findings, and the command that repeats it."""
+    command = f"python -m harness.faults --cases {verdict.case.seed} --broker {broker}"
     events = verdict.events[-shown:] if shown else []
     return "\n".join(
-        [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", again]
+        [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", command]
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 when a case has a finding, 2 when none could be played."""
+    """Run the command. Return 1 if a case has a finding, 2 if no case could be played, else 0."""
     parser = argparse.ArgumentParser(prog="python -m harness.faults")
     parser.add_argument("--cases", default="1-1000", help="such as 7, 1-1000 or 3,9,20-30")
     parser.add_argument("--broker", choices=("dev", "real"), default="dev")
-    parser.add_argument("--at-once", type=int, default=2, help="processes, or cases on a broker")
-    parser.add_argument("--events", type=int, default=SHOWN, help="so many of a failing case")
+    parser.add_argument(
+        "--at-once", type=int, default=2, help="processes, or concurrent cases on a real broker"
+    )
+    parser.add_argument(
+        "--events", type=int, default=SHOWN, help="number of last events to print of a failing case"
+    )
     options = parser.parse_args(arguments)
     try:
         seeds = list(_numbers(options.cases))
     except ValueError:
-        sys.stderr.write(f"{parser.prog}: --cases {options.cases} names no cases\n")
+        sys.stderr.write(
+            f"{parser.prog}: --cases {options.cases} is not a list of cases; "
+            "write 7, 1-1000 or 3,9,20-30\n"
+        )
         return 2
     began = time.monotonic()
     try:
-        verdicts = _played(seeds, options.broker, options.at_once)
+        verdicts = _play_all(seeds, options.broker, options.at_once)
         failing, withheld, fired, count, looks = 0, 0, Counter[str](), 0, 0
         for verdict in verdicts:
             count += 1
@@ -81,17 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fired.update(fault.kind for fault in verdict.fired)
             if verdict.withheld:
                 withheld += 1
-                _say(f"case {verdict.case.seed}: Pulsar withholds: {verdict.withheld}")
+                _print(f"case {verdict.case.seed}: Pulsar withholds: {verdict.withheld}")
             if verdict.findings:
                 failing += 1
-                _say(failure(verdict, options.broker, options.events))
+                _print(failure(verdict, options.broker, options.events))
     except NoBrokerError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return 2
-    of_each = ", ".join(f"{number} {kind}" for kind, number in fired.most_common())
-    _say(
-        f"{time.monotonic() - began:.0f} s; {count} cases, {looks} messages handed out, "
-        f"{fired.total()} faults ({of_each}); {withheld} that Pulsar did not deliver all of; "
+    by_kind = ", ".join(f"{number} {kind}" for kind, number in fired.most_common())
+    _print(
+        f"{time.monotonic() - began:.0f} s; {count} cases, {looks} deliveries, "
+        f"{fired.total()} faults ({by_kind}); {withheld} with messages that Pulsar withheld; "
         f"{failing} with findings"
     )
     return int(failing > 0 or not count)
@@ -103,7 +110,7 @@ def _numbers(text: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-def _played(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict]:
+def _play_all(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict]:
     if broker == "dev":
         with ProcessPoolExecutor(at_once) as pool:
             yield from pool.map(in_memory, seeds, chunksize=4)
@@ -111,19 +118,19 @@ def _played(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict
     with running_server() as server:
         admin = Admin(server.admin_url)
 
-        async def all_of_them() -> list[Verdict]:
+        async def run_all() -> list[Verdict]:
             slots = asyncio.Semaphore(at_once)
 
-            async def one(seed: int) -> Verdict:
+            async def run_one(seed: int) -> Verdict:
                 async with slots:
                     return await on_broker(seed, server.service_url, admin)
 
-            return await asyncio.gather(*map(one, seeds))
+            return await asyncio.gather(*map(run_one, seeds))
 
-        yield from asyncio.run(all_of_them())
+        yield from asyncio.run(run_all())
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

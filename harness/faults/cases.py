@@ -1,7 +1,7 @@
-"""What a case does: a value that follows from its seed.
+"""Generate a case from a seed.
 
-Owns `Case` and `generate`. A case is a backlog larger than the receiver queue, an application that
-acks, nacks, forwards and seeks, and up to three faults on the connections of its client.
+A case is a backlog larger than the receiver queue, an application that acks, nacks, forwards and
+seeks, and up to three faults on the connections of its client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Type = Literal["Exclusive", "Failover", "Shared", "KeyShared"]
 Content = Literal["plain", "batch", "chunks"]
 Acking = Literal["single", "list", "cumulative"]
 
-#: What a case has of each command, about.
+#: About how many commands of each type a case has.
 _ALWAYS: Final[dict[tuple[Direction, str], int]] = {
     ("in", "CONNECT"): 1,
     ("in", "PARTITIONED_METADATA"): 1,
@@ -33,19 +33,19 @@ _ALWAYS: Final[dict[tuple[Direction, str], int]] = {
     ("out", "MESSAGE"): 60,
     ("out", "ACK_RESPONSE"): 10,
 }
-_OF_SEEKS: Final[dict[tuple[Direction, str], int]] = {
+_WITH_SEEK: Final[dict[tuple[Direction, str], int]] = {
     ("in", "SEEK"): 1,
     ("out", "CLOSE_CONSUMER"): 1,
 }
-_OF_LETTERS: Final[dict[tuple[Direction, str], int]] = {
+_WITH_LETTERS: Final[dict[tuple[Direction, str], int]] = {
     ("in", "PRODUCER"): 2,
     ("in", "SEND"): 6,
     ("in", "CLOSE_PRODUCER"): 2,
     ("out", "PRODUCER_SUCCESS"): 2,
     ("out", "SEND_RECEIPT"): 6,
 }
-_LONGEST_S: Final = 3.0
-_MORE_PAYLOADS: Final = 4  # most of what a broker sends is payload
+_MAX_DELAY_S: Final = 3.0
+_PAYLOAD_WEIGHT: Final = 4  # most bytes from a broker are payload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,21 +53,21 @@ class Case:
     """One case.
 
     Attributes:
-        seed: It all follows from that.
+        seed: Determines the whole case.
         kind: Subscription type.
         content: Plain messages, batches, or messages in chunks.
-        messages: How many.
-        batch: Messages of an entry, 0 for none.
-        queue: The receiver queue.
+        messages: Number of messages.
+        batch: Messages in an entry, 0 for none.
+        queue: Receiver queue size.
         acking: One by one, in lists, or cumulatively.
-        group: Messages of a list, or between two cumulative acks.
+        group: Messages in a list, or between two cumulative acks.
         receipts: `ack_receipt_enabled`.
-        nacks: Share of looks that end in a nack.
-        letters: Some messages are forwarded to the retry-letter topic, some end as dead letters.
-        seek: After so many messages everything is sought again; 0 for never.
-        rewind: After so many messages everything unacked is asked for; 0 for never.
-        second: A second consumer, on a connection without faults.
-        faults: What goes wrong.
+        nacks: Share of deliveries that end in a nack.
+        letters: Some messages are forwarded to the retry letter topic, and some are dead-lettered.
+        seek: Seek to the beginning after this many deliveries; 0 for never.
+        rewind: Request all unacked messages after this many deliveries; 0 for never.
+        second: Add a second consumer, on a connection without faults.
+        faults: Faults of the connections.
     """
 
     seed: int
@@ -88,7 +88,7 @@ class Case:
 
 
 def generate(seed: int) -> Case:
-    """The case of a seed."""
+    """Return the case of a seed."""
     rng = Random(f"wire fault {seed}")
     kind: Type = rng.choice(get_args(Type))
     shared = kind in ("Shared", "KeyShared")
@@ -119,19 +119,19 @@ def generate(seed: int) -> Case:
 
 
 def _fault(rng: Random, letters: bool, seeks: bool) -> WireFault:
-    there = _ALWAYS | (_OF_LETTERS if letters else {}) | (_OF_SEEKS if seeks else {})
-    # What there is only one of is nearly as worth a fault as what there are many of.
+    counts = _ALWAYS | (_WITH_LETTERS if letters else {}) | (_WITH_SEEK if seeks else {})
+    # A command that occurs once is nearly as likely to fail as one that occurs often.
     [(direction, command)] = rng.choices(
-        list(there), [3 + min(12, each) for each in there.values()]
+        list(counts), [3 + min(12, each) for each in counts.values()]
     )
     kinds = [kind for kind in get_args(Kind) if kind != "payload" or command in WITH_PAYLOAD]
     if command in WITH_PAYLOAD:
-        kinds += ["payload"] * _MORE_PAYLOADS
+        kinds += ["payload"] * _PAYLOAD_WEIGHT
     kind: Kind = rng.choice(kinds)
     return WireFault(
         kind=kind,
         direction=direction,
         command=command,
-        nth=rng.randrange(1, there[direction, command] + 1),
-        seconds=rng.choice((0.01, 0.3, _LONGEST_S)) if kind == "delay" else 0.0,
+        nth=rng.randrange(1, counts[direction, command] + 1),
+        seconds=rng.choice((0.01, 0.3, _MAX_DELAY_S)) if kind == "delay" else 0.0,
     )

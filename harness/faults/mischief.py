@@ -1,8 +1,8 @@
-"""What goes wrong on a connection, frame by frame. Pure: bytes in, steps out.
+"""Faults on a connection, frame by frame. Pure: bytes in, steps out.
 
-Owns `WireFault`, `Mischief` (the faults of one client, counted over all its connections) and
-`Stream` (one direction of one connection). Only what a network or a broken peer can do, and what a
-receiver can notice: commands have no checksum, so a changed one that still parses is not among it.
+`Mischief` holds the faults of one client, counted over all its connections. `Stream` is one
+direction of one connection. The faults are those of a network or a broken peer that a receiver can
+notice. Commands have no checksum, so a changed command that still parses is not among the faults.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Direction = Literal["in", "out"]
 
 Kind = Literal[
     "cut before",  # the connection ends instead of the command
-    "cut after",  # it ends behind the command
-    "cut inside",  # it ends when a part of the command has arrived
-    "delay",  # the command, and all behind it, comes late
-    "split",  # the command comes in small pieces
-    "stall",  # from here on nothing arrives any more, either way, and nobody is told
-    "payload",  # a bit behind the command is flipped
-    "size",  # one of the two sizes is another
-    "command",  # the bytes of the command are none
-    "garbage",  # bytes that nobody sent come before the command
+    "cut after",  # it ends after the command
+    "cut inside",  # it ends after a part of the command
+    "delay",  # the command and everything after it are late
+    "split",  # the command arrives in small pieces
+    "stall",  # nothing arrives any more in either direction, and the connection stays open
+    "payload",  # a bit after the command is flipped
+    "size",  # one of the two sizes is wrong
+    "command",  # the command does not parse
+    "garbage",  # random bytes arrive before the command
 ]
 
-#: Commands with something behind them that a checksum protects.
+#: Commands that are followed by a payload with a checksum.
 WITH_PAYLOAD: Final = ("MESSAGE", "SEND")
 _NAMES: Final[dict[int, str]] = {int(each): name for name, each in pb.BaseCommand.Type.items()}
 _TYPE_TAG: Final = 0x08  # the first byte of every command; its type is the next
-_NO_TAG: Final = 0x07  # no tag of protobuf's: there is no wire type 7
+_NO_TAG: Final = 0x07  # not a protobuf tag: there is no wire type 7
 _PIECES: Final = 40
 
 
 class End(Enum):
-    """How a connection goes on after a fault."""
+    """The state of a connection after a fault."""
 
     CUT = "cut"
     STALL = "stall"
@@ -53,14 +53,14 @@ Step = bytes | float | End
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireFault:
-    """One thing that goes wrong.
+    """One fault.
 
     Args:
-        kind: What.
-        direction: From whom the command comes.
-        command: Its type, such as ``"ACK"``.
-        nth: Which one of that type, from 1, counted over all connections.
-        seconds: Of a delay.
+        kind: Kind of fault.
+        direction: Direction of the command.
+        command: Type of the command, such as ``"ACK"``.
+        nth: Number of the command of that type, from 1, over all connections.
+        seconds: Length of a delay.
     """
 
     kind: Kind
@@ -74,12 +74,12 @@ class Mischief:
     """The faults of one client.
 
     Args:
-        faults: What goes wrong.
-        rng: Where within a frame, and which bytes.
-        broker_url: What a broker is called in answers to lookups; None leaves them as they are.
+        faults: The faults to inject.
+        rng: Chooses positions and bytes within a frame.
+        broker_url: Broker URL to put into answers to lookups; None leaves them unchanged.
 
     Attributes:
-        fired: Those that happened.
+        fired: The faults that happened.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Mischief:
         self.fired: list[WireFault] = []
 
     def step(self, direction: Direction, command: str) -> WireFault | None:
-        """Count one command; what happens to it."""
+        """Count one command. Return its fault, or None."""
         self._seen[direction, command] += 1
         nth = self._seen[direction, command]
         for fault in self._faults:
@@ -106,43 +106,43 @@ class Stream:
     """One direction of one connection.
 
     Args:
-        mischief: Of its client.
-        direction: From whom its bytes come.
+        mischief: The faults of the client.
+        direction: Direction of the bytes.
     """
 
     def __init__(self, mischief: Mischief, direction: Direction) -> None:
         self._mischief = mischief
         self._direction = direction
-        self._rest = bytearray()
-        self._over = False
+        self._partial_frame = bytearray()
+        self._ended = False
 
     def feed(self, data: bytes) -> list[Step]:
-        """What becomes of bytes that were written; whole frames only are passed on."""
-        self._rest += data
+        """Return the steps for bytes that were written. Only whole frames are passed on."""
+        self._partial_frame += data
         steps: list[Step] = []
         start = 0
-        while not self._over and len(self._rest) - start >= 4:
-            end = start + 4 + int.from_bytes(self._rest[start : start + 4])
-            if end > len(self._rest):
+        while not self._ended and len(self._partial_frame) - start >= 4:
+            end = start + 4 + int.from_bytes(self._partial_frame[start : start + 4])
+            if end > len(self._partial_frame):
                 break
-            steps += self._frame(bytes(self._rest[start:end]))
+            steps += self._frame(bytes(self._partial_frame[start:end]))
             start = end
-        del self._rest[:start]
-        return _joined(steps)
+        del self._partial_frame[:start]
+        return _merge_frames(steps)
 
     def _frame(self, frame: bytes) -> list[Step]:
         command = _NAMES.get(frame[9], "") if frame[8:9] == bytes((_TYPE_TAG,)) else ""
         if command == "LOOKUP_RESPONSE" and self._mischief.broker_url is not None:
-            frame = _renamed(frame, self._mischief.broker_url)
+            frame = _with_broker_url(frame, self._mischief.broker_url)
         fault = self._mischief.step(self._direction, command)
         if fault is None:
             return [frame]
-        steps = _changed(frame, fault, self._mischief.rng)
-        self._over = isinstance(steps[-1], End)
+        steps = _apply(frame, fault, self._mischief.rng)
+        self._ended = isinstance(steps[-1], End)
         return steps
 
 
-def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
+def _apply(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
     match fault.kind:
         case "cut before":
             return [End.CUT]
@@ -153,7 +153,7 @@ def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
         case "delay":
             return [fault.seconds, frame]
         case "split":
-            return _pieces(frame, rng)
+            return _split_frame(frame, rng)
         case "stall":
             return [End.STALL]
         case "garbage":
@@ -161,7 +161,7 @@ def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
         case "command":
             return [frame[:8] + bytes((_NO_TAG,)) + frame[9:]]
         case "size":
-            return [_resized(frame, rng)]
+            return [_with_wrong_size(frame, rng)]
         case "payload":
             start = 8 + int.from_bytes(frame[4:8])
             changed = bytearray(frame)
@@ -169,7 +169,7 @@ def _changed(frame: bytes, fault: WireFault, rng: Random) -> list[Step]:
             return [bytes(changed)]
 
 
-def _pieces(frame: bytes, rng: Random) -> list[Step]:
+def _split_frame(frame: bytes, rng: Random) -> list[Step]:
     cuts = sorted(rng.choices(range(1, len(frame)), k=min(_PIECES, len(frame) - 1)))
     steps: list[Step] = []
     for start, end in zip([0, *cuts], [*cuts, len(frame)], strict=True):
@@ -177,8 +177,8 @@ def _pieces(frame: bytes, rng: Random) -> list[Step]:
     return steps
 
 
-def _resized(frame: bytes, rng: Random) -> bytes:
-    """Another size of the frame or of its command, such that what follows makes no sense."""
+def _with_wrong_size(frame: bytes, rng: Random) -> bytes:
+    """Change the size of a frame or of its command so that the rest makes no sense."""
     at = rng.choice((0, 4))
     size = int.from_bytes(frame[at : at + 4])
     others = (size + rng.randrange(1, 4), size - rng.randrange(1, 4), 0, size + 4000, 1 << 31)
@@ -186,15 +186,15 @@ def _resized(frame: bytes, rng: Random) -> bytes:
     return frame[:at] + other.to_bytes(4) + frame[at + 4 :]
 
 
-def _renamed(frame: bytes, url: str) -> bytes:
+def _with_broker_url(frame: bytes, url: str) -> bytes:
     command = pb.BaseCommand.FromString(frame[8:])
     if command.lookupTopicResponse.brokerServiceUrl:
         command.lookupTopicResponse.brokerServiceUrl = url
     return frames.encode(command)
 
 
-def _joined(steps: Sequence[Step]) -> list[Step]:
-    """Frames that follow each other are passed on at once, as they were written."""
+def _merge_frames(steps: Sequence[Step]) -> list[Step]:
+    """Join consecutive frames, so that they are passed on at once, as they were written."""
     joined: list[Step] = []
     run: list[bytes] = []
     for step in steps:

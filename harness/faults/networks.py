@@ -1,7 +1,6 @@
-"""Where a case is played: the development broker in the same loop, or a real one behind proxies.
+"""The broker of a case: the development broker in the same loop, or a real one behind proxies.
 
-Owns `Network` and its two kinds. In memory time is virtual and a case is the same each time; with
-sockets it is as real as it gets.
+In memory, time is virtual and a case runs the same way each time. With sockets it does not.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..histories.proxy import Proxy
 from .mischief import End as Ending
 from .mischief import Mischief, Step, Stream
 
-#: What a message is cut into for chunked content, in bytes.
+#: Largest chunk of chunked content, in bytes.
 MOST_BYTES: Final = 14_000
 _URL: Final = "pulsar://memory:6650"
 _READ: Final = 1 << 16
@@ -36,14 +35,14 @@ _READ: Final = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Left:
-    """What a broker has of a topic's subscription after a case.
+    """The broker's state of a topic's subscription after a case.
 
     Attributes:
-        backlog: Entries that are not acked.
-        consumers: Of the subscription.
-        producers: Of the topic.
-        withheld: There is a backlog, all of it is with the broker, and every consumer has permits.
-        has: Of each consumer the permits it gave, and what it has not acked.
+        backlog: Unacked entries.
+        consumers: Consumers of the subscription.
+        producers: Producers of the topic.
+        withheld: True if there is a backlog, none of it was sent, and every consumer has permits.
+        has: For each consumer, its permits and its unacked messages.
     """
 
     backlog: int
@@ -54,49 +53,49 @@ class Left:
 
 
 class Network(Protocol):
-    """A broker, and clients of it."""
+    """A broker and its clients."""
 
     def topic(self, name: str) -> str:
-        """Full name of a topic of this network."""
+        """Return the full name of a topic of this network."""
 
     async def client(self, mischief: Mischief | None = None) -> encore.Client:
-        """A client over the native transport; without mischief it cuts large messages small."""
+        """Create a client over the native transport. Without `mischief` it sends small chunks."""
 
     async def left(self, topic: str, subscription: str) -> Left:
-        """What there is now."""
+        """Return the current state of a subscription."""
 
     async def connections(self) -> int | None:
-        """Connections that the broker has; None where it has others than ours."""
+        """Return the number of connections, or None if the broker has other connections, too."""
 
     async def close(self) -> None:
-        """End everything."""
+        """Close all clients and proxies."""
 
 
-class _FaultyLine(MemoryConnection):
-    """A connection on which things go wrong."""
+class _FaultyConnection(MemoryConnection):
+    """A connection with faults."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, lines: list[MemoryConnection], mischief: Mischief
     ) -> None:
         super().__init__(loop, whole, lines)
         self._streams = {True: Stream(mischief, "in"), False: Stream(mischief, "out")}
-        self._waiting: dict[bool, deque[Step]] = {True: deque(), False: deque()}
+        self._steps: dict[bool, deque[Step]] = {True: deque(), False: deque()}
         self._pumping = {True: False, False: False}
         self._stalled = False
 
     def carry(self, data: bytes, *, to_broker: bool) -> None:
-        self._waiting[to_broker].extend(self._streams[to_broker].feed(data))
+        self._steps[to_broker].extend(self._streams[to_broker].feed(data))
         if not self._pumping[to_broker]:
             self._pumping[to_broker] = True
             self._loop.call_soon(self._pump, to_broker)
 
     def _pump(self, to_broker: bool) -> None:
-        """The next step of a direction; one in each turn of the loop."""
-        waiting = self._waiting[to_broker]
-        if not waiting or self._stalled:
+        """Take the next step of a direction: one in each pass of the loop."""
+        steps = self._steps[to_broker]
+        if not steps or self._stalled:
             self._pumping[to_broker] = False
             return
-        step = waiting.popleft()
+        step = steps.popleft()
         if isinstance(step, float):
             self._loop.call_later(step, self._pump, to_broker)
             return
@@ -110,7 +109,7 @@ class _FaultyLine(MemoryConnection):
 
 
 class _FaultyDialer:
-    """Connects to the broker of `dialer` by lines on which things go wrong (`Dialer`)."""
+    """A `Dialer` to the broker of `dialer` over faulty connections."""
 
     make_codecs = BrokerDialer.make_codecs
 
@@ -122,7 +121,7 @@ class _FaultyDialer:
         self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
     ) -> Session:
         await asyncio.sleep(0)
-        line = _FaultyLine(asyncio.get_running_loop(), self._dialer.lines, self._mischief)
+        line = _FaultyConnection(asyncio.get_running_loop(), self._dialer.lines, self._mischief)
         line.client = make(ConnectionEnd(line, to_broker=True))
         line.broker = BrokerSession(
             self._dialer.service,
@@ -135,7 +134,7 @@ class _FaultyDialer:
 
 
 class Memory:
-    """The development broker without sockets (`Network`); for a loop in virtual time."""
+    """The development broker without sockets (`Network`), for a loop in virtual time."""
 
     def __init__(self) -> None:
         settings = BrokerSettings(
@@ -174,13 +173,14 @@ class Sockets:
         admin: Its admin API.
     """
 
-    #: A peer that is silent for two of these is given up; a case should not last a minute.
+    #: A connection is closed after two silent intervals, in s. The short interval keeps a case
+    #: under a minute.
     keep_alive_s: Final = 1.0
 
     def __init__(self, url: str, admin: Admin) -> None:
         self._url = url
         self._admin = admin
-        self._cutting: Proxy | None = None
+        self._chunking_proxy: Proxy | None = None
         self._proxies: list[FaultProxy] = []
 
     def topic(self, name: str) -> str:
@@ -188,10 +188,10 @@ class Sockets:
 
     async def client(self, mischief: Mischief | None = None) -> encore.Client:
         if mischief is None:
-            if self._cutting is None:
-                self._cutting = Proxy(self._url, max_message_size=MOST_BYTES)
-                await self._cutting.start()
-            url = self._cutting.url
+            if self._chunking_proxy is None:
+                self._chunking_proxy = Proxy(self._url, max_message_size=MOST_BYTES)
+                await self._chunking_proxy.start()
+            url = self._chunking_proxy.url
         else:
             proxy = FaultProxy(self._url, mischief)
             await proxy.start()
@@ -208,7 +208,7 @@ class Sockets:
             backlog=backlog,
             consumers=len(consumers),
             producers=len(stats["publishers"]),
-            withheld=backlog > 0 and bool(consumers) and all(map(_could_get, consumers)),
+            withheld=backlog > 0 and bool(consumers) and all(map(_is_withheld, consumers)),
             has=tuple((each["availablePermits"], each["unackedMessages"]) for each in consumers),
         )
 
@@ -218,12 +218,12 @@ class Sockets:
     async def close(self) -> None:
         for proxy in self._proxies:
             await proxy.close()
-        if self._cutting is not None:
-            await self._cutting.close()
+        if self._chunking_proxy is not None:
+            await self._chunking_proxy.close()
 
 
-def _could_get(consumer: Mapping[str, Any]) -> bool:
-    """Whether nothing but the broker keeps messages from a consumer, by its statistics."""
+def _is_withheld(consumer: Mapping[str, Any]) -> bool:
+    """True if the statistics of a consumer show no reason why the broker sends it no messages."""
     return (
         consumer["availablePermits"] > 0
         and not consumer["unackedMessages"]
@@ -232,11 +232,11 @@ def _could_get(consumer: Mapping[str, Any]) -> bool:
 
 
 class FaultProxy:
-    """Between a client and a broker, on a free loopback port: things go wrong as told.
+    """A proxy with faults between a client and a broker, on a free loopback port.
 
     Args:
         url: The broker's service URL.
-        mischief: What goes wrong; it comes to name the proxy in answers to lookups.
+        mischief: The faults. `start` sets its `broker_url` to the proxy's.
     """
 
     def __init__(self, url: str, mischief: Mischief) -> None:
@@ -248,7 +248,7 @@ class FaultProxy:
         self.url: str = ""
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self.url = f"pulsar://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._mischief.broker_url = self.url
 
@@ -259,7 +259,9 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accepted(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, client: asyncio.StreamReader, answers: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -267,8 +269,8 @@ class FaultProxy:
         stalled = asyncio.Event()
         try:
             broker, requests = await asyncio.open_connection(*self._target)
-            up = self._pass(Stream(self._mischief, "in"), client, requests, stalled)
-            down = self._pass(Stream(self._mischief, "out"), broker, answers, stalled)
+            up = self._forward(Stream(self._mischief, "in"), client, requests, stalled)
+            down = self._forward(Stream(self._mischief, "out"), broker, answers, stalled)
             directions = [asyncio.ensure_future(up), asyncio.ensure_future(down)]
             try:
                 await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
@@ -278,11 +280,11 @@ class FaultProxy:
                 await asyncio.gather(*directions, return_exceptions=True)
                 requests.transport.abort()
         except OSError:
-            pass  # the broker is gone, and so is the client now
+            pass  # the broker closed the connection, so the client's is closed too
         finally:
             answers.transport.abort()
 
-    async def _pass(
+    async def _forward(
         self,
         stream: Stream,
         reader: asyncio.StreamReader,
@@ -301,14 +303,14 @@ class FaultProxy:
                             writer.write(step)
                             await writer.drain()
                     elif step is Ending.CUT:
-                        await _flushed(writer)
+                        await _flush_and_close(writer)
                         return
                     else:
                         stalled.set()
 
 
-async def _flushed(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other side can have read what was written."""
+async def _flush_and_close(writer: asyncio.StreamWriter) -> None:
+    """Close the connection and wait until the peer can have read everything."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

@@ -1,12 +1,12 @@
-"""Plays a case, and judges what was seen.
+"""Play a case and check what happened.
 
-Owns `play`. What must hold however the connections of a client fail:
-- every message is acked or a dead letter in the end, and the broker's backlog says so;
-- what a consumer acked is not handed to it again, and what it holds is not handed to it twice;
-- Exclusive and Failover: nothing is handed out for the first time before what comes first;
-- no more is queued than the receiver queue allows;
-- no call fails, no callback raises, nothing hangs;
-- what was closed is gone: tasks here, consumers and producers at the broker.
+However the connections of a client fail:
+- Every message ends acked or dead-lettered, and the broker's backlog agrees.
+- A consumer never receives a message that it acked or holds.
+- On Exclusive and Failover, no first delivery skips an earlier message.
+- The queue never holds more than the receiver queue allows.
+- No call fails, no callback raises, and nothing hangs.
+- Closing ends all tasks here, and all consumers and producers at the broker.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from .networks import MOST_BYTES, Left, Network
 
 SUBSCRIPTION: Final = "s"
 _KEYS: Final = 7
-_FAILING: Final = 0.08  # share of messages that end as dead letters
-_FORWARDED: Final = 0.15  # share of first looks that end in `reconsume_later`
+_FAILING_SHARE: Final = 0.08  # share of messages that are dead-lettered
+_FORWARDED_SHARE: Final = 0.15  # share of first deliveries that end in `reconsume_later`
 _MAX_REDELIVER: Final = 2
-_TURN_S: Final = 0.25
+_POLL_S: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How long is too long, in s.
+    """Time limits, in s.
 
     Attributes:
-        stuck: Without anything that moves.
-        closing: From `close` until the broker knows.
+        stuck: Longest time without progress.
+        closing: Longest time from `close` until the broker has removed the consumer.
     """
 
     stuck: float
     closing: float
 
 
-#: A peer that says nothing is given up after a minute, and asked again after up to another.
+#: A silent connection is closed after a minute, and a lookup may take up to another minute.
 VIRTUAL: Final = Patience(stuck=400.0, closing=200.0)
 REAL: Final = Patience(stuck=150.0, closing=60.0)
 
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """What a case showed.
+    """The result of a case.
 
     Attributes:
-        case: Which.
-        findings: What must not be.
-        withheld: What Pulsar does not deliver to consumers that have asked for it.
+        case: The case.
+        findings: Broken rules.
+        withheld: Messages that Pulsar does not deliver to consumers with permits.
         fired: Faults that happened.
-        looks: Messages handed out.
-        events: What happened, for who has to find out why.
+        looks: Deliveries.
+        events: The history, for finding the cause.
     """
 
     case: Case
@@ -80,11 +80,11 @@ class Verdict:
 
 
 async def play(case: Case, network: Network, name: str, patience: Patience) -> Verdict:
-    """Play it on topics named after `name`; the network is closed at the end."""
+    """Play a case on topics named after `name`. The network is closed at the end."""
     verdict = Verdict(case=case)
     before = asyncio.all_tasks()
     player = _Player(case, network, network.topic(name), patience, verdict)
-    async with _what_is_raised_aside(verdict.findings):
+    async with _collect_exceptions(verdict.findings):
         try:
             await player.run()
         except Exception:
@@ -98,8 +98,8 @@ async def play(case: Case, network: Network, name: str, patience: Patience) -> V
 
 
 @contextlib.asynccontextmanager
-async def _what_is_raised_aside(findings: list[str]) -> AsyncIterator[None]:
-    """Exceptions of callbacks and tasks, and those that were only logged, are findings."""
+async def _collect_exceptions(findings: list[str]) -> AsyncIterator[None]:
+    """Record exceptions of callbacks and tasks, and logged exceptions, as findings."""
     loop = asyncio.get_running_loop()
 
     class Logged(logging.Handler):
@@ -108,7 +108,7 @@ async def _what_is_raised_aside(findings: list[str]) -> AsyncIterator[None]:
                 findings.append(f"logged: {record.getMessage()}: {record.exc_info[1]!r}")
 
     def raised(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        findings.append(f"raised aside: {context['message']}: {context.get('exception')!r}")
+        findings.append(f"raised in a callback: {context['message']}: {context.get('exception')!r}")
 
     logger, logged = logging.getLogger("pulsar_encore"), Logged()
     before = loop.get_exception_handler()
@@ -122,13 +122,13 @@ async def _what_is_raised_aside(findings: list[str]) -> AsyncIterator[None]:
 
 
 class _Member:
-    """One consumer, and what its application has."""
+    """One consumer and the messages of its application."""
 
     def __init__(self, who: int, client: encore.Client, consumer: encore.Consumer) -> None:
         self.who = who
         self.client = client
         self.consumer = consumer
-        self.gathered: list[encore.Message] = []
+        self.ack_list: list[encore.Message] = []
         self.held: set[str] = set()
         self.acked: set[str] = set()
         self.task: asyncio.Task[None] | None = None
@@ -146,15 +146,15 @@ class _Player:
         self._patience = patience
         self._verdict = verdict
         self._loop = asyncio.get_running_loop()
-        self._looks: Counter[int] = Counter()
+        self._deliveries: Counter[int] = Counter()
         self._seen: set[int] = set()  # of the topic, since the last seek
         self._settled: set[int] = set()
-        self._moved = self._loop.time()
+        self._last_progress = self._loop.time()
         self._received = 0
         self._forwarded = 0
         rng = Random(f"decisions {case.seed}")
         failing = case.letters and not case.seek
-        share = _FAILING if failing else 0.0
+        share = _FAILING_SHARE if failing else 0.0
         self._failing = {each for each in range(case.messages) if rng.random() < share}
         self.mischief = Mischief(case.faults, Random(f"bytes {case.seed}"))
 
@@ -165,7 +165,7 @@ class _Player:
         clean = await self._network.client()
         await self._publish(clean)
         watcher = await self._network.client(Mischief((), Random(0))) if case.letters else None
-        watching = await self._watch(watcher) if watcher else None
+        watch_task = await self._watch(watcher) if watcher else None
         members = [await self._join(0, await self._network.client(self.mischief))]
         if case.second:
             members.append(await self._join(1, await self._network.client(Mischief((), Random(0)))))
@@ -174,7 +174,7 @@ class _Player:
         try:
             await self._until_settled(members)
         finally:
-            tasks = [each for each in (watching, *(m.task for m in members)) if each is not None]
+            tasks = [each for each in (watch_task, *(m.task for m in members)) if each is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -242,44 +242,50 @@ class _Player:
                     **options,
                 )
             except encore.TransportError as error:
-                # The first time has an end, and a dead connection of ours may hold the name.
+                # The first subscribe has a time limit, and a dead connection of this client may
+                # hold the name.
                 if not error.retryable or self._loop.time() > end:
                     raise
                 self._verdict.events.append(f"{self._loop.time():9.3f} {who} not joined: {error}")
                 await asyncio.sleep(1.0)
                 continue
-            self._moved = self._loop.time()
+            self._last_progress = self._loop.time()
             return _Member(who, client, consumer)
 
     async def _until_settled(self, members: list[_Member]) -> None:
-        """Until all is settled here and at the broker."""
+        """Wait until everything is settled here and at the broker."""
         topics = [self._topic, self._retry] if self._case.letters else [self._topic]
         while True:
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(_POLL_S)
             for member in members:
                 if member.task is not None and member.task.done():
                     member.task.result()
-            open_ = set(range(self._case.messages)) - self._settled
-            stuck = self._loop.time() - self._moved > self._patience.stuck
-            if open_ and not stuck:
+            unsettled = set(range(self._case.messages)) - self._settled
+            stuck = self._loop.time() - self._last_progress > self._patience.stuck
+            if unsettled and not stuck:
                 continue
             left = [await self._network.left(each, SUBSCRIPTION) for each in topics]
             backlog = sum(each.backlog for each in left)
-            if not open_ and not backlog:
+            if not unsettled and not backlog:
                 return
             if stuck:
-                what = f"never settled: {sorted(open_)[:9]}" if open_ else f"{backlog} unacked"
+                what = (
+                    f"never settled: {sorted(unsettled)[:9]}" if unsettled else f"{backlog} unacked"
+                )
                 counts = [member.consumer.statistics() for member in members]
                 self._stuck(f"stuck: {what}; at the broker: {left}; {counts}", left)
                 return
 
     def _stuck(self, text: str, left: list[Left]) -> None:
-        """Of Key_Shared Pulsar stops to deliver now and then, to every client (README, "What
-        Pulsar itself gets wrong"); its statistics tell that from permits that we did not give."""
+        """Report a stuck case, unless Pulsar withholds the messages.
+
+        On Key_Shared, Pulsar sometimes stops delivery to every client (README, "What Pulsar itself
+        gets wrong"). Its statistics tell this case from permits that we did not send.
+        """
         if self._case.kind == "KeyShared" and all(each.withheld for each in left if each.backlog):
             self._verdict.withheld = text
         else:
-            self._found(text)
+            self._report(text)
 
     async def _close(self, members: list[_Member], others: list[encore.Client]) -> None:
         try:
@@ -288,100 +294,102 @@ class _Player:
                     await member.consumer.close()
                     await member.client.close()
         except TimeoutError:
-            self._found("close hangs")
+            self._report("close hangs")
         end = self._loop.time() + self._patience.closing
         while True:
             now = await self._network.left(self._topic, SUBSCRIPTION)
             if not now.consumers and not now.producers:
                 break
             if self._loop.time() > end:
-                self._found(f"not gone at the broker: {now}")
+                self._report(f"still at the broker: {now}")
                 break
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(_POLL_S)
         for client in others:
             await client.close()
-        await asyncio.sleep(_TURN_S)
+        await asyncio.sleep(_POLL_S)
         connections = await self._network.connections()
         if connections:
-            self._found(f"{connections} connections are left")
+            self._report(f"{connections} connections are left")
 
     # The application
 
     async def _consume(self, member: _Member) -> None:
         case, consumer = self._case, member.consumer
-        sought = rewound = False
+        has_sought = has_rewound = False
         while True:
             try:
                 message = await consumer.receive(timeout=0.5)
             except encore.ReceiveTimeout:
-                await self._ack_gathered(member)
+                await self._ack_listed(member)
                 continue
-            self._look(member, message)
+            self._check_delivery(member, message)
             await self._decide(member, message)
-            if case.seek and not sought and self._received >= case.seek:
-                sought = True
+            if case.seek and not has_sought and self._received >= case.seek:
+                has_sought = True
                 await self._seek(member)
-            if case.rewind and not rewound and self._received >= case.rewind and not member.who:
-                rewound = True
+            if case.rewind and not has_rewound and self._received >= case.rewind and not member.who:
+                has_rewound = True
                 self._event("redeliver all", member)
-                member.gathered.clear()
+                member.ack_list.clear()
                 member.held.clear()
                 consumer.redeliver_unacknowledged_messages()
 
-    def _look(self, member: _Member, message: encore.Message) -> None:
+    def _check_delivery(self, member: _Member, message: encore.Message) -> None:
         case, key, number = self._case, _key(message), _number(message)
         self._received += 1
         self._verdict.looks += 1
-        self._moved = self._loop.time()
-        self._looks[number] += 1
-        self._event("got", member, message)
+        self._last_progress = self._loop.time()
+        self._deliveries[number] += 1
+        self._event("received", member, message)
         if key in member.acked:
-            self._found(f"acked again: {number} ({key})")
+            self._report(f"acked again: {number} ({key})")
         rewinds = case.kind in ("Exclusive", "Failover") and case.nacks > 0
         if key in member.held and not rewinds:
-            self._found(f"twice at once: {number} ({key})")
+            self._report(f"delivered while held: {number} ({key})")
         if case.kind in ("Exclusive", "Failover") and not case.second and number not in self._seen:
             before = set(range(number)) - self._seen
             if before:
-                self._found(f"gap: {number} before {sorted(before)[:5]}")
+                self._report(f"gap: {number} before {sorted(before)[:5]}")
         self._seen.add(number)
         member.held.add(key)
         queued = member.consumer.statistics().queued
-        most = self._most_queued()
-        if queued > most:
-            self._found(f"{queued} queued, where {most} may be")
+        limit = self._most_queued()
+        if queued > limit:
+            self._report(f"{queued} queued, more than the limit of {limit}")
 
     def _most_queued(self) -> int:
-        """Pulsar counts messages for Shared, and entries of a read for the others."""
+        """Return the largest queue allowed. Pulsar counts messages on Shared, and entries of a read
+        on the other types.
+        """
         case = self._case
         queue = case.queue * (1 if case.kind == "Shared" else max(1, case.batch))
-        most = queue + max(1, case.batch)
-        # Letters that came before their time are kept here until it is come.
-        return 2 * most + self._forwarded if case.letters else most + case.batch
+        limit = queue + max(1, case.batch)
+        # Letters that arrive before their due time are kept in the consumer until then.
+        return 2 * limit + self._forwarded if case.letters else limit + case.batch
 
     async def _decide(self, member: _Member, message: encore.Message) -> None:
         case, number = self._case, _number(message)
-        look = self._looks[number]
+        look = self._deliveries[number]
         rng = Random(f"{case.seed} {number} {look}")
         chance = rng.random()
         if number in self._failing:
             await self._nack(member, message, 0.1)
         elif look < 4 and chance < case.nacks:
             await self._nack(member, message, rng.choice((0.0, 0.05, 0.5)))
-        elif case.letters and look == 1 and chance > 1 - _FORWARDED:
+        elif case.letters and look == 1 and chance > 1 - _FORWARDED_SHARE:
             await self._forward(member, message, rng.choice((0.0, 0.5)))
         elif case.acking == "single":
             await self._ack(member, [message])
         else:
-            member.gathered.append(message)
-            if len(member.gathered) >= case.group:
-                await self._ack_gathered(member)
+            member.ack_list.append(message)
+            if len(member.ack_list) >= case.group:
+                await self._ack_listed(member)
 
     async def _nack(self, member: _Member, message: encore.Message, delay: float) -> None:
         self._event(f"nack {delay}", member, message)
         if self._case.kind in ("Exclusive", "Failover"):
-            await self._ack_gathered(member)
-            member.held.clear()  # what comes is rewound
+            await self._ack_listed(member)
+            member.held.clear()  # the messages after it are rewound
         member.held.discard(_key(message))
         await member.consumer.negative_acknowledge(message, delay)
 
@@ -397,8 +405,8 @@ class _Player:
         member.held.discard(_key(message))
         member.acked.add(_key(message))
 
-    async def _ack_gathered(self, member: _Member) -> None:
-        messages, member.gathered = member.gathered, []
+    async def _ack_listed(self, member: _Member) -> None:
+        messages, member.ack_list = member.ack_list, []
         if not messages:
             return
         if self._case.acking == "cumulative":
@@ -421,15 +429,15 @@ class _Player:
             self._settle(_number(message))
 
     async def _seek(self, member: _Member) -> None:
-        await self._ack_gathered(member)
+        await self._ack_listed(member)
         self._event("seek", member)
         while True:
             try:
                 await member.consumer.seek(encore.MessageId.earliest)
                 break
             except encore.TransportError as error:
-                self._event(f"not sought: {error}", member)
-                self._moved = self._loop.time()
+                self._event(f"seek failed: {error}", member)
+                self._last_progress = self._loop.time()
         member.held.clear()
         member.acked.clear()
         self._seen.clear()
@@ -438,16 +446,16 @@ class _Player:
 
     def _settle(self, number: int) -> None:
         if number not in self._settled:
-            self._moved = self._loop.time()
+            self._last_progress = self._loop.time()
         self._settled.add(number)
 
-    def _found(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._verdict.findings.append(text)
         self._verdict.events.append(f"{self._loop.time():9.3f} FOUND {text}")
 
     def _event(self, what: str, member: _Member, message: encore.Message | None = None) -> None:
-        of = "" if message is None else f" {_number(message)} ({_key(message)})"
-        self._verdict.events.append(f"{self._loop.time():9.3f} {member.who} {what}{of}")
+        suffix = "" if message is None else f" {_number(message)} ({_key(message)})"
+        self._verdict.events.append(f"{self._loop.time():9.3f} {member.who} {what}{suffix}")
 
 
 def _number(message: encore.Message) -> int:
@@ -455,6 +463,6 @@ def _number(message: encore.Message) -> int:
 
 
 def _key(message: encore.Message) -> str:
-    place = message.message_id()
-    where = f"{place.ledger_id()}:{place.entry_id()}:{place.batch_index()}"
-    return f"{message.topic_name().rpartition('/')[2]} {where}"
+    message_id = message.message_id()
+    position = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.batch_index()}"
+    return f"{message.topic_name().rpartition('/')[2]} {position}"

@@ -1,1 +1,3 @@
-"""Random workloads on a broker, recorded, and a checker that knows no code of ours."""
+"""Random workloads on a broker, their recorded histories, and a checker without code of the
+package.
+"""

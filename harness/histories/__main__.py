@@ -1,7 +1,8 @@
-"""`python -m harness.histories --seeds 1-500 --broker real|dev`: run on, and report.
+"""Run histories and report findings: `python -m harness.histories --seeds 1-500 --broker
+real|dev`.
 
-Owns the command line. What is wrong with it, or with the broker, is said in one line with exit code
-2 before anything runs: no broker is no finding.
+Errors in the command line, or an unreachable broker, are reported in one line with exit code 2
+before any history runs. A missing broker is not a finding.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .history_runner import Outcome, Runner
 from .shrink import shrink
 from .workload import Workload, loads
 
-_ANSWER_S: Final = 10.0  # of a broker that somebody else started
+_ANSWER_S: Final = 10.0  # longest wait for a broker that was already running
 _EPILOG: Final = (
     "The broker is the one in PULSAR_URL, whose admin API is at PULSAR_ADMIN_URL (port 8080 of the "
     "same host when unset); else one is started for the run: a container or, without an engine, a "
@@ -37,21 +38,25 @@ _EPILOG: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 when a history has a finding, 2 when none could be run."""
+    """Run the command. Return 1 if a history has a finding, 2 if no history could run, else 0."""
     parser = argparse.ArgumentParser(prog="python -m harness.histories", epilog=_EPILOG)
     parser.add_argument("--seeds", default="1-20", help="such as 7, 1-500 or 3,9,20-30")
     parser.add_argument("--broker", choices=("real", "dev"), default="real")
     parser.add_argument("--only", help=f"a family ({', '.join(FAMILIES)})")
-    parser.add_argument("--fixed", help=f"one by hand, or all ({', '.join(FIXED)})")
-    parser.add_argument("--workload", help="JSON of one, as a failing one is printed")
-    parser.add_argument("--seconds", type=float, help="begin no further history after so long")
-    parser.add_argument("--at-once", type=int, default=6, help="histories side by side")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each")
+    parser.add_argument("--fixed", help=f"a fixed workload, or all ({', '.join(FIXED)})")
+    parser.add_argument("--workload", help="a workload as JSON, as printed for a failing run")
+    parser.add_argument("--seconds", type=float, help="begin no history after this time")
+    parser.add_argument("--at-once", type=int, default=6, help="concurrent histories")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each history")
     parser.add_argument("--client", choices=("encore", "stock", "both"), default="encore")
-    parser.add_argument("--transport", choices=tuple(OURS), default="stock", help="of encore")
-    parser.add_argument("--shrink", type=int, default=0, help="runs to spend on a failing one")
-    parser.add_argument("--message", type=int, help="print all that happened to this one, too")
-    parser.add_argument("--quiet", action="store_true", help="failing ones only as lines")
+    parser.add_argument(
+        "--transport", choices=tuple(OURS), default="stock", help="transport of the client encore"
+    )
+    parser.add_argument(
+        "--shrink", type=int, default=0, help="most runs for making a failing workload smaller"
+    )
+    parser.add_argument("--message", type=int, help="also print all events of this message")
+    parser.add_argument("--quiet", action="store_true", help="print one line for a failing history")
     options = parser.parse_args(arguments)
     try:
         workloads = [each for each in _workloads(options) for _ in range(options.repeat)]
@@ -63,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _CommandError(Exception):
-    """What was asked for cannot be done; the message says what to change."""
+    """The command line cannot be carried out. The message says how to change it."""
 
 
 @contextlib.contextmanager
@@ -72,16 +77,16 @@ def _server(broker: str) -> Iterator[Server | None]:
         yield None
         return
     with running_server() as server:
-        _reach(server)
-        _say(f"on {server.service_url} ({server.origin}), admin API at {server.admin_url}")
+        _check_reachable(server)
+        _print(f"on {server.service_url} ({server.origin}), admin API at {server.admin_url}")
         yield server
 
 
-def _reach(server: Server) -> None:
-    """Both addresses answer; only the ones that the environment names can be wrong."""
-    where = urlsplit(server.service_url)
+def _check_reachable(server: Server) -> None:
+    """Check that both addresses answer. Only addresses from the environment can be wrong."""
+    address = urlsplit(server.service_url)
     try:
-        socket.create_connection((where.hostname, where.port or 6650), _ANSWER_S).close()
+        socket.create_connection((address.hostname, address.port or 6650), _ANSWER_S).close()
     except (OSError, ValueError) as error:
         raise _CommandError(
             f"no broker answers at {server.service_url}: {error}; PULSAR_URL names it"
@@ -127,11 +132,11 @@ def _numbers(text: str) -> list[int]:
 async def _run(
     options: argparse.Namespace, server: Server | None, workloads: Sequence[Workload]
 ) -> int:
-    of = OURS[options.transport]
+    own_client = OURS[options.transport]
     clients: dict[str, tuple[ClientName, ...]] = {
-        "encore": (of,),
+        "encore": (own_client,),
         "stock": ("stock",),
-        "both": (of, "stock"),
+        "both": (own_client, "stock"),
     }
     chosen = clients[options.client]
     began = time.monotonic()
@@ -139,39 +144,43 @@ async def _run(
     outcomes: list[Outcome] = []
     async with Brokers(options.broker, server) as brokers:
         runner = Runner(brokers, options.at_once)
-        # Not all at once, so that --seconds can leave the rest out.
-        turns = asyncio.Semaphore(options.at_once)
+        # Start runs one after another, so that --seconds can skip the rest.
+        slots = asyncio.Semaphore(options.at_once)
 
-        async def one(workload: Workload, client: ClientName) -> None:
-            async with turns:
+        async def run_one(workload: Workload, client: ClientName) -> None:
+            async with slots:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     return
                 outcome = await runner.run(workload, client)
                 outcomes.append(outcome)
                 if outcome.verdict.findings and client != "stock" and not options.quiet:
-                    _say(full(outcome, options.broker, of_seed=of_seed))
+                    _print(full(outcome, options.broker, of_seed=of_seed))
                 else:
-                    _say(line(outcome))
+                    _print(line(outcome))
                 if options.message is not None:
-                    _say(history(outcome, options.message))
+                    _print(history(outcome, options.message))
 
         jobs = [(each, client) for each in workloads for client in chosen if can(client, each)]
-        await asyncio.gather(*(one(*job) for job in jobs))
+        await asyncio.gather(*(run_one(*job) for job in jobs))
         ours = [outcome for outcome in outcomes if outcome.client != "stock"]
         if options.shrink:
             for failing in [outcome for outcome in ours if outcome.verdict.findings]:
                 best, tries = await shrink(runner, failing, options.shrink)
-                _say(smaller(failing.workload, best.workload, tries))
-                _say(full(best, options.broker, of_seed=False))
-    _say(f"{time.monotonic() - began:.0f} s; {summary(outcomes)}")
+                _print(smaller(failing.workload, best.workload, tries))
+                _print(full(best, options.broker, of_seed=False))
+    _print(f"{time.monotonic() - began:.0f} s; {summary(outcomes)}")
     if len(chosen) == 2:
         theirs = {outcome.workload: outcome for outcome in outcomes if outcome.client == "stock"}
-        _say(side_by_side([(one, theirs[one.workload]) for one in ours if one.workload in theirs]))
+        _print(
+            side_by_side(
+                [(each, theirs[each.workload]) for each in ours if each.workload in theirs]
+            )
+        )
     failed = any(outcome.verdict.findings for outcome in outcomes if outcome.client != "stock")
     return int(failed or not outcomes)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -179,5 +188,5 @@ def _say(text: str) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # A call of the stock client that never returns would keep its thread, and so the process.
+    # A call of the stock client that never returns would keep its thread, and with it the process.
     os._exit(code)

@@ -1,8 +1,8 @@
-"""What a run may ask of a broker besides the protocol: topics, faults, what is left.
+"""Brokers for histories: topics, faults and backlogs, apart from the protocol.
 
-Owns `Broker` and its two kinds, real Pulsar and the development broker, each shared by all runs or
-private to one that stops it. Topics live where none is created by being asked for, so a deleted
-one stays away.
+`Broker` has two implementations, real Pulsar and the development broker. A broker is shared by all
+runs, or private to a run that stops it. Topics are in namespaces without automatic topic creation,
+so that a deleted topic stays deleted.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Broker(Protocol):
     async def unload(self, topic: str) -> None: ...
 
     async def delete(self, topic: str) -> None:
-        """End a topic without partitions; consumers that come again are refused."""
+        """Delete an unpartitioned topic. Consumers that subscribe again are refused."""
 
     async def backlog(self, topic: str, subscription: str) -> int:
-        """Entries of one topic or partition that are not acked."""
+        """Return the number of unacked entries of one topic or partition."""
 
     async def stop(self) -> None: ...
 
@@ -55,7 +55,7 @@ class RealBroker:
     Args:
         url: Service URL.
         admin_url: Root of the admin API.
-        private: The process, where it may be stopped.
+        private: The broker process, if the run may stop it.
     """
 
     def __init__(self, url: str, admin_url: str, private: Standalone | None = None) -> None:
@@ -108,7 +108,7 @@ class DevBroker:
 
     def __init__(self, thread: BrokerThread) -> None:
         self._thread = thread
-        self._gone: list[Fault] = []
+        self._deletions: list[Fault] = []
         self.url = thread.url
 
     async def create(self, topic: str, partitions: int) -> None:
@@ -121,12 +121,13 @@ class DevBroker:
         await asyncio.to_thread(self._thread.unload, topic)
 
     async def delete(self, topic: str) -> None:
-        # It has no deleting; refused and unloaded looks the same to a consumer.
-        self._gone += [
+        # The development broker cannot delete topics. Refusing lookups and unloading looks the same
+        # to a consumer.
+        self._deletions += [
             Fault(kind="refuse", command=name, topic=topic, times=10**9, error="TopicNotFound")
             for name in ("SUBSCRIBE", "LOOKUP")
         ]
-        plan = FaultPlan(self._gone)
+        plan = FaultPlan(self._deletions)
         await asyncio.to_thread(setattr, self._thread, "faults", plan)
         await self.unload(topic)
 
@@ -144,7 +145,7 @@ class DevBroker:
 
 
 class Brokers:
-    """The shared broker of a session, and a private one at a time for those who break it.
+    """The shared broker of a session, and one private broker for runs that stop their broker.
 
     Args:
         kind: `real` or `dev`.
@@ -158,13 +159,13 @@ class Brokers:
         self._shared: Broker | None = None
         self._private: Broker | None = None
         self._control: Control | None = None
-        self._one_breaker = asyncio.Lock()
+        self._private_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Brokers:
-        # Blocking clients wait in its threads, some for the length of a run: the default few would
-        # keep runs from each other for ever.
+        # Blocking clients occupy threads of the default executor, some for a whole run. With its
+        # few threads, runs would block one another for ever.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
-        self._shared = await self._opened(private=False)
+        self._shared = await self._open_broker(private=False)
         topic = f"persistent://{self._shared.namespace}/control-{uuid.uuid4().hex[:8]}"
         await self._shared.create(topic, 0)
         self._control = Control(self._shared.url, topic)
@@ -173,7 +174,7 @@ class Brokers:
         return self
 
     def lags(self) -> list[tuple[float, float]]:
-        """See `Control.lags`: of the shared broker, and so of the machine."""
+        """Return `Control.lags` of the shared broker. They also measure the machine."""
         return [] if self._control is None else list(self._control.lags)
 
     async def __aexit__(self, *_: object) -> None:
@@ -181,17 +182,17 @@ class Brokers:
 
     @contextlib.asynccontextmanager
     async def lend(self, *, private: bool) -> AsyncIterator[Broker]:
-        """A broker for one run."""
+        """Yield a broker for one run."""
         if not private:
             assert self._shared is not None
             yield self._shared
             return
-        async with self._one_breaker:
+        async with self._private_lock:
             if self._private is None:
-                self._private = await self._opened(private=True)
+                self._private = await self._open_broker(private=True)
             yield self._private
 
-    async def _opened(self, *, private: bool) -> Broker:
+    async def _open_broker(self, *, private: bool) -> Broker:
         if self.kind == "dev":
             settings = BrokerSettings(
                 auto_create=False, failover_delay_ms=50, record=False, max_unacked_per_consumer=0

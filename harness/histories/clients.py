@@ -1,8 +1,8 @@
-"""The clients a workload can be played on, behind one face.
+"""The clients that can play a workload, with one interface.
 
-Owns `Member`, what the player does with one consumer, and its two kinds: this package's consumer,
-over either transport, and the stock client's, whose blocking calls run on a thread of its own. Each
-member has its own client, so that it can crash alone.
+A `Member` is one consumer for the player: a consumer of this package over either transport, or of
+the stock client, whose blocking calls run on threads. Each member has a client of its own, so that
+it can crash alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pulsar_encore as encore
 from ..contract.cluster import ENGINES
 from .workload import Workload
 
-#: This package over its stock and over its native transport, and the stock library itself.
+#: This package over the stock transport and over the native transport, and the stock client.
 ClientName = Literal["encore", "native", "stock"]
 #: The name of this package's client over each transport.
 OURS: Final[dict[str, ClientName]] = {"stock": "encore", "native": "native"}
@@ -30,14 +30,14 @@ OURS: Final[dict[str, ClientName]] = {"stock": "encore", "native": "native"}
 SUBSCRIPTION: Final = "histories"
 STOCK_WAIT_MS: Final = 100
 
-# Reconnects are wanted here, and the engine writes a line for each. The first logger of a process
-# counts.
+# Histories cause many reconnects, and the C++ client logs a line for each. The first logger of a
+# process applies to all its clients.
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A message as handed over once."""
+    """One delivery of a message."""
 
     number: int
     topic: str
@@ -46,14 +46,14 @@ class Look:
 
 
 class CannotError(Exception):
-    """This client has no such thing."""
+    """The client does not support the call."""
 
 
 class Member(Protocol):
     """One consumer of the subscription."""
 
     async def receive(self, timeout: float) -> list[Look]:
-        """The next message, or none in time; several with `batch_receive`."""
+        """Return the next message, or none within `timeout`; several with `batch_receive`."""
 
     async def ack(self, looks: Sequence[Look]) -> None: ...
 
@@ -85,16 +85,15 @@ def retry_topic(base: str) -> str:
 
 
 def number_of(payload: bytes) -> int:
-    """The number a payload begins with."""
+    """Return the message number at the beginning of a payload."""
     return int(payload.partition(b";")[0])
 
 
 def can(client: ClientName, workload: Workload) -> bool:
-    """Whether a client has what a workload asks for."""
+    """True if a client supports everything in a workload."""
     if client != "stock":
         return True
-    # Later or earlier than asked is what the stock client does with a delay a message; its own
-    # ack timeout begins at 10 s.
+    # The stock client does not keep a delay for one message, and its shortest ack timeout is 10 s.
     settling = workload.settling
     return not (
         workload.retry
@@ -112,13 +111,13 @@ async def open_member(
     topics: Sequence[str],
     name: str,
 ) -> Member:
-    """Subscribe. `base` names the letter topics."""
+    """Subscribe. The names of the letter topics derive from `base`."""
     if client == "stock":
         return await StockMember.open(url, workload, base, topics, name)
-    return await EncoreMember.open(_ours(client, url), workload, base, topics, name)
+    return await EncoreMember.open(_encore_client(client, url), workload, base, topics, name)
 
 
-def _ours(client: ClientName, url: str) -> encore.Client:
+def _encore_client(client: ClientName, url: str) -> encore.Client:
     [engine] = [each for each in ENGINES if OURS[each.name] == client]
     return engine.client(url, operation_timeout_seconds=20)
 

@@ -1,7 +1,7 @@
-"""A control message on its way around the broker, so that a slow broker is not taken for a loss.
+"""Measure the broker's delay with control messages, so that a slow broker is not taken for a loss.
 
-Owns `Control`: one message after another through the stock client, on a topic of its own; what took
-long is noted. Whoever judges lateness adds it to the bounds.
+`Control` sends one message after another through the stock client on a topic of its own, and notes
+slow ones. The checker adds these delays to its bounds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ SLOW_S: Final = 0.1
 
 
 class Control:
-    """Runs on a thread from `start` to `close`.
+    """Sends control messages on a thread, from `start` to `close`.
 
     Attributes:
-        lags: (when it came back on the monotonic clock, how long it took in s) of each slow one.
+        lags: For each slow message, its arrival on the monotonic clock and its time on the way, in
+            s.
     """
 
     def __init__(self, url: str, topic: str) -> None:

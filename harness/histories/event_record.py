@@ -1,9 +1,10 @@
-"""The history of a run: events in order of time, and nothing else.
+"""The history of a run: its events in order of time.
 
-Owns `Event` and `Recorder`. Times are those of one monotonic clock. The checker reads events only;
-whoever writes them (a driver, a test by hand) promises: a settlement that can be refused is
-recorded when it was accepted; the time of a nack is from before its call, that of an ack from
-after it; what a consumer was handed is recorded in the order in which it was handed over.
+Times are from one monotonic clock. The checker reads nothing but events, so a recorder (the player,
+or a test) keeps these rules:
+- A settlement that can be refused is recorded after it was accepted.
+- A nack has the time before its call, an ack the time after its call.
+- Deliveries to a consumer are recorded in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ACKED: Final = "acked"  # who, number
 ACKED_CUMULATIVE: Final = "acked_cumulative"  # who, number
 NACKED: Final = "nacked"  # who, number, delay
 RECONSUMED: Final = "reconsumed"  # who, number, delay
-LETTER: Final = "letter"  # number: found on the dead-letter topic
+LETTER: Final = "letter"  # number: found on the dead letter topic
 REFUSED: Final = "refused"  # who, number, note: the call raised
 JOINED: Final = "joined"  # who
 CLOSED: Final = "closed"  # who
@@ -27,25 +28,25 @@ CRASHED: Final = "crashed"  # who
 CONNECTED: Final = "connected"  # who
 DISCONNECTED: Final = "disconnected"  # who
 REDELIVER_ALL: Final = "redeliver_all"  # who
-SEEK: Final = "seek"  # who, number (after it) or -1 (the beginning); seconds it took
+SEEK: Final = "seek"  # who, number (after it) or -1 (the beginning); duration in s
 FAULT: Final = "fault"  # who (or -1), topic (or ""), note: cut, unload, delete, stop, kill
 HEALED: Final = "healed"  # as FAULT
 PAUSED: Final = "paused"  # who
 RESUMED: Final = "resumed"  # who
-IDLE: Final = "idle"  # who, delay: waited so long, and nothing came
-LAG: Final = "lag"  # delay: the loop, or a control message, was late by so much
+IDLE: Final = "idle"  # who, delay: time without a message
+LAG: Final = "lag"  # delay: how late the loop or a control message was
 STATISTICS: Final = "statistics"  # who, counts
-BACKLOG: Final = "backlog"  # count: entries the broker still has at the end
+BACKLOG: Final = "backlog"  # count: entries in the backlog at the end
 WORK_ENDED: Final = "work_ended"  # note: done, or silence
-FAILED: Final = "failed"  # who, note: a call raised what it should not
-DRAINER: Final = 1000  # `who` of the witness that reads what is left at the end
+FAILED: Final = "failed"  # who, note: a call raised an unexpected error
+DRAINER: Final = 1000  # `who` of the witness that reads the backlog at the end
 
-Position = tuple[int, int, int]  # ledger, entry, index in its batch (0 for a plain one)
+Position = tuple[int, int, int]  # ledger, entry, batch index (0 for an unbatched message)
 
 
 @dataclass(slots=True)
 class Event:
-    """One thing that happened; which fields count is said beside the names above."""
+    """One event. The comments above list the fields of each kind."""
 
     at: float
     what: str
@@ -85,24 +86,26 @@ class Event:
 
 
 class Recorder:
-    """Takes events and stamps them; times begin at 0."""
+    """Records events with the time since its creation."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._began = time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the history began."""
+        """Return the seconds since the history began."""
         return time.monotonic() - self._began
 
     def late(self, lags: Iterable[tuple[float, float]]) -> None:
-        """Record control messages that were late, as (monotonic time, s), of these times on."""
+        """Record late control messages since the history began, given as (monotonic time, delay in
+        s).
+        """
         for moment, delay in lags:
             if moment >= self._began:
                 self.add(LAG, at=moment - self._began, delay=delay, note="control")
 
     def add(self, what: str, *, at: float | None = None, **fields: object) -> Event:
-        """Record an event, now or at a time taken from `now` before."""
+        """Record an event, now or at an earlier result of `now`."""
         event = Event(self.now() if at is None else at, what, **fields)  # type: ignore[arg-type]
         self.events.append(event)
         return event

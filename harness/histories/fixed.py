@@ -1,6 +1,6 @@
-"""Workloads made by hand: one for each loss that was seen before there was this instrument.
+"""Workloads written by hand, one for each kind of loss found before random histories existed.
 
-Each is small and says what it is about by its name; their seeds only decide details.
+Each is small and named after its subject. The seeds only decide details.
 """
 
 from __future__ import annotations

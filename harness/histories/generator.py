@@ -1,7 +1,7 @@
-"""Makes a workload from a seed.
+"""Generate a workload from a seed.
 
-Owns `generate`. Families put weight where losses were seen; within one everything that can be
-varied is. The same seed gives the same workload, on any machine.
+Families have a higher weight where losses were found. Within a family, everything that can vary
+does. The same seed gives the same workload on any machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCHES: Final = (0, 0, 2, 3, 10, 100, 500)
 
 
 def generate(seed: int, only: str | None = None) -> Workload:
-    """The workload of a seed; `only` names a family."""
+    """Return the workload of a seed; `only` names a family."""
     rng = Random(seed)
     names, weights = zip(*((name, weight) for name, (weight, _) in FAMILIES.items()), strict=True)
     [name] = rng.choices(names, weights)
@@ -26,7 +26,8 @@ def generate(seed: int, only: str | None = None) -> Workload:
         name = only
     made = FAMILIES[name][1](rng, seed)
     if any(action.do in ("unload", "delete", *BROKER_FAULTS) for action in made.actions):
-        # A producer that lost its topic sends again, and what it sent twice is no double of ours.
+        # A producer that lost its topic sends messages again. Those copies would look like
+        # duplicates of the consumer, so everything is published before.
         before = tuple(dataclasses.replace(each, per_second=0) for each in made.segments)
         made = dataclasses.replace(made, segments=before)
     return made
@@ -59,8 +60,10 @@ def _segments(rng: Random, messages: int) -> tuple[Segment, ...]:
     )
 
 
-def _some(rng: Random, kinds: tuple[Do, ...], messages: int, members: int) -> tuple[Action, ...]:
-    """Up to three things that happen."""
+def _random_actions(
+    rng: Random, kinds: tuple[Do, ...], messages: int, members: int
+) -> tuple[Action, ...]:
+    """Return up to three random actions."""
     chosen = [
         Action(
             do=rng.choice(kinds),
@@ -90,7 +93,7 @@ def _backlog(rng: Random, seed: int) -> Workload:
         settling=Settling(
             nacked=nacked, delays=_delays(rng), by_id=rng.choice((0.0, 0.5)), looks=2
         ),
-        actions=_some(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1),
+        actions=_random_actions(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1),
     )
 
 
@@ -98,7 +101,7 @@ def _cumulative(rng: Random, seed: int) -> Workload:
     messages = rng.choice((300, 1000, 2000, 3000))
     kind: Kind = rng.choice(("Exclusive", "Failover"))
     nacked = tuple(sorted(rng.sample(range(messages), rng.choice((0, 1, 2)))))
-    actions = _some(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1)
+    actions = _random_actions(rng, ("redeliver_all", "pause", "unload", "cut"), messages, 1)
     actions += (Action(do="redeliver_all", after=rng.randint(1, messages)),)
     return Workload(
         seed=seed,
@@ -141,12 +144,12 @@ def _shared(rng: Random, seed: int) -> Workload:
             handler_s=_handlers(rng, 1.0 if messages < 1000 else 0.2),
             workers=rng.choice((20, 50, 200)),
         ),
-        actions=_some(rng, ("pause", "redeliver_all", "unload"), messages, consumers),
+        actions=_random_actions(rng, ("pause", "redeliver_all", "unload"), messages, consumers),
     )
 
 
 def _slow(rng: Random, seed: int) -> Workload:
-    """Batches whose members are settled at very different times, by several consumers."""
+    """Batches whose messages are settled at very different times, by several consumers."""
     return Workload(
         seed=seed,
         name="slow",
@@ -220,16 +223,19 @@ def _gone(rng: Random, seed: int) -> Workload:
 
 
 def _chunked(rng: Random, seed: int) -> Workload:
-    return _of_chunks(rng, seed, "chunked", ("pause",))
+    return _chunk_workload(rng, seed, "chunked", ("pause",))
 
 
 def _torn(rng: Random, seed: int) -> Workload:
-    """A connection is lost between the chunks of a message. Only asked for by name: on Shared the
-    broker then stops sending though it has permits, to the stock client as well (README)."""
-    return _of_chunks(rng, seed, "torn", ("pause", "cut", "unload"))
+    """Chunked messages and lost connections. Runs only with `--only torn`.
+
+    After a connection is lost within a chunked message, the broker stops sending on Shared although
+    it has permits. The stock client is affected as well (README).
+    """
+    return _chunk_workload(rng, seed, "torn", ("pause", "cut", "unload"))
 
 
-def _of_chunks(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Workload:
+def _chunk_workload(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Workload:
     messages = rng.choice((10, 40, 100))
     return Workload(
         seed=seed,
@@ -240,7 +246,7 @@ def _of_chunks(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Work
         writers=rng.choice((1, 1, 2, 3)),
         queue=rng.choice((10, 100, 1000)),
         settling=Settling(nack=rng.choice((0.1, 0.5, 0.9)), looks=2, delays=_delays(rng)),
-        actions=_some(rng, kinds, messages, 1),
+        actions=_random_actions(rng, kinds, messages, 1),
     )
 
 
@@ -262,7 +268,7 @@ def _batch_receive(rng: Random, seed: int) -> Workload:
             looks=2,
             delays=_delays(rng),
         ),
-        actions=_some(rng, ("pause", "redeliver_all"), messages, consumers),
+        actions=_random_actions(rng, ("pause", "redeliver_all"), messages, consumers),
     )
 
 
@@ -292,7 +298,7 @@ def _letters(rng: Random, seed: int) -> Workload:
             handler_s=_handlers(rng),
             workers=50,
         ),
-        actions=_some(rng, ("pause", "cut", "unload"), messages, consumers),
+        actions=_random_actions(rng, ("pause", "cut", "unload"), messages, consumers),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is printed: a line a seed, a failing one in full, and the table at the end."""
+"""Reports: one line for each run, a failing run in full, and the table at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 8
 
 
 def line(outcome: Outcome) -> str:
-    """One run in one line."""
+    """Return one run in one line."""
     verdict, workload = outcome.verdict, outcome.workload
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.kinds().items()))
     doubles = sum(verdict.doubles.values())
@@ -26,14 +26,14 @@ def line(outcome: Outcome) -> str:
 
 
 def command(workload: Workload, broker: str, client: ClientName, *, of_seed: bool) -> str:
-    """How to run it again."""
+    """Return the command that repeats a run."""
     transport = " --transport native" if client == "native" else ""
     which = f"--seeds {workload.seed}" if of_seed else f"--workload '{workload.dumps()}'"
     return f"python -m harness.histories {which} --broker {broker}{transport}"
 
 
 def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:
-    """A failing run: workload, findings, the part of the history that shows them, the command."""
+    """Return a failing run: workload, findings, the events that show them, and the command."""
     findings = outcome.verdict.findings
     chosen = [
         next(finding for finding in findings if finding.kind == kind)
@@ -50,13 +50,13 @@ def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:
 
 
 def history(outcome: Outcome, number: int) -> str:
-    """All that happened to one message, and to everybody."""
-    of_one = [Finding(kind="asked for", text="", number=number)]
-    return "\n".join(f"    {event}" for event in involved(of_one, outcome.events, most=10_000))
+    """Return the events of one message, and those that concern all messages."""
+    selected = [Finding(kind="asked for", text="", number=number)]
+    return "\n".join(f"    {event}" for event in involved(selected, outcome.events, most=10_000))
 
 
 def side_by_side(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """The same workloads on both clients: doubles, losses, gaps."""
+    """Compare the same workloads on both clients: duplicates, losses, gaps."""
     names = (
         "doubles",
         "lost",
@@ -82,7 +82,7 @@ def side_by_side(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """All runs in a few lines."""
+    """Return all runs in a few lines."""
     failing = [outcome for outcome in outcomes if outcome.verdict.findings]
     doubles: Counter[str] = Counter()
     for outcome in outcomes:
@@ -109,7 +109,7 @@ def _lost(verdict: Verdict) -> int:
 
 
 def smaller(before: Workload, after: Workload, tries: int) -> str:
-    """What shrinking did."""
+    """Return one line about the result of shrinking."""
     return (
         f"  made smaller in {tries} runs: {before.messages} -> {after.messages} messages, "
         f"{before.members} -> {after.members} consumers, "

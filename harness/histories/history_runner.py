@@ -1,6 +1,6 @@
-"""Runs workloads, many at once, and puts history and verdict together.
+"""Run workloads side by side, and check their histories.
 
-Owns `Outcome` and `Runner`. Histories mostly wait, so several share one loop and one broker.
+A history mostly waits, so several share one loop and one broker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Outcome:
     """One run.
 
     Attributes:
-        workload: What was run.
-        client: Which client it was played on.
-        verdict: What the checker says.
+        workload: The workload.
+        client: The client that played it.
+        verdict: The checker's verdict.
         events: The history.
-        seconds: Wall clock.
+        seconds: Wall-clock time, in s.
     """
 
     workload: Workload
@@ -39,11 +39,11 @@ class Outcome:
 
 
 class Runner:
-    """Runs workloads on the brokers of a session, so many at once.
+    """Runs workloads on the brokers of a session.
 
     Args:
-        brokers: Open.
-        at_once: Runs side by side.
+        brokers: Open brokers.
+        at_once: Largest number of concurrent runs.
     """
 
     def __init__(self, brokers: Brokers, at_once: int) -> None:
@@ -51,7 +51,7 @@ class Runner:
         self._slots = asyncio.Semaphore(at_once)
 
     async def run(self, workload: Workload, client: ClientName = "encore") -> Outcome:
-        """Play it, and check the history."""
+        """Play a workload and check its history."""
         async with self._slots:
             return await self._run(workload, client)
 
@@ -65,7 +65,7 @@ class Runner:
                 recorder.late(self._brokers.lags())
                 events = recorder.events
                 verdict = await asyncio.to_thread(check, workload, events, exact=client == "native")
-            except Exception:  # no history, no verdict: it must not pass, nor end the others
+            except Exception:  # a failed run is a finding, and must not end the other runs
                 verdict = Verdict(findings=[Finding(kind="no run", text=traceback.format_exc())])
             return Outcome(
                 workload=workload,

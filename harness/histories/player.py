@@ -1,9 +1,9 @@
-"""Plays a workload on a client, and records what happens.
+"""Play a workload on a client and record the events.
 
-Owns `play`: publishing, the consumers and their handlers, the actions in between, the end (all
-settled, or silence), and the witness that reads what is left. It judges nothing; it only knows as
-much as it needs to end. Silence is counted in turns of the loop, and a stalled turn counts as one,
-so a slow machine makes a run longer, never shorter.
+`play` publishes, runs the consumers with their handlers and the actions, ends when everything is
+settled or after a silence, and lets a witness read the backlog. It judges nothing, and knows only
+enough to end. Silence is counted in steps of `TURN_S`, and a stalled step counts once, so a slow
+machine makes a run longer and never shorter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .witness import Produced, drain, publish, watch_letters
 from .workload import Action, Decision, Segment, Workload, decide
 
 TURN_S: Final = 0.05
-SILENCE_S: Final = 5.0  # with nothing due, nothing held and nobody away
-SILENCE_RESTARTED_S: Final = 15.0  # a broker that was restarted reads old entries after 5 s or so
-NUDGE_S: Final = 0.8  # after so much silence the next action comes early
-LINGER_S: Final = 0.4  # acks leave within 0.2 s; what comes again shows
+SILENCE_S: Final = 5.0  # with no message due or held and all consumers connected
+SILENCE_RESTARTED_S: Final = 15.0  # a restarted broker reads old entries after about 5 s
+NUDGE_S: Final = 0.8  # after this silence the next action begins early
+LINGER_S: Final = 0.4  # acks are sent within 0.2 s, and redeliveries arrive
 LIMIT_S: Final = 75.0
 DRAIN_S: Final = 2.5
 LAG_S: Final = 0.03
@@ -43,7 +43,7 @@ YIELD_EACH: Final = 32
 
 
 async def play(workload: Workload, broker: Broker, client: ClientName, name: str) -> r.Recorder:
-    """Run it once on topics named after `name`; returns its history."""
+    """Play a workload once on topics named after `name`; return its history."""
     player = _Player(workload, broker, client, name)
     try:
         await player.run()
@@ -52,7 +52,7 @@ async def play(workload: Workload, broker: Broker, client: ClientName, name: str
     return player.recorder
 
 
-class _Playing:
+class _RunningMember:
     """One consumer of the run."""
 
     def __init__(self, who: int, member: Member) -> None:
@@ -62,8 +62,10 @@ class _Playing:
         self.open.set()
         self.loop_task: asyncio.Task[None] | None = None
         self.handlers: set[asyncio.Task[None]] = set()
-        self.gathered: list[Look] = []
-        self.blocked: dict[str, int] = {}  # topic -> a nacked number no cumulative ack may cover
+        self.ack_list: list[Look] = []
+        self.first_nacked: dict[
+            str, int
+        ] = {}  # topic -> a nacked message that no cumulative ack may cover
         self.unacked: dict[str, list[Look]] = {}
         self.was_connected = True
         self.epoch = 0
@@ -77,22 +79,22 @@ class _Player:
         self._client = client
         self._base = f"persistent://{broker.namespace}/{name}"
         self._topics = [f"{self._base}-{at}" for at in range(workload.topics)]
-        self._gone: set[str] = set()
-        self._members: dict[int, _Playing] = {}
+        self._deleted: set[str] = set()
+        self._members: dict[int, _RunningMember] = {}
         self._proxies: dict[int, Proxy] = {}
         self._chunker: Proxy | None = None
         self._looks: Counter[int] = Counter()
         self._settled: set[int] = set()
-        self._home: dict[int, tuple[str, r.Position]] = {}
+        self._origins: dict[int, tuple[str, r.Position]] = {}
         self._received = 0
         self._activity = 0
-        self._due = 0.0  # nothing that was nacked comes later than this
-        self._acting: Action | None = None  # under way, or the next
-        self._acts = False
-        self._calls = 0  # to settle, under way
+        self._due = 0.0  # all nacked messages are due by then
+        self._action: Action | None = None  # the current or the next action
+        self._is_acting = False
+        self._calls = 0  # pending calls that settle messages
         self._nudged = False
         self._wake = asyncio.Event()
-        self._told = asyncio.Event()
+        self._produced_event = asyncio.Event()
         self._publishing = 0
         self._letters_stop = threading.Event()
         self._background: list[asyncio.Task[Any]] = []
@@ -129,8 +131,8 @@ class _Player:
             await self._join(who)
         for segment, start in later:
             self._publishing += 1
-            self._spawn(self._publish_beside(segment, start))
-        self._spawn(self._conduct())
+            self._spawn(self._publish_in_background(segment, start))
+        self._spawn(self._run_actions())
         began = loop.time()
         quiet = 0.0
         seen = -1
@@ -142,10 +144,10 @@ class _Player:
                 self.recorder.add(r.LAG, delay=late)
             if self._failure is not None:
                 raise self._failure
-            self._look_at_connections()
+            self._poll_connections()
             quiet = quiet + TURN_S if seen == self._activity else 0.0
             seen = self._activity
-            if self._acting is not None or self._publishing:
+            if self._action is not None or self._publishing:
                 if quiet >= NUDGE_S:
                     self._nudged = True
                     self._wake.set()
@@ -164,30 +166,30 @@ class _Player:
                 self.recorder.add(r.WORK_ENDED, note="limit")
                 break
         await asyncio.sleep(LINGER_S)
-        await self._quiet_point()
-        await self._look_at_rest()
+        await self._close_members()
+        await self._check_backlog()
 
     def _done(self) -> bool:
         if self._working():
             return False
         return all(
-            number in self._settled or self._home[number][0] in self._gone
+            number in self._settled or self._origins[number][0] in self._deleted
             for number in self._expected
         )
 
     def _working(self) -> bool:
-        return self._calls > 0 or any(playing.handlers for playing in self._members.values())
+        return self._calls > 0 or any(running.handlers for running in self._members.values())
 
     async def end(self) -> None:
-        """Free everything, whatever happened."""
+        """Release everything, even after a failure."""
         for task in self._background:
             task.cancel()
         self._letters_stop.set()
-        for playing in list(self._members.values()):
-            self._silence(playing)
+        for running in list(self._members.values()):
+            self._cancel_tasks(running)
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(10):
-                    await playing.member.close()
+                    await running.member.close()
         self._members.clear()
         await asyncio.gather(*self._background, return_exceptions=True)
         for proxy in [*self._proxies.values(), *([self._chunker] if self._chunker else [])]:
@@ -196,36 +198,36 @@ class _Player:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._background.append(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
 
     # Publishing and letters
 
     async def _create_subscription(self) -> None:
-        """Before publishing, so that nothing is trimmed before the first consumer."""
+        """Subscribe before publishing, so that no message is trimmed before the first consumer."""
         url = self._broker.url
-        await asyncio.to_thread(drain, url, self._workload, self._topics, _nothing, 0.0)
+        await asyncio.to_thread(drain, url, self._workload, self._topics, _ignore, 0.0)
 
     async def _publish(self, segment: Segment, first: int) -> None:
         url = self._chunker.url if self._chunker else self._broker.url
         loop = asyncio.get_running_loop()
 
-        def said(sent: list[Produced]) -> None:
+        def report(sent: list[Produced]) -> None:
             loop.call_soon_threadsafe(self._produced, sent)
 
-        await asyncio.to_thread(publish, url, self._workload, self._topics, segment, first, said)
+        await asyncio.to_thread(publish, url, self._workload, self._topics, segment, first, report)
 
     def _produced(self, sent: list[Produced]) -> None:
         for number, topic, position, key in sent:
-            self._home[number] = (topic, position)
+            self._origins[number] = (topic, position)
             self.recorder.add(r.PRODUCED, number=number, topic=topic, position=position, key=key)
         self._activity += 1
-        self._told.set()
+        self._produced_event.set()
 
-    async def _publish_beside(self, segment: Segment, first: int) -> None:
+    async def _publish_in_background(self, segment: Segment, first: int) -> None:
         try:
             await self._publish(segment, first)
         finally:
@@ -251,32 +253,32 @@ class _Player:
         proxy = self._proxies.get(who)
         url = proxy.url if proxy else self._broker.url
         name = f"consumer-{who}"
-        alive = [topic for topic in self._topics if topic not in self._gone]
-        member = await open_member(self._client, url, self._workload, self._base, alive, name)
-        playing = self._members[who] = _Playing(who, member)
+        existing = [topic for topic in self._topics if topic not in self._deleted]
+        member = await open_member(self._client, url, self._workload, self._base, existing, name)
+        running = self._members[who] = _RunningMember(who, member)
         self.recorder.add(r.JOINED, who=who)
-        playing.loop_task = asyncio.ensure_future(self._consume(playing))
-        playing.loop_task.add_done_callback(self._ended)
+        running.loop_task = asyncio.ensure_future(self._consume(running))
+        running.loop_task.add_done_callback(self._on_task_done)
 
-    async def _consume(self, playing: _Playing) -> None:
-        recorder, who = self.recorder, playing.who
+    async def _consume(self, running: _RunningMember) -> None:
+        recorder, who = self.recorder, running.who
         slots = asyncio.Semaphore(self._workload.settling.workers)
         since = began = recorder.now()
         number = 0
         while True:
-            await playing.open.wait()
+            await running.open.wait()
             try:
-                looks = await playing.member.receive(0.25)
+                looks = await running.member.receive(0.25)
             except Exception as e:
                 recorder.add(r.FAILED, who=who, note=f"receive: {type(e).__name__}: {e}")
                 return
             if not looks:
                 recorder.add(r.IDLE, who=who, delay=recorder.now() - since)
                 since = recorder.now()
-                await self._settle_gathered(playing)
+                await self._settle_gathered(running)
                 await asyncio.sleep(0)
                 continue
-            for look in looks:  # as one step: a batch is handed over as a whole
+            for look in looks:  # without a yield, because a batch is delivered as a whole
                 self._activity += 1
                 self._received += 1
                 recorder.add(
@@ -288,22 +290,22 @@ class _Player:
                 if decision.work or decision.hold:
                     if not decision.hold:
                         await slots.acquire()
-                    task = asyncio.ensure_future(self._handle(playing, look, decision, slots))
-                    playing.handlers.add(task)
-                    task.add_done_callback(playing.handlers.discard)
-                    task.add_done_callback(self._ended)
+                    task = asyncio.ensure_future(self._handle(running, look, decision, slots))
+                    running.handlers.add(task)
+                    task.add_done_callback(running.handlers.discard)
+                    task.add_done_callback(self._on_task_done)
                     if self._workload.settling.ack == "cumulative":
-                        await task  # in order, or an ack would cover what is still worked on
+                        await task  # in order, or an ack would cover a message in progress
                 else:
-                    await self._settle(playing, look, decision)
+                    await self._settle(running, look, decision)
                 number += 1
-                await self._breathe(number, began)
+                await self._pace(number, began)
             since = recorder.now()
 
-    async def _breathe(self, number: int, began: float) -> None:
-        """Keep to the pace, let others run, and let an action begin at its message."""
-        acting, rate = self._acting, self._workload.settling.rate
-        if acting is not None and not self._acts and self._received >= acting.after:
+    async def _pace(self, number: int, began: float) -> None:
+        """Keep to the workload's rate, yield, and let an action begin at its message."""
+        acting, rate = self._action, self._workload.settling.rate
+        if acting is not None and not self._is_acting and self._received >= acting.after:
             self._wake.set()
             await asyncio.sleep(0)
         elif number % YIELD_EACH == 0:
@@ -311,133 +313,135 @@ class _Player:
             await asyncio.sleep(max(0.0, ahead))
 
     async def _handle(
-        self, playing: _Playing, look: Look, decision: Decision, slots: asyncio.Semaphore
+        self, running: _RunningMember, look: Look, decision: Decision, slots: asyncio.Semaphore
     ) -> None:
         try:
             await asyncio.sleep(decision.work + decision.hold)
-            await self._settle(playing, look, decision)
+            await self._settle(running, look, decision)
         finally:
             if not decision.hold:
                 slots.release()
 
-    async def _settle(self, playing: _Playing, look: Look, decision: Decision) -> None:
+    async def _settle(self, running: _RunningMember, look: Look, decision: Decision) -> None:
         self._activity += 1
         self._calls += 1
         try:
-            await self._settle_as(playing, look, decision)
+            await self._settle_as(running, look, decision)
         finally:
             self._calls -= 1
 
-    async def _settle_as(self, playing: _Playing, look: Look, decision: Decision) -> None:
+    async def _settle_as(self, running: _RunningMember, look: Look, decision: Decision) -> None:
         if decision.end == "nothing":
             self._due = max(self._due, self.recorder.now() + self._workload.ack_timeout * 2)
         elif decision.end == "nack":
-            await self._nack(playing, look, decision)
+            await self._nack(running, look, decision)
         elif decision.end == "reconsume":
-            await self._reconsume(playing, look, decision)
-        elif self._workload.settling.ack == "cumulative" and await self._at_home(look):
-            await self._ack_later(playing, look)
+            await self._reconsume(running, look, decision)
+        elif self._workload.settling.ack == "cumulative" and await self._is_original(look):
+            await self._ack_later(running, look)
         elif self._workload.settling.ack == "list":
-            playing.gathered.append(look)
-            if len(playing.gathered) >= self._workload.settling.group:
-                await self._settle_gathered(playing)
+            running.ack_list.append(look)
+            if len(running.ack_list) >= self._workload.settling.group:
+                await self._settle_gathered(running)
         else:
-            await self._ack(playing, [look])
+            await self._ack(running, [look])
 
-    async def _ack(self, playing: _Playing, looks: list[Look]) -> None:
+    async def _ack(self, running: _RunningMember, looks: list[Look]) -> None:
         try:
-            await playing.member.ack(looks)
+            await running.member.ack(looks)
         except asyncio.CancelledError:
-            self._record_acked(playing, looks)  # what is cancelled while it lets others run is done
+            self._record_acked(running, looks)  # the ack was made; the cancellation hit its yield
             raise
         except Exception as e:
-            if len(looks) > 1:  # part of the list was acked: which, is found by asking again
+            if len(looks) > 1:  # a part of the list was acked: single acks show which
                 for look in looks:
-                    await self._ack(playing, [look])
+                    await self._ack(running, [look])
             else:
-                self._refused(playing, looks, "ack", e)
+                self._refused(running, looks, "ack", e)
             return
-        self._record_acked(playing, looks)
+        self._record_acked(running, looks)
 
-    def _record_acked(self, playing: _Playing, looks: list[Look]) -> None:
+    def _record_acked(self, running: _RunningMember, looks: list[Look]) -> None:
         for look in looks:
-            self.recorder.add(r.ACKED, who=playing.who, number=look.number)
+            self.recorder.add(r.ACKED, who=running.who, number=look.number)
             self._settled.add(look.number)
 
-    async def _settle_gathered(self, playing: _Playing) -> None:
-        if playing.gathered:
-            looks, playing.gathered = playing.gathered, []
-            await self._ack(playing, looks)
-        for topic in list(playing.unacked):
-            await self._ack_up_to_here(playing, topic)
+    async def _settle_gathered(self, running: _RunningMember) -> None:
+        if running.ack_list:
+            looks, running.ack_list = running.ack_list, []
+            await self._ack(running, looks)
+        for topic in list(running.unacked):
+            await self._ack_through_last(running, topic)
 
-    async def _at_home(self, look: Look) -> bool:
-        """Whether it is no letter; those are of a topic subscribed Shared, and acked one by one."""
-        while look.number not in self._home:  # its receipt is on the way
-            self._told.clear()
-            await self._told.wait()
-        return look.topic == self._home[look.number][0]
+    async def _is_original(self, look: Look) -> bool:
+        """True if the delivery is no letter. Letters are acked one by one, because the retry letter
+        topic is subscribed as Shared.
+        """
+        while look.number not in self._origins:  # its receipt is not recorded yet
+            self._produced_event.clear()
+            await self._produced_event.wait()
+        return look.topic == self._origins[look.number][0]
 
-    async def _ack_later(self, playing: _Playing, look: Look) -> None:
-        """Cumulative: each `group` messages of a topic, and never past one that failed."""
+    async def _ack_later(self, running: _RunningMember, look: Look) -> None:
+        """Ack cumulatively after each `group` messages of a topic, and never past a nacked one."""
         topic = look.topic
-        failed = playing.blocked.get(topic)
+        failed = running.first_nacked.get(topic)
         if failed is not None:
-            if self._home[look.number][1] > self._home[failed][1]:
-                return  # it comes again after the failed one
+            if self._origins[look.number][1] > self._origins[failed][1]:
+                return  # redelivered after the nacked message
             if look.number == failed:
-                del playing.blocked[topic]
-        playing.unacked.setdefault(topic, []).append(look)
-        if len(playing.unacked[topic]) >= self._workload.settling.group:
-            await self._ack_up_to_here(playing, topic)
+                del running.first_nacked[topic]
+        running.unacked.setdefault(topic, []).append(look)
+        if len(running.unacked[topic]) >= self._workload.settling.group:
+            await self._ack_through_last(running, topic)
 
-    async def _ack_up_to_here(self, playing: _Playing, topic: str) -> None:
-        looks = playing.unacked.pop(topic)
+    async def _ack_through_last(self, running: _RunningMember, topic: str) -> None:
+        looks = running.unacked.pop(topic)
         if not looks:
             return
         last = looks[-1]
         try:
-            await playing.member.ack_cumulative(last)
+            await running.member.ack_cumulative(last)
         except asyncio.CancelledError:
-            self._record_acked_cumulative(playing, last)
+            self._record_acked_cumulative(running, last)
             raise
         except Exception as e:
-            self._refused(playing, [last], "cumulative ack", e)
+            self._refused(running, [last], "cumulative ack", e)
             return
-        self._record_acked_cumulative(playing, last)
+        self._record_acked_cumulative(running, last)
 
-    def _record_acked_cumulative(self, playing: _Playing, last: Look) -> None:
-        self.recorder.add(r.ACKED_CUMULATIVE, who=playing.who, number=last.number)
-        upto = self._home[last.number]
+    def _record_acked_cumulative(self, running: _RunningMember, last: Look) -> None:
+        self.recorder.add(r.ACKED_CUMULATIVE, who=running.who, number=last.number)
+        upto = self._origins[last.number]
         self._settled.update(
             number
-            for number, (where, position) in self._home.items()
+            for number, (where, position) in self._origins.items()
             if where == upto[0] and position <= upto[1]
         )
 
-    async def _nack(self, playing: _Playing, look: Look, decision: Decision) -> None:
+    async def _nack(self, running: _RunningMember, look: Look, decision: Decision) -> None:
         at, delay = self.recorder.now(), decision.delay
         if self._workload.settling.ack == "cumulative":
-            before = playing.unacked.pop(look.topic, [])
+            before = running.unacked.pop(look.topic, [])
             if before:
-                playing.unacked[look.topic] = before
-                await self._ack_up_to_here(playing, look.topic)
-            playing.blocked.setdefault(look.topic, look.number)
+                running.unacked[look.topic] = before
+                await self._ack_through_last(running, look.topic)
+            running.first_nacked.setdefault(look.topic, look.number)
         try:
-            await playing.member.nack(look, delay, by_id=decision.by_id)
+            await running.member.nack(look, delay, by_id=decision.by_id)
         except Exception as e:
-            self._refused(playing, [look], "nack", e)
+            self._refused(running, [look], "nack", e)
             return
         least = self._least_delay(delay)
         note = "by id" if decision.by_id else ""
         self.recorder.add(
-            r.NACKED, at=at, who=playing.who, number=look.number, delay=least, note=note
+            r.NACKED, at=at, who=running.who, number=look.number, delay=least, note=note
         )
         self._due = max(self._due, at + self._most_delay(delay))
 
     def _least_delay(self, delay: float | None) -> float:
         if self._client == "stock":
-            return 0.0  # it promises none
+            return 0.0  # the stock client promises no delay
         if delay is not None:
             return delay
         return self._workload.backoff[0] if self._workload.backoff else self._workload.nack_delay
@@ -449,72 +453,75 @@ class _Player:
             return delay
         return self._workload.backoff[1] if self._workload.backoff else self._workload.nack_delay
 
-    async def _reconsume(self, playing: _Playing, look: Look, decision: Decision) -> None:
+    async def _reconsume(self, running: _RunningMember, look: Look, decision: Decision) -> None:
         at, delay = self.recorder.now(), decision.delay or 0.0
         try:
-            await playing.member.reconsume(look, delay)
+            await running.member.reconsume(look, delay)
         except Exception as e:
-            self._refused(playing, [look], "reconsume_later", e)
+            self._refused(running, [look], "reconsume_later", e)
             return
-        self.recorder.add(r.RECONSUMED, at=at, who=playing.who, number=look.number, delay=delay)
+        self.recorder.add(r.RECONSUMED, at=at, who=running.who, number=look.number, delay=delay)
         self._activity += 1
-        self._due = max(self._due, at + delay + 2.0)  # the broker's own clock ticks once a second
+        # the broker's timer for delays has a resolution of 1 s
+        self._due = max(self._due, at + delay + 2.0)
 
-    def _refused(self, playing: _Playing, looks: list[Look], call: str, error: Exception) -> None:
+    def _refused(
+        self, running: _RunningMember, looks: list[Look], call: str, error: Exception
+    ) -> None:
         if isinstance(error, CannotError):
             raise error
         for look in looks:
             note = f"{call}: {type(error).__name__}: {error}"
-            self.recorder.add(r.REFUSED, who=playing.who, number=look.number, note=note)
+            self.recorder.add(r.REFUSED, who=running.who, number=look.number, note=note)
 
-    def _silence(self, playing: _Playing) -> None:
-        for task in [*playing.handlers, playing.loop_task]:
+    def _cancel_tasks(self, running: _RunningMember) -> None:
+        for task in [*running.handlers, running.loop_task]:
             if task is not None:
                 task.cancel()
 
-    def _look_at_connections(self) -> None:
-        for playing in self._members.values():
-            now = playing.member.connected()
-            if now != playing.was_connected:
-                playing.was_connected = now
-                self.recorder.add(r.CONNECTED if now else r.DISCONNECTED, who=playing.who)
+    def _poll_connections(self) -> None:
+        for running in self._members.values():
+            now = running.member.connected()
+            if now != running.was_connected:
+                running.was_connected = now
+                self.recorder.add(r.CONNECTED if now else r.DISCONNECTED, who=running.who)
 
     # Actions
 
-    async def _conduct(self) -> None:
-        """The actions in order, each when enough was received, or when nothing more comes."""
+    async def _run_actions(self) -> None:
+        """Run the actions in order, each after enough deliveries, or when no more arrive."""
         actions = sorted(self._workload.actions, key=lambda action: action.after)
-        self._acting = actions[0] if actions else None
+        self._action = actions[0] if actions else None
         for at, action in enumerate(actions):
-            self._acting = action
+            self._action = action
             while self._received < action.after and not self._nudged:
                 self._wake.clear()
                 await self._wake.wait()
-            self._acts = True
+            self._is_acting = True
             await _ACTIONS[action.do](self, action)
-            self._acts = self._nudged = False
+            self._is_acting = self._nudged = False
             self._activity += 1
             if at + 1 == len(actions):
-                self._acting = None
+                self._action = None
 
     async def _do_join(self, action: Action) -> None:
         if action.who not in self._members:
             await self._join(action.who)
 
     async def _do_close(self, action: Action) -> None:
-        playing = self._members.pop(action.who, None)
-        if playing is not None:
-            self._silence(playing)
-            await playing.member.close()
+        running = self._members.pop(action.who, None)
+        if running is not None:
+            self._cancel_tasks(running)
+            await running.member.close()
             self.recorder.add(r.CLOSED, who=action.who)
 
     async def _do_crash(self, action: Action) -> None:
-        playing = self._members.pop(action.who, None)
-        if playing is not None:
+        running = self._members.pop(action.who, None)
+        if running is not None:
             self._proxies[action.who].cut()
             self.recorder.add(r.CRASHED, who=action.who)
-            self._silence(playing)
-            await asyncio.to_thread(playing.member.crash)
+            self._cancel_tasks(running)
+            await asyncio.to_thread(running.member.crash)
 
     async def _do_cut(self, action: Action) -> None:
         proxy = self._proxies[action.who]
@@ -526,34 +533,36 @@ class _Player:
         self.recorder.add(r.HEALED, who=action.who, note="cut")
 
     async def _reconnected(self, members: list[int]) -> None:
-        """The engine's backoff grows to a minute; wait as long as it may take, not longer."""
+        """Wait at most 20 s for the members to reconnect. The C++ client's backoff grows to a
+        minute.
+        """
         for _ in range(round(20 / TURN_S)):
-            playing = [self._members[who] for who in members if who in self._members]
-            if all(each.member.connected() for each in playing):
+            running = [self._members[who] for who in members if who in self._members]
+            if all(each.member.connected() for each in running):
                 return
             await asyncio.sleep(TURN_S)
 
     async def _do_pause(self, action: Action) -> None:
-        playing = self._members.get(action.who)
-        if playing is not None:
-            playing.open.clear()
+        running = self._members.get(action.who)
+        if running is not None:
+            running.open.clear()
             self.recorder.add(r.PAUSED, who=action.who)
             await asyncio.sleep(action.seconds)
-            playing.open.set()
+            running.open.set()
             self.recorder.add(r.RESUMED, who=action.who)
 
     async def _do_redeliver_all(self, action: Action) -> None:
-        playing = self._members.get(action.who)
-        if playing is not None:
-            # Recorded first: what comes from now on may come again.
+        running = self._members.get(action.who)
+        if running is not None:
+            # Recorded first, because redeliveries may arrive from now on.
             self.recorder.add(r.REDELIVER_ALL, who=action.who)
-            playing.unacked.clear()
-            playing.blocked.clear()
-            await playing.member.redeliver_all()
+            running.unacked.clear()
+            running.first_nacked.clear()
+            await running.member.redeliver_all()
 
     async def _do_seek(self, action: Action) -> None:
-        playing = self._members.get(action.who)
-        if playing is None:
+        running = self._members.get(action.who)
+        if running is None:
             return
         for each in self._members.values():
             each.open.clear()
@@ -561,12 +570,12 @@ class _Player:
             await asyncio.wait(handlers)
         await asyncio.sleep(LINGER_S)
         for each in self._members.values():
-            each.gathered.clear()
+            each.ack_list.clear()
             each.unacked.clear()
-            each.blocked.clear()
+            each.first_nacked.clear()
         self.recorder.add(r.SEEK, who=action.who)
         self._settled.clear()
-        await playing.member.seek(None)
+        await running.member.seek(None)
         await self._reconnected(list(self._members))
         self.recorder.add(r.HEALED, who=action.who, note="seek")
         for each in self._members.values():
@@ -581,7 +590,7 @@ class _Player:
 
     async def _do_delete(self, action: Action) -> None:
         topic = self._topics[action.who % len(self._topics)]
-        self._gone.add(topic)
+        self._deleted.add(topic)
         self.recorder.add(r.FAULT, topic=topic, note="delete")
         await self._broker.delete(topic)
 
@@ -603,28 +612,29 @@ class _Player:
 
     # The end
 
-    async def _quiet_point(self) -> None:
-        for who, playing in self._members.items():
-            counts = playing.member.statistics()
+    async def _close_members(self) -> None:
+        for who, running in self._members.items():
+            counts = running.member.statistics()
             if counts:
                 self.recorder.add(r.STATISTICS, who=who, counts=counts)
-        for playing in self._members.values():  # all, before what one gives back goes to another
-            self._silence(playing)
-        for who, playing in list(self._members.items()):
+        # all of them, before a closing member's messages go to another
+        for running in self._members.values():
+            self._cancel_tasks(running)
+        for who, running in list(self._members.items()):
             try:
                 async with asyncio.timeout(20):
-                    await playing.member.close()
+                    await running.member.close()
             except Exception as e:
                 self.recorder.add(r.FAILED, who=who, note=f"close: {type(e).__name__}: {e}")
             self.recorder.add(r.CLOSED, who=who)
         self._members.clear()
 
-    async def _look_at_rest(self) -> None:
-        """What the broker says is left; if anything is, a witness reads it."""
-        alive = [topic for topic in self._topics if topic not in self._gone]
+    async def _check_backlog(self) -> None:
+        """Record the broker's backlog. If it is not empty, a witness reads it."""
+        existing = [topic for topic in self._topics if topic not in self._deleted]
         left = 0
         for _ in range(20):
-            left = sum([await self._backlog(topic) for topic in alive])
+            left = sum([await self._backlog(topic) for topic in existing])
             if not left:
                 break
             await asyncio.sleep(0.1)
@@ -633,10 +643,12 @@ class _Player:
             return
         loop = asyncio.get_running_loop()
 
-        def got(number: int, topic: str, count: int) -> None:
+        def on_message(number: int, topic: str, count: int) -> None:
             loop.call_soon_threadsafe(self._drained, number, topic, count)
 
-        await asyncio.to_thread(drain, self._broker.url, self._workload, alive, got, DRAIN_S)
+        await asyncio.to_thread(
+            drain, self._broker.url, self._workload, existing, on_message, DRAIN_S
+        )
         await asyncio.sleep(0)
 
     async def _backlog(self, topic: str) -> int:
@@ -648,7 +660,7 @@ class _Player:
         self.recorder.add(r.RECEIVED, who=r.DRAINER, number=number, topic=topic, count=count)
 
 
-def _nothing(number: int, topic: str, count: int) -> None:
+def _ignore(number: int, topic: str, count: int) -> None:
     pass
 
 

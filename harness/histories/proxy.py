@@ -1,8 +1,8 @@
-"""A TCP proxy before a broker, for faults of the connection.
+"""A TCP proxy in front of a broker, for connection faults.
 
-Owns `Proxy`: what it forwards is cut at once, refused for a while, or for ever. A broker tells a
-client its own address, so the proxy reads frames as far as it must: it puts its own address into
-LOOKUP_RESPONSE, and a smaller max_message_size into CONNECTED so that small messages are chunked.
+Connections can be cut at once, and refused for a while or for ever. A broker tells clients its own
+address, so the proxy parses frames: it puts its own address into LOOKUP_RESPONSE, and a smaller
+max_message_size into CONNECTED, so that small messages are chunked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Proxy:
 
     Args:
         url: The broker's service URL.
-        max_message_size: What clients are told, in bytes; 0 leaves it as it is.
+        max_message_size: The size in CONNECTED, in bytes; 0 leaves the broker's.
     """
 
     def __init__(self, url: str, *, max_message_size: int = 0) -> None:
@@ -30,28 +30,28 @@ class Proxy:
         self._target = (parts.hostname or "127.0.0.1", parts.port or 6650)
         self._max_message_size = max_message_size
         self._server: asyncio.Server | None = None
-        self._links: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
         self.refusing = False
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The service URL for clients."""
         return f"pulsar://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self._port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
         """Abort every connection and refuse new ones until `heal`."""
         self.refusing = True
-        for link in list(self._links):
-            link.transport.abort()
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     def heal(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self.refusing = False
 
     async def close(self) -> None:
@@ -62,25 +62,30 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if self.refusing:
             writer.transport.abort()
             return
-        self._links.add(writer)
+        self._writers.add(writer)
         try:
-            there, back = await asyncio.open_connection(*self._target)
+            broker_reader, broker_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            self._links.discard(writer)
+            self._writers.discard(writer)
             writer.transport.abort()
             return
-        self._links.add(back)
-        pair = (writer, back)
-        for coroutine in (self._up(reader, back, pair), self._down(there, writer, pair)):
+        self._writers.add(broker_writer)
+        pair = (writer, broker_writer)
+        for coroutine in (
+            self._forward_up(reader, broker_writer, pair),
+            self._forward_down(broker_reader, writer, pair),
+        ):
             task = asyncio.ensure_future(coroutine)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _up(
+    async def _forward_up(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -90,9 +95,9 @@ class Proxy:
             while data := await reader.read(_READ):
                 writer.write(data)
                 await writer.drain()
-        self._end(pair)
+        self._abort_pair(pair)
 
-    async def _down(
+    async def _forward_down(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -105,17 +110,17 @@ class Proxy:
                 if ready:
                     writer.write(ready)
                     await writer.drain()
-        self._end(pair)
+        self._abort_pair(pair)
 
-    def _end(self, pair: tuple[asyncio.StreamWriter, ...]) -> None:
-        for link in pair:
-            self._links.discard(link)
-            link.transport.abort()
+    def _abort_pair(self, pair: tuple[asyncio.StreamWriter, ...]) -> None:
+        for writer in pair:
+            self._writers.discard(writer)
+            writer.transport.abort()
 
     def _frames(self, data: bytes) -> tuple[bytes, bytes]:
-        """Whole frames, those rewritten that must be, and what is left of the last."""
+        """Return the whole frames, with the necessary changes, and the incomplete rest."""
         out: list[bytes] = []
-        at = kept = 0
+        at = copied_to = 0
         while at + 10 <= len(data):
             (total,) = struct.unpack_from(">I", data, at)
             end = at + 4 + total
@@ -124,13 +129,13 @@ class Proxy:
             # BaseCommand begins with its type: tag 0x08, and a type below 128 is one byte.
             kind = data[at + 9] if data[at + 8] == 0x08 else -1
             if kind in (pb.BaseCommand.LOOKUP_RESPONSE, pb.BaseCommand.CONNECTED):
-                out += (data[kept:at], self._rewritten(data[at + 8 : end]))
-                kept = end
+                out += (data[copied_to:at], self._rewrite(data[at + 8 : end]))
+                copied_to = end
             at = end
-        out.append(data[kept:at])
+        out.append(data[copied_to:at])
         return b"".join(out), data[at:]
 
-    def _rewritten(self, raw: bytes) -> bytes:
+    def _rewrite(self, raw: bytes) -> bytes:
         command = pb.BaseCommand.FromString(raw)
         if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
             if command.lookupTopicResponse.brokerServiceUrl:

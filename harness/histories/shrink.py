@@ -1,7 +1,7 @@
-"""Makes a failing workload smaller while it still fails.
+"""Make a failing workload smaller while it still fails.
 
-Owns `shrink`. A smaller workload counts when one of `REPEATS` runs has a finding of a kind that
-the first had; the number of runs is bounded, so what is found is small, not the smallest.
+A smaller workload counts as failing if one of `REPEATS` runs has a finding of a kind that the first
+run had. The number of runs is bounded, so the result is small but not the smallest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIDE_BY_SIDE: Final = 3
 
 
 async def shrink(runner: Runner, failing: Outcome, most: int) -> tuple[Outcome, int]:
-    """The smallest failing run that `most` runs find; and how many were made."""
+    """Return the smallest failing run within about `most` runs, and the number of runs."""
     kinds = set(failing.verdict.kinds())
     best, runs = failing, 0
     while runs < most:
@@ -43,7 +43,7 @@ async def shrink(runner: Runner, failing: Outcome, most: int) -> tuple[Outcome, 
 
 
 def weight(workload: Workload) -> tuple[int, ...]:
-    """Order of size."""
+    """Return a sort key for the size of a workload."""
     return (
         len(workload.actions) + workload.members + workload.topics + workload.partitions,
         workload.messages,
@@ -52,7 +52,7 @@ def weight(workload: Workload) -> tuple[int, ...]:
 
 
 def _smaller(workload: Workload) -> Iterator[Workload]:
-    """Smaller ones, the boldest first."""
+    """Yield smaller workloads, the boldest change first."""
     for share in (8, 2):
         if workload.messages >= share * 2:
             yield _divided(workload, share)
@@ -83,7 +83,9 @@ def _smaller(workload: Workload) -> Iterator[Workload]:
 
 
 def _divided(workload: Workload, share: int) -> Workload:
-    """A part of the messages, and what happens at them as much earlier."""
+    """Return a workload with a share of the messages, and with actions earlier by the same
+    share.
+    """
     segments = tuple(
         dataclasses.replace(each, messages=max(1, each.messages // share))
         for each in workload.segments

@@ -1,6 +1,6 @@
-"""The stock client as a witness: publishes, reads dead letters, and reads what is left at the end.
+"""The stock client as a witness: publishes, reads dead letters, and reads the backlog at the end.
 
-Blocking functions for threads. Nothing here is under test.
+The functions block and run on threads. Nothing in this module is under test.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def publish(
     topics: Sequence[str],
     segment: Segment,
     first: int,
-    said: Callable[[list[Produced]], None],
+    report: Callable[[list[Produced]], None],
 ) -> None:
-    """Publish a segment whose first number is `first`; `said` gets what was persisted."""
+    """Publish a segment whose first number is `first`; `report` gets the persisted messages."""
     client = client_of(url)
     try:
         numbers = range(first, first + segment.messages)
@@ -46,7 +46,7 @@ def publish(
 
         def write(share: Sequence[int]) -> None:
             try:
-                _write(client, workload, topics, segment, share, said)
+                _write(client, workload, topics, segment, share, report)
             except BaseException as e:
                 errors.append(e)
 
@@ -67,7 +67,7 @@ def _write(
     topics: Sequence[str],
     segment: Segment,
     numbers: Sequence[int],
-    said: Callable[[list[Produced]], None],
+    report: Callable[[list[Produced]], None],
 ) -> None:
     batch = segment.batch
     options: dict[str, Any] = {}
@@ -112,14 +112,14 @@ def _write(
         if failed:
             raise RuntimeError(f"publishing failed: {failed[0]}")
         sent.sort()
-        said(sent)
+        report(sent)
         if segment.per_second:
             due = began + (start + len(share)) * workload.writers / segment.per_second
             time.sleep(max(0.0, due - time.monotonic()))
 
 
 class _Receipt:
-    """Takes the broker's answer to one send, on a thread of the client."""
+    """The callback of one send, on a thread of the client."""
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class _Receipt:
         failed: list[str],
         waiting: threading.Semaphore,
     ) -> None:
-        self._what = (number, topic, key)
+        self._message = (number, topic, key)
         self._sent = sent
         self._failed = failed
         self._waiting = waiting
 
     def __call__(self, result: Any, message_id: Any) -> None:
-        number, topic, key = self._what
-        with contextlib.suppress(Exception):  # one that escapes would end the process
+        number, topic, key = self._message
+        with contextlib.suppress(Exception):  # an exception here would end the process
             if result == pulsar.Result.Ok:
                 part = message_id.partition()
                 name = f"{topic}-partition-{part}" if part >= 0 else topic
@@ -151,7 +151,7 @@ class _Receipt:
 def watch_letters(
     url: str, topic: str, found: Callable[[int], None], stop: threading.Event
 ) -> None:
-    """Say the number of every dead letter until told to stop."""
+    """Call `found` with the number of every dead letter until `stop` is set."""
     client = client_of(url)
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -168,10 +168,10 @@ def drain(
     url: str,
     workload: Workload,
     topics: Sequence[str],
-    got: Callable[[int, str, int], None],
+    on_message: Callable[[int, str, int], None],
     quiet_s: float,
 ) -> None:
-    """Read and ack what the subscription still has, until nothing came for `quiet_s`."""
+    """Read and ack the backlog of the subscription until no message arrives for `quiet_s`."""
     client = client_of(url)
     try:
         consumer = client.subscribe(
@@ -189,7 +189,7 @@ def drain(
                 message = consumer.receive(100)
             except pulsar.Timeout:
                 continue
-            got(number_of(message.data()), message.topic_name(), message.redelivery_count())
+            on_message(number_of(message.data()), message.topic_name(), message.redelivery_count())
             consumer.acknowledge(message)
             end = time.monotonic() + quiet_s
         consumer.close()

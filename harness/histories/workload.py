@@ -1,8 +1,8 @@
-"""What a run does: a value that can be printed, made smaller, and run again.
+"""The description of a run: a value that can be printed, made smaller, and repeated.
 
-Owns `Workload` and its parts, the JSON they are printed as, and `decide`: what the application
-does with one look at one message. Every decision follows from the seed, the message's number and
-how often it was looked at, so a workload with fewer messages decides the same for those it keeps.
+`decide` returns the application's decision for one delivery of a message. It depends on the seed,
+the message's number and the delivery attempt only, so a workload with fewer messages decides the
+same for the messages that it keeps.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Final, Literal
 Kind = Literal["Exclusive", "Failover", "Shared", "KeyShared"]
 Do = Literal[
     "join",  # a consumer subscribes
-    "close",  # a consumer closes in order, whatever it holds
+    "close",  # a consumer closes in order and may hold messages
     "crash",  # a consumer's connections end for ever and its application stops
     "cut",  # a consumer's connections end, and are refused for `seconds`
     "pause",  # a consumer does not receive for `seconds`
-    "redeliver_all",  # a consumer asks for everything unacked
+    "redeliver_all",  # a consumer requests all unacked messages
     "seek",  # a consumer seeks to the beginning, or after a message it has seen
     "unload",  # topic `who` is unloaded by its broker
     "delete",  # topic `who` of several is deleted and cannot be created again
-    "stop",  # the broker ends in order and starts again
-    "kill",  # the broker is killed and starts again
+    "stop",  # the broker stops in order and restarts
+    "kill",  # the broker is killed and restarts
 ]
 
 ORDERED: Final = ("Exclusive", "Failover")
@@ -34,12 +34,12 @@ BROKER_FAULTS: Final = ("stop", "kill")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """Messages published in one go.
+    """Messages published together.
 
     Args:
-        messages: How many.
-        batch: Messages an entry, 0 for plain ones.
-        per_second: Pace; 0 for as fast as possible, before any consumer comes.
+        messages: Number of messages.
+        batch: Messages in an entry, 0 for unbatched ones.
+        per_second: Rate; 0 publishes as fast as possible, before any consumer subscribes.
     """
 
     messages: int
@@ -49,13 +49,13 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """Something that happens once `after` messages were received, or when nothing more comes.
+    """An action after `after` deliveries, or when no more messages arrive.
 
     Args:
-        do: What.
-        after: Messages received by all consumers together.
+        do: Kind of action.
+        after: Deliveries to all consumers together.
         who: Consumer, or topic for `unload` and `delete`.
-        seconds: How long it lasts.
+        seconds: Duration, in s.
     """
 
     do: Do
@@ -66,23 +66,23 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settling:
-    """What the application does with what it gets.
+    """How the application settles messages.
 
     Args:
-        ack: One by one, in lists of `group`, or cumulatively each `group` messages.
-        group: Messages of a list or between two cumulative acks.
-        nack: Share of looks that end in a nack.
-        nacked: Numbers that are nacked at their first look, whatever `nack` says.
+        ack: One by one, in lists of `group`, or cumulatively after each `group` messages.
+        group: Messages in a list or between two cumulative acks.
+        nack: Share of deliveries that end in a nack.
+        nacked: Numbers that are nacked at their first delivery, regardless of `nack`.
         poison: Share of messages that always fail.
-        looks: A healthy message is acked at its look of this number at the latest (1-based).
-        delays: Of nacks, in s; one is chosen. None leaves it to the subscription.
+        looks: A healthy message is acked at this delivery attempt at the latest (from 1).
+        delays: Delays of nacks, in s; one is chosen. None leaves the delay to the subscription.
         by_id: Share of nacks made by id.
-        hold: Share of looks at which the message is held for `hold_s` s before it is settled.
-        reconsume: Share of failing looks that end in `reconsume_later` instead of a nack.
-        silent: Share of messages whose first look is never settled (needs an ack timeout).
+        hold: Share of deliveries in which the message is held for `hold_s` s before it is settled.
+        reconsume: Share of failing deliveries that end in `reconsume_later` instead of a nack.
+        silent: Share of messages whose first delivery is never settled (needs an ack timeout).
         handler_s: Shortest and longest work on a message, in s.
-        workers: Messages worked on at once by a consumer.
-        rate: Messages a consumer takes in a second at most, 0 for no limit.
+        workers: Messages that a consumer works on at once.
+        rate: Most messages that a consumer receives in a second, 0 for no limit.
     """
 
     ack: Literal["each", "list", "cumulative"] = "each"
@@ -107,25 +107,25 @@ class Workload:
     """A run.
 
     Args:
-        seed: Decides what `Settling` leaves open.
-        name: Family of the generator, or of a fixed workload.
+        seed: Decides everything that `Settling` leaves open.
+        name: Family of the generator, or name of a fixed workload.
         kind: Subscription type.
-        segments: What is published, in order.
+        segments: Messages to publish, in order.
         topics: Topics in the subscription; message n goes to topic n modulo this.
-        partitions: Of each topic, 0 for a plain one.
-        keys: Different keys, 0 for none.
+        partitions: Partitions of each topic, 0 for an unpartitioned one.
+        keys: Number of keys, 0 for none.
         chunk: Bytes of a chunk; each message has two or three. 0 for no chunking.
-        writers: Producers side by side; chunks of theirs interleave.
-        consumers: Present from the start; the others come by `join`.
+        writers: Concurrent producers, whose chunks interleave.
+        consumers: Consumers from the start; the others join later.
         queue: `receiver_queue_size`.
-        batch_receive: Receive with `batch_receive`, of so many messages at most; 0 for `receive`.
+        batch_receive: Most messages in one `batch_receive`; 0 for `receive`.
         nack_delay: The subscription's delay of a nack, in s.
         backoff: Shortest and longest delay of `negative_ack_redelivery_backoff`, in s, or None.
-        ack_timeout: In s, 0 for none.
-        max_redeliver: Dead letters after so many redeliveries, 0 for none.
-        retry: Read the retry-letter topic along.
-        settling: What the application does.
-        actions: What happens besides.
+        ack_timeout: Ack timeout in s, 0 for none.
+        max_redeliver: Redeliveries before a dead letter, 0 for no dead letters.
+        retry: Read the retry letter topic as well.
+        settling: How the application settles messages.
+        actions: Other actions during the run.
     """
 
     seed: int
@@ -150,49 +150,49 @@ class Workload:
 
     @property
     def messages(self) -> int:
-        """Published in all."""
+        """Number of published messages."""
         return sum(segment.messages for segment in self.segments)
 
     @property
     def ordered(self) -> bool:
-        """Whether the broker gives one consumer all messages, in order."""
+        """True if the broker sends all messages to one consumer, in order."""
         return self.kind in ORDERED
 
     @property
     def batched(self) -> bool:
-        """Whether any entry holds several messages."""
+        """True if any entry holds several messages."""
         return any(segment.batch > 1 for segment in self.segments)
 
     @property
     def members(self) -> int:
-        """Consumers over the whole run."""
+        """Number of consumers over the whole run."""
         joins = [action.who for action in self.actions if action.do == "join"]
         return max([self.consumers, *(who + 1 for who in joins)])
 
     @property
     def breaks_broker(self) -> bool:
-        """Whether it needs a broker that no other run uses."""
+        """True if the run needs a broker that no other run uses."""
         return any(action.do in BROKER_FAULTS for action in self.actions)
 
     def proxied(self, who: int) -> bool:
-        """Whether a consumer's connections are to be cut."""
+        """True if an action cuts this consumer's connections."""
         return any(a.do in ("cut", "crash") and a.who == who for a in self.actions)
 
     def dumps(self) -> str:
-        """JSON of what differs from the defaults; `loads` reads it back."""
+        """Return JSON of the values that differ from the defaults; `loads` reads it."""
         return json.dumps(_sparse(self), separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to one look.
+    """The settlement of one delivery.
 
     Args:
-        end: How it ends.
-        delay: Of a nack or reconsume, in s; None for the subscription's.
-        by_id: A nack by id.
-        hold: Seconds before it is settled, beside the handler's other work.
-        work: Seconds of the handler.
+        end: How the delivery ends.
+        delay: Delay of a nack or reconsume, in s; None for the subscription's.
+        by_id: True for a nack by id.
+        hold: Seconds before the settlement, in addition to `work`.
+        work: Seconds of work in the handler.
     """
 
     end: Literal["ack", "nack", "reconsume", "nothing"]
@@ -203,7 +203,7 @@ class Decision:
 
 
 def decide(workload: Workload, number: int, look: int) -> Decision:
-    """The application's decision for the look of this number (1-based) at a message."""
+    """Return the application's decision for delivery attempt `look` (from 1) of a message."""
     rng = Random(f"{workload.seed}/{number}/{look}")
     of_message = Random(f"{workload.seed}/{number}")
     settling = workload.settling
@@ -225,7 +225,7 @@ def decide(workload: Workload, number: int, look: int) -> Decision:
 
 
 def loads(text: str) -> Workload:
-    """Read what `Workload.dumps` wrote."""
+    """Read the output of `Workload.dumps`."""
     raw: dict[str, Any] = json.loads(text)
     raw["segments"] = tuple(Segment(**each) for each in raw["segments"])
     raw["actions"] = tuple(Action(**each) for each in raw.get("actions", ()))

@@ -1,4 +1,4 @@
-"""A nack every 100 ms for 12 s with a delay of 3 s: when does the first message come back?
+"""Nack every 100 ms for 12 s with a delay of 3 s, and measure when the first redelivery arrives.
 
 python -m integration.benchmarks.continuous_nacks [--url URL]
 """
@@ -18,14 +18,14 @@ from .processes import OURS, Runner, broker
 DELAY_S = 3.0
 EVERY_S = 0.1
 FOR_S = 12.0
-ALLOWED_S = 0.25  # a twelfth of the delay: the transport's share and the machine's
+ALLOWED_S = 0.25  # a twelfth of the delay, for the transport and the machine
 
 
 def run(url: str | None = None) -> list[Row]:
-    """Measure all sides at the same time."""
+    """Measure all clients at the same time."""
 
-    async def all_sides(where: str) -> dict[str, Figures]:
-        runner = Runner(where)
+    async def all_sides(broker_url: str) -> dict[str, Figures]:
+        runner = Runner(broker_url)
         found = await asyncio.gather(
             *(
                 runner(
@@ -41,11 +41,11 @@ def run(url: str | None = None) -> list[Row]:
         )
         return dict(zip(SIDES, found, strict=True))
 
-    with broker(url) as where:
-        found = asyncio.run(all_sides(where))
+    with broker(url) as broker_url:
+        found = asyncio.run(all_sides(broker_url))
     return [
         Row(
-            what=f"nack each 100 ms, delay 3 s: first back, {name}",
+            what=f"nack each 100 ms, delay 3 s: first redelivery, {name}",
             unit="s",
             figure=_seconds(found[label]["first_s"]),
             other=_seconds(found["stock"]["first_s"]),
@@ -61,7 +61,7 @@ def _seconds(value: float | None) -> float:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Continuous nacks.")
     parser.add_argument("--url")
     return report(run(parser.parse_args().url))

@@ -1,8 +1,10 @@
-"""A consumer with state, killed at random moments: nothing lost, too early, or counted too low.
+"""Kill a consumer with durable state at random moments: no message is lost, early, or counted too
+low.
 
-A child receives, and of each message says on a pipe that it has it and with which count, and then
-acks it, nacks it for a while, or does neither; an ack is told before the call, a nack after it. It
-is killed with SIGKILL, and the next child goes on in the same directory, until everything is acked.
+A child process receives messages, and reports each with its redelivery count on a pipe. It then
+acks the message, nacks it for a while, or does neither. An ack is reported before the call, a nack
+after it. The child is killed with SIGKILL, and the next child continues in the same directory,
+until every message is acked.
 
     python -m integration.benchmarks.durable_kills --url pulsar://localhost:6650 [--kills 50]
         [--messages 20000] [--batch 10] [--type Shared] [--transport native] [--seed 1]
@@ -34,36 +36,37 @@ _WITHIN_S: Final = 3600.0
 
 
 @dataclass
-class Known:
-    """What children said.
+class Observed:
+    """The reports of all children.
 
     Attributes:
-        failed: By message: attempts that surely failed since it was perhaps acked last.
-        held: Messages that the child now has.
-        due: By message that surely waits: until when, in seconds since the epoch.
-        acked: Messages of which an ack was told.
-        timed: Nobody is rewound along: what waits comes at its own time.
-        hand_overs: All of them.
-        again: Those of what was acked.
-        wrong: What must not have been, in words.
+        has_due_times: False on the types that rewind, where a message is redelivered before its due
+            time.
+        failed: Attempts of each message that have failed for certain since its last possible ack.
+        held: Messages of the current child.
+        due: Due time of each message that is nacked for certain, in seconds since the epoch.
+        acked: Messages with a reported ack.
+        deliveries: All deliveries.
+        acked_again: Deliveries of messages with a reported ack.
+        failures: Broken rules, as text.
     """
 
-    timed: bool = True
+    has_due_times: bool = True
     failed: dict[int, int] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     due: dict[int, float] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
-    hand_overs: int = 0
-    again: int = 0
-    wrong: list[str] = field(default_factory=list)
+    deliveries: int = 0
+    acked_again: int = 0
+    failures: list[str] = field(default_factory=list)
 
-    def hear(self, line: str) -> None:
-        """One thing a child said."""
+    def record(self, line: str) -> None:
+        """Record one line of a child."""
         what, number, value = line.split()
         message = int(number)
         if what == "has":
-            self._has(message, int(value), time.time())
-        elif what == "acks":  # from now on, perhaps
+            self._on_delivery(message, int(value), time.time())
+        elif what == "acks":  # it may be acked from now on
             self.acked.add(message)
             self.held.discard(message)
             self.due.pop(message, None)
@@ -75,36 +78,46 @@ class Known:
             self.failed[message] = self.failed.get(message, 0) + 1
             self.due[message] = float(value)
 
-    def _has(self, message: int, count: int, now: float) -> None:
-        self.hand_overs += 1
-        self.again += message in self.acked
-        least = self.failed.get(message, 0)
-        if count < least:
-            self.wrong.append(f"{message} had failed {least} times and came with {count}")
+    def _on_delivery(self, message: int, count: int, now: float) -> None:
+        self.deliveries += 1
+        self.acked_again += message in self.acked
+        expected_count = self.failed.get(message, 0)
+        if count < expected_count:
+            self.failures.append(
+                f"{message} failed {expected_count} times and was delivered with count {count}"
+            )
         due = self.due.pop(message, None)
-        if self.timed and due is not None and now < due:
-            self.wrong.append(f"{message} came {due - now:.3f} s too early")
+        if self.has_due_times and due is not None and now < due:
+            self.failures.append(f"{message} was delivered {due - now:.3f} s too early")
         self.held.add(message)
 
     def killed(self) -> None:
-        """The child is dead: its attempts at what it had have failed.
+        """Count the attempts of the messages that the dead child held as failed.
 
-        Where a nack rewinds all, it may have had a message no more: that is not known here.
+        On types that rewind, a nack may have taken a message away from the child. Nothing is
+        counted then.
         """
-        for message in self.held if self.timed else ():
+        for message in self.held if self.has_due_times else ():
             self.failed[message] = self.failed.get(message, 0) + 1
         self.held.clear()
 
 
-def tell(what: str, message: int, value: float = 0) -> None:
-    """Say something, in one write: who is killed then has said it, or not."""
+def report_event(what: str, message: int, value: float = 0) -> None:
+    """Report an event in a single write, so that a kill never leaves half a line."""
     os.write(1, f"{what} {message} {value}\n".encode())
 
 
 async def work(
-    url: str, topic: str, path: str, kind: str, transport: str, seed: int, most: int, longest: float
+    url: str,
+    topic: str,
+    path: str,
+    kind: str,
+    transport: str,
+    seed: int,
+    max_attempts: int,
+    longest_delay_s: float,
 ) -> None:
-    """A child: until it is killed, or nothing comes though all that it nacked was due."""
+    """Work as a child until killed, or until no message arrives although all nacks are due."""
     rng = random.Random(seed)
     consumer_type = encore.ConsumerType[kind]
     async with encore.Client(url, transport=transport) as client:
@@ -118,42 +131,42 @@ async def work(
         )
         quiet_since = time.monotonic()
         handling: set[int] = set()
-        while time.monotonic() - quiet_since < longest + _QUIET_S:
+        while time.monotonic() - quiet_since < longest_delay_s + _QUIET_S:
             try:
                 message = await consumer.receive(timeout=1)
             except encore.ReceiveTimeout:
                 continue
             quiet_since = time.monotonic()
             number = int(message.data())
-            tell("has", number, message.redelivery_count())
+            report_event("has", number, message.redelivery_count())
             choice = rng.random()
-            if choice < 0.7 or message.redelivery_count() >= most:
-                tell("acks", number)
+            if choice < 0.7 or message.redelivery_count() >= max_attempts:
+                report_event("acks", number)
                 await consumer.acknowledge(message)
             elif choice < 0.97:
-                delay = rng.uniform(0.2, longest)
-                tell("nacks", number)
+                delay = rng.uniform(0.2, longest_delay_s)
+                report_event("nacks", number)
                 await consumer.negative_acknowledge(message, delay=delay)
-                tell("nacked", number, time.time() + delay - 0.005)
-            else:  # neither: it is killed with it
+                report_event("nacked", number, time.time() + delay - 0.005)
+            else:  # neither: the child is killed while it holds the message
                 handling.add(number)
 
 
-def listen(child: subprocess.Popen[bytes], known: Known) -> threading.Thread:
-    """Hear what a child says, in a thread."""
+def listen(child: subprocess.Popen[bytes], observed: Observed) -> threading.Thread:
+    """Record the lines of a child, on a thread."""
 
-    def hear() -> None:
+    def record() -> None:
         assert child.stdout is not None
         for line in child.stdout:
-            known.hear(line.decode())
+            observed.record(line.decode())
 
-    thread = threading.Thread(target=hear)
+    thread = threading.Thread(target=record)
     thread.start()
     return thread
 
 
 async def publish(url: str, topic: str, kind: str, messages: int, batch: int) -> None:
-    """The backlog; the subscription is made first, so that nothing is deleted under it."""
+    """Publish the backlog. The subscription comes first, so that the broker keeps the messages."""
     async with encore.Client(url) as client:
         consumer = await client.subscribe(topic, "s", encore.ConsumerType[kind])
         producer = await client.create_producer(
@@ -168,7 +181,7 @@ async def publish(url: str, topic: str, kind: str, messages: int, batch: int) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 0 when nothing was wrong."""
+    """Run the benchmark. Return 1 if a rule was broken, else 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", required=True)
     parser.add_argument("--kills", type=int, default=50)
@@ -177,82 +190,89 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--type", default="Shared", choices=list(encore.ConsumerType.__members__))
     parser.add_argument("--transport", default="native", choices=("native", "stock"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--longest-delay", type=float, default=5, help="of a nack, in seconds")
+    parser.add_argument("--longest-delay", type=float, default=5, help="longest nack delay, in s")
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.work:
-        topic, path = given.work.split("\n")
+    options = parser.parse_args(arguments)
+    if options.work:
+        topic, path = options.work.split("\n")
         asyncio.run(
             work(
-                given.url,
+                options.url,
                 topic,
                 path,
-                given.type,
-                given.transport,
-                given.seed,
+                options.type,
+                options.transport,
+                options.seed,
                 6,
-                given.longest_delay,
+                options.longest_delay,
             )
         )
         return 0
-    return watch(given)
+    return watch(options)
 
 
-def watch(given: argparse.Namespace) -> int:
-    """Child after child."""
-    timed = given.type in ("Shared", "KeyShared")
-    rng, known, topic = random.Random(given.seed), Known(timed=timed), fresh_topic()
-    asyncio.run(publish(given.url, topic, given.type, given.messages, given.batch))
-    begun = time.monotonic()
+def watch(options: argparse.Namespace) -> int:
+    """Run and kill one child after another."""
+    has_due_times = options.type in ("Shared", "KeyShared")
+    rng, observed, topic = (
+        random.Random(options.seed),
+        Observed(has_due_times=has_due_times),
+        fresh_topic(),
+    )
+    asyncio.run(publish(options.url, topic, options.type, options.messages, options.batch))
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state"
-        life = kills = 0
-        while len(known.acked) < given.messages and time.monotonic() - begun < _WITHIN_S:
-            with start(given, topic, path, given.seed * 1000 + life) as child:
-                hearing = listen(child, known)
-                if life < given.kills:
-                    wait_for_first(child, known)
+        run_number = kills = 0
+        while len(observed.acked) < options.messages and time.monotonic() - started < _WITHIN_S:
+            with start(options, topic, path, options.seed * 1000 + run_number) as child:
+                listener = listen(child, observed)
+                if run_number < options.kills:
+                    wait_for_first(child, observed)
                     time.sleep(rng.uniform(0, 2))
                 else:
-                    wait_for_all(child, known, given.messages)
+                    wait_for_all(child, observed, options.messages)
                 kills += child.poll() is None
                 child.kill()
                 child.wait()
-                hearing.join()
-            known.killed()
-            life += 1
-    missing = given.messages - len(known.acked)
-    for each in known.wrong[:20]:
+                listener.join()
+            observed.killed()
+            run_number += 1
+    missing = options.messages - len(observed.acked)
+    for each in observed.failures[:20]:
         print(each)
     print(
-        f"{given.type}, {given.transport}, batches of {given.batch}: {kills} kills, "
-        f"{known.hand_overs} hand-overs of {given.messages} messages, {known.again} of what was "
-        f"acked (its ack died with a process); {missing} lost, {len(known.wrong)} "
-        f"{'too early or ' if timed else ''}counted too low, seed {given.seed}"
+        f"{options.type}, {options.transport}, batches of {options.batch}: {kills} kills, "
+        f"{observed.deliveries} deliveries of {options.messages} messages, "
+        f"{observed.acked_again} of acked ones (the ack died with a process); "
+        f"{missing} lost, {len(observed.failures)} "
+        f"{'too early or ' if has_due_times else ''}counted too low, seed {options.seed}"
     )
-    return 1 if missing or known.wrong else 0
+    return 1 if missing or observed.failures else 0
 
 
-def start(given: argparse.Namespace, topic: str, path: Path, seed: int) -> subprocess.Popen[bytes]:
-    """A child that works."""
+def start(
+    options: argparse.Namespace, topic: str, path: Path, seed: int
+) -> subprocess.Popen[bytes]:
+    """Start a child."""
     command = [sys.executable, "-m", "integration.benchmarks.durable_kills"]
-    command += ["--url", given.url, "--type", given.type, "--transport", given.transport]
-    command += ["--seed", str(seed), "--longest-delay", str(given.longest_delay)]
+    command += ["--url", options.url, "--type", options.type, "--transport", options.transport]
+    command += ["--seed", str(seed), "--longest-delay", str(options.longest_delay)]
     command += ["--work", f"{topic}\n{path}"]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
-def wait_for_all(child: subprocess.Popen[bytes], known: Known, messages: int) -> None:
-    """Until everything is acked, and a moment in which nothing may come any more."""
-    while child.poll() is None and len(known.acked) < messages:
+def wait_for_all(child: subprocess.Popen[bytes], observed: Observed, messages: int) -> None:
+    """Wait until every message is acked, and a second longer for unexpected deliveries."""
+    while child.poll() is None and len(observed.acked) < messages:
         time.sleep(0.05)
     time.sleep(1)
 
 
-def wait_for_first(child: subprocess.Popen[bytes], known: Known) -> None:
-    """Until a child has its first message, or there is none for it."""
-    before, until = known.hand_overs, time.monotonic() + _START_S
-    while known.hand_overs == before and child.poll() is None and time.monotonic() < until:
+def wait_for_first(child: subprocess.Popen[bytes], observed: Observed) -> None:
+    """Wait until a child has its first message, or ends without one."""
+    before, until = observed.deliveries, time.monotonic() + _START_S
+    while observed.deliveries == before and child.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
 
 

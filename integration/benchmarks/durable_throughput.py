@@ -1,11 +1,11 @@
-"""Receive and acknowledge at once with a state on disk, beside the same consumer without one.
+"""Receive and ack with durable state on disk, compared with the same consumer without state.
 
-One task, native transport, a Shared subscription, 100-byte messages from a broker in another
-process: in batches of 1000, and unbatched; one message at a time, and by lists (`batch_receive`,
-one `acknowledge` of what it returned). `count_attempts="lazy"` holds what is new in memory for
-10 s, so that what is acked sooner is never written; "before" writes each hand-over before the
-application has it. They take turns, each time in a new process, with a new subscription and a new
-directory; the medians count.
+One task on the native transport with a Shared subscription receives 100-byte messages from a broker
+in another process. Messages are in batches of 1000 or unbatched, and are received one at a time or
+in lists (`batch_receive`, and one `acknowledge` for each list). `count_attempts="lazy"` keeps new
+records in memory for 10 s, so that records of messages acked sooner are never written. "before"
+writes each delivery before the application receives it. The variants take turns, each run in a new
+process with a new subscription and a new directory. The medians count.
 
     python -m integration.benchmarks.durable_throughput [--url URL] [--rounds 3]
 """
@@ -29,13 +29,13 @@ from .figures import Row, report
 from .processes import Runner, broker, fresh_topic
 
 ROUNDS = 3
-#: The bar for "lazy": so much of the rate without a state.
+#: The bar for "lazy": this share of the rate without state.
 SHARE: Final = 0.8
 _MODULE: Final = "integration.benchmarks.durable_throughput"  # also when this is `__main__`
 WITHOUT: Final = "without"
-#: A state, or none; by lists or one at a time.
-Way = tuple[str, bool]
-WAYS: Final[tuple[Way, ...]] = tuple(
+#: The state mode ("without" for none), and whether messages are received in lists.
+Variant = tuple[str, bool]
+WAYS: Final[tuple[Variant, ...]] = tuple(
     (state, lists) for lists in (False, True) for state in (WITHOUT, "lazy", "before")
 )
 SIZE: Final = 100
@@ -46,7 +46,7 @@ KINDS: Final = {1000: 301_000, 0: 101_000}
 async def measured(
     url: str, topic: str, *, count: int, subscription: str, state: str, lists: bool
 ) -> Figures:
-    """Receive and acknowledge so many messages; the first ones are not in the figures."""
+    """Receive and ack `count` messages. The first call is not measured."""
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {} if state == WITHOUT else {"state": _state(folder, state)}
         async with (
@@ -80,10 +80,10 @@ def _state(folder: str, mode: str) -> encore.RocksState:
     return encore.RocksState(folder, count_attempts="lazy" if mode == "lazy" else "before")
 
 
-async def _compared(run: Runner, batch: int, messages: int, rounds: int) -> dict[Way, Figures]:
+async def _compare(run: Runner, batch: int, messages: int, rounds: int) -> dict[Variant, Figures]:
     topic = fresh_topic()
     await run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch, size=SIZE)
-    found: dict[Way, list[Figures]] = {way: [] for way in WAYS}
+    found: dict[Variant, list[Figures]] = {variant: [] for variant in WAYS}
     for _ in range(rounds):
         for state, lists in WAYS:
             figures = await run(
@@ -99,13 +99,16 @@ async def _compared(run: Runner, batch: int, messages: int, rounds: int) -> dict
             )
             found[state, lists].append(figures)
     return {
-        way: {key: statistics.median(one[key] or 0.0 for one in each) for key in each[0]}
-        for way, each in found.items()
+        variant: {
+            key: statistics.median(figures_of_round[key] or 0.0 for figures_of_round in each)
+            for key in each[0]
+        }
+        for variant, each in found.items()
     }
 
 
-def rows_of(batch: int, medians: dict[Way, Figures]) -> Iterator[Row]:
-    """The rows of one kind of topic."""
+def rows_of(batch: int, medians: dict[Variant, Figures]) -> Iterator[Row]:
+    """Yield the rows of one kind of topic."""
     entries = f"batches of {batch}" if batch else "unbatched"
     for state, lists in WAYS:
         if state == WITHOUT:
@@ -135,18 +138,18 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
     """Measure both kinds of topic.
 
     Raises:
-        MeasurementError: One of the measurements failed.
+        MeasurementError: if a measurement failed.
     """
     rows: list[Row] = []
     for batch, messages in KINDS.items():
-        with broker(url) as where:
-            medians = asyncio.run(_compared(Runner(where), batch, messages, rounds))
+        with broker(url) as broker_url:
+            medians = asyncio.run(_compare(Runner(broker_url), batch, messages, rounds))
         rows += rows_of(batch, medians)
     return rows
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Receive and acknowledge with a state.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

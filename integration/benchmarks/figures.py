@@ -1,6 +1,7 @@
-"""What every benchmark hands over: rows of figure, what it is held against, and bar.
+"""The rows that every benchmark returns: a figure, a comparison and a bar.
 
-A bar is the promise; `met` compares and nothing else decides. Ratios are within one run.
+A bar is a promise of the project, and only `met` decides whether it is kept. Ratios compare figures
+of one run.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ class Row:
 
     Attributes:
         what: The measurement.
-        unit: Of figure, other and bar.
-        figure: This package's.
-        other: The stock client's, or what `beside` names; None when there is none.
-        bar: The promise in the same unit; None where nothing is promised.
-        higher_is_better: Whether the figure has to be at least or at most the bar.
-        beside: Whose figure `other` is.
+        unit: Unit of `figure`, `other` and `bar`.
+        figure: The figure of this package.
+        other: The figure of the stock client, or of the subject that `beside` names; None without
+            one.
+        bar: The promise in the same unit, or None.
+        higher_is_better: True if the figure must be at least the bar, False if at most.
+        beside: Name of the subject of `other`.
     """
 
     what: str
@@ -33,19 +35,19 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the figure reaches the bar."""
+        """True if the figure reaches the bar."""
         if self.bar is None:
             return True
         return self.figure >= self.bar if self.higher_is_better else self.figure <= self.bar
 
     @property
     def ratio(self) -> float | None:
-        """Figure over other."""
+        """`figure` divided by `other`."""
         return self.figure / self.other if self.other else None
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as text."""
     lines = [f"{'':50}{'':>8}{'figure':>10}{'beside':>10}{'':>16}{'ratio':>8}{'bar':>10}"]
     for row in rows:
         other = "" if row.other is None else _short(row.other)
@@ -60,13 +62,13 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def report(rows: Sequence[Row]) -> int:
-    """Print the rows; the exit code says whether every bar was met."""
+    """Print the rows. Return 1 if a bar was missed, else 0."""
     print(table(rows))
     return 0 if all(row.met for row in rows) else 1
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value at `share` (0 to 1) of the sorted values."""
+    """Return the value at `share` (0 to 1) of the sorted values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 

@@ -1,12 +1,12 @@
-"""Letters a second: retry letters and dead letters, beside plain consume, produce, acknowledge.
+"""Retry letters and dead letters per second, compared with a plain copy: receive, send, ack.
 
-100-byte messages with a key and a property, unbatched, from a broker in another process. Every way
-receives each message, copies it once with an unbatched producer, and acks the original when the
-copy is persisted, 200 at a time; they take turns, each on a topic of its own, on one transport
-after the other, and the medians count. The bar: a letter takes at most 1.2 times as long as a plain
-copy of the same transport, 1.3 times over the stock engine. Beside it stands the same letter by
-hand, because the seven properties of a letter (more, in a dead one) have their price in every
-client.
+100-byte messages with a key and a property, unbatched, come from a broker in another process. Every
+variant receives each message, sends one unbatched copy, and acks the original when the copy is
+persisted, with 200 messages at a time. The variants take turns, each on a topic of its own, on one
+transport after the other. The medians count. The bar: a letter takes at most 1.2 times as long as a
+plain copy on the same transport, or 1.3 times on the stock transport. A letter written by hand is
+measured as well, because the seven properties of a letter (more for a dead letter) have a price in
+every client.
 
     python -m integration.benchmarks.forwarding [--url URL] [--rounds 3] [--messages 20000]
 """
@@ -31,41 +31,41 @@ from .processes import OURS, broker, fresh_topic
 
 ROUNDS = 3
 MESSAGES = 20_000
-UNDER_WAY = 200
+CONCURRENCY = 200
 HOUR = timedelta(hours=1)
-SLOWER = {"native": 1.2, "encore": 1.3}  # the promise
+SLOWER = {"native": 1.2, "encore": 1.3}  # the bars, by label
 
-#: As the producers of letters are made.
-LIKE_A_LETTER: Any = {
+#: The options of the producers of letters.
+LETTER_PRODUCER: Any = {
     "batching_enabled": False,
     "chunking_enabled": True,
     "max_pending_messages": 500,
     "block_if_queue_full": True,
 }
 
-Way = Callable[[encore.Client, str, int], Awaitable[float]]
+Variant = Callable[[encore.Client, str, int], Awaitable[float]]
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS, messages: int = MESSAGES) -> list[Row]:
-    """Measure the ways in turn, on either transport."""
+    """Measure the variants in turn, on each transport."""
     rows: list[Row] = []
     for label, name in OURS.items():
-        with broker(url) as where:
-            work = _measure(where, SIDES[label][1], rounds, messages)
+        with broker(url) as broker_url:
+            work = _measure(broker_url, SIDES[label][1], rounds, messages)
             rates = asyncio.run(work)
-        medians = {way: median(rate) for way, rate in rates.items()}
+        medians = {variant: median(rate) for variant, rate in rates.items()}
         rows += rows_of(name, medians, SLOWER[label])
     return rows
 
 
-def rows_of(name: str, medians: Mapping[str, float], slower: float) -> Iterator[Row]:
-    """The rows of one transport."""
-    for way, what in (("retry", "retry letters"), ("nack", "dead letters by nack")):
-        for beside, bar in (("plain copy", medians["plain"] / slower), ("by hand", None)):
+def rows_of(name: str, medians: Mapping[str, float], factor: float) -> Iterator[Row]:
+    """Yield the rows of one transport."""
+    for variant, what in (("retry", "retry letters"), ("nack", "dead letters by nack")):
+        for beside, bar in (("plain copy", medians["plain"] / factor), ("by hand", None)):
             yield Row(
                 what=f"{what} {name}",
                 unit="msg/s",
-                figure=medians[way],
+                figure=medians[variant],
                 other=medians["plain" if bar else "hand"],
                 bar=bar,
                 higher_is_better=True,
@@ -74,24 +74,24 @@ def rows_of(name: str, medians: Mapping[str, float], slower: float) -> Iterator[
 
 
 async def _measure(url: str, transport: str, rounds: int, messages: int) -> dict[str, list[float]]:
-    ways: dict[str, Way] = {
+    variants: dict[str, Variant] = {
         "plain": plain,
         "retry": retry_letters,
         "nack": dead_letters,
         "hand": by_hand,
     }
-    rates: dict[str, list[float]] = {way: [] for way in ways}
+    rates: dict[str, list[float]] = {variant: [] for variant in variants}
     async with encore.Client(url, transport=transport) as client:
-        for measure in ways.values():  # a first turn for whatever is only made once
-            await measure(client, await _filled(client, messages // 10), messages // 10)
+        for measure in variants.values():  # warm up
+            await measure(client, await _filled_topic(client, messages // 10), messages // 10)
         for _ in range(rounds):
-            for way, measure in ways.items():
-                topic = await _filled(client, messages)
-                rates[way].append(messages / await measure(client, topic, messages))
+            for variant, measure in variants.items():
+                topic = await _filled_topic(client, messages)
+                rates[variant].append(messages / await measure(client, topic, messages))
     return rates
 
 
-async def _filled(client: encore.Client, messages: int) -> str:
+async def _filled_topic(client: encore.Client, messages: int) -> str:
     topic = fresh_topic()
     async with await client.create_producer(
         topic, batching_enabled=False, block_if_queue_full=True
@@ -118,28 +118,28 @@ async def _subscribe(client: encore.Client, topic: str, most: int) -> encore.Con
     )
 
 
-async def _each(
+async def _process_all(
     consumer: encore.Consumer, messages: int, work: Callable[[encore.Message], Awaitable[None]]
 ) -> float:
-    """`UNDER_WAY` workers that receive and do `work`, until all are done; seconds it took."""
-    left = messages
+    """Receive and `work` on all messages with `CONCURRENCY` workers. Return the seconds."""
+    remaining = messages
 
     async def worker() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
+        nonlocal remaining
+        while remaining > 0:
+            remaining -= 1
             await work(await consumer.receive(timeout=30))
 
     began = time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(UNDER_WAY)))
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     return time.perf_counter() - began
 
 
 async def plain(client: encore.Client, topic: str, messages: int) -> float:
-    """What an application without letters would write."""
+    """Copy messages as an application without letters would."""
     async with (
         await _subscribe(client, topic, 1) as consumer,
-        await client.create_producer(f"{topic}-copy", **LIKE_A_LETTER) as producer,
+        await client.create_producer(f"{topic}-copy", **LETTER_PRODUCER) as producer,
     ):
 
         async def copy(message: encore.Message) -> None:
@@ -151,14 +151,14 @@ async def plain(client: encore.Client, topic: str, messages: int) -> float:
             )
             await consumer.acknowledge(message)
 
-        return await _each(consumer, messages, copy)
+        return await _process_all(consumer, messages, copy)
 
 
 async def by_hand(client: encore.Client, topic: str, messages: int) -> float:
-    """The same letter, written by an application."""
+    """Write the same letter as an application would by hand."""
     async with (
         await _subscribe(client, topic, 1) as consumer,
-        await client.create_producer(f"{topic}-copy", **LIKE_A_LETTER) as producer,
+        await client.create_producer(f"{topic}-copy", **LETTER_PRODUCER) as producer,
     ):
 
         async def copy(message: encore.Message) -> None:
@@ -181,31 +181,33 @@ async def by_hand(client: encore.Client, topic: str, messages: int) -> float:
             )
             await consumer.acknowledge(message)
 
-        return await _each(consumer, messages, copy)
+        return await _process_all(consumer, messages, copy)
 
 
 async def retry_letters(client: encore.Client, topic: str, messages: int) -> float:
-    """Retry letters of an hour."""
+    """Send retry letters with a delay of one hour."""
     async with await _subscribe(client, topic, 1) as consumer:
-        return await _each(
+        return await _process_all(
             consumer, messages, lambda message: consumer.reconsume_later(message, HOUR)
         )
 
 
 async def dead_letters(client: encore.Client, topic: str, messages: int) -> float:
-    """The last look of each, received and nacked, until the last original is acked."""
+    """Measure the last delivery of each message: received, nacked, dead-lettered, and acked."""
     async with await _subscribe(client, topic, 1) as consumer:
-        await _each(consumer, messages, lambda message: consumer.negative_acknowledge(message, 1))
+        await _process_all(
+            consumer, messages, lambda message: consumer.negative_acknowledge(message, 1)
+        )
         await asyncio.sleep(1.5)
         began = time.perf_counter()
-        await _each(consumer, messages, consumer.negative_acknowledge)
-        while consumer.statistics().unacked:  # noqa: ASYNC110 - nothing tells of one
+        await _process_all(consumer, messages, consumer.negative_acknowledge)
+        while consumer.statistics().unacked:  # noqa: ASYNC110 - there is no event to await
             await asyncio.sleep(0.005)
         return time.perf_counter() - began
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Retry letters and dead letters.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -1,10 +1,11 @@
-"""A million messages received and held unacked: bytes of the process for each.
+"""Bytes of memory for each message, with a million messages received and unacked.
 
-A topic of 40,000 messages of 100 bytes, unbatched or in batches of 1000, and 25 Shared
-subscriptions of it, each with one consumer that receives them all and acks none: a million in one
-process, within a broker's default limit of 50,000 unacked messages a consumer. Weighed twice: the
-application lets each message go (what is left is what the client knows of it; stock's keeps
-nothing, and so can time no nack and ack no part of a batch), then keeps it.
+A topic has 40,000 messages of 100 bytes, unbatched or in batches of 1000. Each of its 25 Shared
+subscriptions has one consumer, which receives all messages and acks none. That is a million in one
+process, within a broker's default limit of 50,000 unacked messages for a consumer. Memory is
+measured twice. First the application keeps no message, which leaves the client's own records. (The
+stock client keeps none, and so can neither time a nack nor ack a part of a batch.) Then the
+application keeps every message.
 
     python -m integration.benchmarks.held_messages [--url URL] [--consumers 25]
 """
@@ -35,7 +36,7 @@ _MODULE: Final = "integration.benchmarks.held_messages"
 async def _hold(
     subscribe: Callable[[str], Awaitable[Any]], *, messages: int, consumers: int, keep: bool
 ) -> Figures:
-    # A first subscription, so that what is only made once is not weighed.
+    # Warm up with a first subscription, so that objects that exist once are not measured.
     open_consumers = [await subscribe("warm-up")]
     kept: list[Any] = [await open_consumers[0].receive() for _ in range(messages)]
     kept.clear()
@@ -51,7 +52,7 @@ async def _hold(
 
 
 async def stock(url: str, topic: str, **size: Any) -> Figures:
-    """With `pulsar.asyncio`."""
+    """Measure `pulsar.asyncio`."""
     client = pulsar.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     figures = await _hold(
         lambda name: client.subscribe(
@@ -67,7 +68,7 @@ async def stock(url: str, topic: str, **size: Any) -> Figures:
 
 
 async def ours(url: str, topic: str, **size: Any) -> Figures:
-    """With this package, on the transport that the environment names."""
+    """Measure this package, on the transport that the environment names."""
     async with encore.Client(url) as client:
 
         async def subscribe(name: str) -> encore.Consumer:
@@ -102,17 +103,17 @@ async def _measure(url: str, consumers: int, batch: int, keep: bool) -> dict[str
 
 
 def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
-    """Measure all sides, one after the other."""
+    """Measure all clients, one after the other."""
     rows = []
     for batch in (0, 1000):
         for keep in (False, True):
-            with broker(url) as where:
-                found = asyncio.run(_measure(where, consumers, batch, keep))
+            with broker(url) as broker_url:
+                found = asyncio.run(_measure(broker_url, consumers, batch, keep))
             kind = f"batches of {batch}" if batch else "unbatched"
-            of = "kept" if keep else "let go"
+            application = "kept" if keep else "not kept"
             rows += [
                 Row(
-                    what=f"unacked and {of}, {kind}, {name}",
+                    what=f"unacked and {application}, {kind}, {name}",
                     unit="bytes",
                     figure=found[label],
                     other=found["stock"],
@@ -128,8 +129,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Memory of messages held unacked.")
     parser.add_argument("--url")
     parser.add_argument("--consumers", type=int, default=CONSUMERS)
-    given = parser.parse_args()
-    return report(run(given.url, consumers=given.consumers))
+    options = parser.parse_args()
+    return report(run(options.url, consumers=options.consumers))
 
 
 if __name__ == "__main__":

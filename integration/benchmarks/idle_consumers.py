@@ -1,8 +1,8 @@
-"""1,000 consumers on 1,000 topics in one process, with nothing to do: memory, CPU time, threads.
+"""Memory, CPU time and threads of 1,000 idle consumers on 1,000 topics in one process.
 
-Each side in a process of its own, first with one consumer, then with all; memory is what the one
-process is larger than the other. Shared subscriptions, receiver queues of 1000 (the default); they
-are deleted at the end.
+Each client runs in a process of its own, first with one consumer, then with all. Memory is the
+difference between the two processes. The subscriptions are Shared with receiver queues of 1000 (the
+default), and are deleted at the end.
 
     python -m integration.benchmarks.idle_consumers [--url URL] [--consumers 1000]
 """
@@ -32,7 +32,7 @@ CONSUMERS: Final = 1000
 AT_ONCE: Final = 50
 OVER_S: Final = 10.0
 SETTLE_S: Final = 2.0
-#: Promised of the native transport: MB more than one consumer, percent of a core, threads.
+#: The bars of the native transport: MB more than one consumer, percent of a core, threads.
 MEMORY_MB: Final = 60.0
 CPU_PERCENT: Final = 1.0
 THREADS: Final = 4
@@ -62,7 +62,7 @@ async def _idle(topic: str, count: int, subscribe: Callable[[str], Awaitable[Any
 
 
 async def stock(url: str, topic: str, *, count: int) -> Figures:
-    """With `pulsar.asyncio`."""
+    """Measure `pulsar.asyncio`."""
     client = pulsar.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     figures = await _idle(
         topic,
@@ -74,7 +74,7 @@ async def stock(url: str, topic: str, *, count: int) -> Figures:
 
 
 async def ours(url: str, topic: str, *, count: int) -> Figures:
-    """With this package, on the transport that the environment names."""
+    """Measure this package, on the transport that the environment names."""
     async with encore.Client(url) as client:
 
         async def subscribe(name: str) -> encore.Consumer:
@@ -84,7 +84,9 @@ async def ours(url: str, topic: str, *, count: int) -> Figures:
 
 
 async def _measure(url: str, consumers: int) -> dict[str, Figures]:
-    """One side after the other: figures with all, and memory over that with one."""
+    """Measure each client. Return the figures with all consumers, and memory above one
+    consumer's.
+    """
     runner, topic = Runner(url), fresh_topic()
     found: dict[str, Figures] = {}
     for label, (side, transport) in SIDES.items():
@@ -104,9 +106,9 @@ async def _measure(url: str, consumers: int) -> dict[str, Figures]:
 
 
 def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
-    """Measure all sides, one after the other."""
-    with broker(url) as where:
-        found = asyncio.run(_measure(where, consumers))
+    """Measure all clients, one after the other."""
+    with broker(url) as broker_url:
+        found = asyncio.run(_measure(broker_url, consumers))
     return [
         Row(
             what=f"{consumers:,} idle consumers {name}: {what}",
@@ -126,12 +128,12 @@ def run(url: str | None = None, *, consumers: int = CONSUMERS) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Idle consumers.")
     parser.add_argument("--url")
     parser.add_argument("--consumers", type=int, default=CONSUMERS)
-    given = parser.parse_args()
-    return report(run(given.url, consumers=given.consumers))
+    options = parser.parse_args()
+    return report(run(options.url, consumers=options.consumers))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What a million pending nacks cost while nothing is due: CPU time of the process over 3 s.
+"""CPU time over 3 s of a process with a million pending nacks, none of them due.
 
-Beside it a consumer of the same topic with nothing pending, in another process at the same time;
-the difference counts, and the median of the rounds.
+A consumer of the same topic without nacks runs in another process at the same time. The difference
+counts, as the median of the rounds.
 
     python -m integration.benchmarks.idle_cpu [--url URL]
 """
@@ -25,11 +25,11 @@ ROUNDS = 3
 COUNT = 1_000_000
 OVER_S = 3.0
 DELAY_S = 3600.0
-MEASURABLE_MS = 15.0  # half a percent of a core; what two empty consumers differ by
+MEASURABLE_MS = 15.0  # half a percent of a core: the difference between two empty consumers
 
 
 async def idle(url: str, topic: str, *, count: int) -> Figures:
-    """CPU ms of this process over `OVER_S`, with `count` nacks pending."""
+    """Return the CPU ms of this process over `OVER_S`, with `count` nacks pending."""
     logger = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with (
         encore.Client(url, logger=logger) as client,
@@ -55,8 +55,8 @@ async def idle(url: str, topic: str, *, count: int) -> Figures:
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
     """Measure in pairs."""
 
-    async def pairs(where: str) -> list[tuple[float, float]]:
-        runner = Runner(where)
+    async def pairs(broker_url: str) -> list[tuple[float, float]]:
+        runner = Runner(broker_url)
         found = []
         for _ in range(rounds):
             full, empty = await asyncio.gather(
@@ -68,8 +68,8 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
             found.append((full["cpu_ms"] or 0.0, empty["cpu_ms"] or 0.0))
         return found
 
-    with broker(url) as where:
-        found = asyncio.run(pairs(where))
+    with broker(url) as broker_url:
+        found = asyncio.run(pairs(broker_url))
     full, empty = (statistics.median(column) for column in zip(*found, strict=True))
     return [
         Row(
@@ -84,7 +84,7 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Idle CPU with pending nacks.")
     parser.add_argument("--url")
     return report(run(parser.parse_args().url))

@@ -1,7 +1,7 @@
-"""CPU time of `import pulsar_encore` beside that of `import asyncio`, each in a fresh process.
+"""CPU time of `import pulsar_encore`, compared with `import asyncio`, each in a new process.
 
-The median of interleaved rounds, user and system time of the whole process. Bytecode is cached, as
-in an installed package.
+The figure is the median of interleaved rounds, with user and system time of the whole process.
+Bytecode is cached, as in an installed package.
 
     python -m integration.benchmarks.import_time
 """
@@ -16,7 +16,7 @@ import tempfile
 from .figures import Row, report
 
 ROUNDS = 25
-BAR = 2.0  # times asyncio's
+BAR = 2.0  # times the CPU time of asyncio
 
 
 def cpu_ms(statement: str, cache: str) -> float:
@@ -30,10 +30,10 @@ def cpu_ms(statement: str, cache: str) -> float:
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
-    """Measure in pairs; no broker is used."""
+    """Measure in pairs, without a broker."""
     statements = ("import pulsar_encore", "import asyncio")
     with tempfile.TemporaryDirectory() as cache:
-        for each in statements:  # writes the bytecode
+        for each in statements:  # this writes the bytecode
             cpu_ms(each, cache)
         pairs = [tuple(cpu_ms(each, cache) for each in statements) for _ in range(rounds)]
     ours, asyncios = (statistics.median(each) for each in zip(*pairs, strict=True))

@@ -1,7 +1,8 @@
-"""From `send` to `receive` at 1,000 messages a second: both transports beside stock asyncio.
+"""Latency from `send` to `receive` at 1,000 messages per second: both transports and stock asyncio.
 
-The sender is a process of its own (stock, unbatched) and writes the time into the message; the
-system's monotonic clock is the same in all processes. They take turns; medians over the rounds.
+The sender is a process of its own (stock client, unbatched) and writes the time into the message.
+The monotonic clock of the system is the same in all processes. The clients take turns, and the
+medians over the rounds count.
 
     python -m integration.benchmarks.latency [--url URL] [--rounds 3]
 """
@@ -30,12 +31,12 @@ ROUNDS = 3
 PER_S = 1000
 COUNT = 4000
 WARM_UP = 1000
-#: How much later than stock asyncio each of ours may be, in ms.
+#: The bars: how much slower than stock asyncio each transport may be, in ms.
 ALLOWED_MS = {"native": 0.0, "encore": 2.0}
 
 
 def send(url: str, topic: str, *, count: int, per_s: float) -> Figures:
-    """Send `count` messages at a steady pace."""
+    """Send `count` messages at a steady rate."""
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(topic, batching_enabled=False)
     start = time.monotonic() + 0.5
@@ -54,8 +55,8 @@ async def _latencies(consumer: Any, count: int) -> Figures:
         now = time.monotonic()
         late_ms.append((now - struct.unpack_from("d", message.data())[0]) * 1000)
         await consumer.acknowledge(message)
-    kept = late_ms[WARM_UP:]
-    return {"p50": percentile(kept, 0.5), "p99": percentile(kept, 0.99)}
+    measured_ms = late_ms[WARM_UP:]
+    return {"p50": percentile(measured_ms, 0.5), "p99": percentile(measured_ms, 0.99)}
 
 
 async def stock(url: str, topic: str, *, count: int) -> Figures:
@@ -98,22 +99,22 @@ async def _round(run: Runner, side: str) -> Figures:
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
-    """Measure; medians over the rounds."""
+    """Measure, and take the medians over the rounds."""
 
-    async def alternate(where: str) -> dict[str, list[Figures]]:
-        runner = Runner(where)
+    async def alternate(broker_url: str) -> dict[str, list[Figures]]:
+        runner = Runner(broker_url)
         results: dict[str, list[Figures]] = {side: [] for side in SIDES}
         for _ in range(rounds):
             for side, each in results.items():
                 each.append(await _round(runner, side))
         return results
 
-    with broker(url) as where:
-        results = asyncio.run(alternate(where))
+    with broker(url) as broker_url:
+        results = asyncio.run(alternate(broker_url))
     rows = []
     for label, name in OURS.items():
         for share in ("p50", "p99"):
-            mine, other = (
+            figure, other = (
                 statistics.median(each[share] or 0.0 for each in results[side])
                 for side in (label, "stock")
             )
@@ -121,7 +122,7 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
                 Row(
                     what=f"latency at {PER_S:,} msg/s {name}, {share}",
                     unit="ms",
-                    figure=mine,
+                    figure=figure,
                     other=other,
                     bar=other + ALLOWED_MS[label],
                     beside="stock asyncio",
@@ -131,7 +132,7 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Delivery latency.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -1,8 +1,8 @@
-"""Leases: what extending one takes, and how long until all come again that end at once.
+"""CPU time of extending leases, and of redelivering many leases that expire at once.
 
-Real consumers and the development broker back to back, without a network, in virtual time: what is
-measured is CPU time, of the client and of that broker together; with a state in RocksDB that of
-its threads too, and somebody has the handle of each lease that is extended.
+Real consumers are connected to the development broker without a network, in virtual time. The
+figures are CPU time of the client and of that broker together. With state in RocksDB they include
+RocksDB's threads, and the application has read the handle of each lease that is extended.
 
     python -m integration.benchmarks.leases [--leases 1000000] [--extends 1000000]
 """
@@ -30,7 +30,7 @@ HELD: Final = 10_000
 async def filled(
     transport: MemoryTransport, messages: int, most: int, state: encore.RocksState | None = None
 ) -> encore.Consumer:
-    """A consumer that has room for so many leases, and their messages."""
+    """Return a consumer for up to `most` leases, on a topic with `messages` messages."""
     for _ in range(0, messages, BATCH):
         transport.put(TOPIC, *(b"x" * 100 for _ in range(BATCH)))
     client = encore.Client("pulsar://nowhere:6650", transport=transport)
@@ -50,7 +50,7 @@ async def filled(
 async def pop_all(
     consumer: encore.Consumer, count: int, lease: float
 ) -> tuple[list[encore.Lease], float]:
-    """So many leases, and the CPU seconds that took."""
+    """Return `count` leases, and the CPU seconds it took to pop them."""
     begun, leases = time.process_time(), []
     while len(leases) < count:
         leases += await consumer.pop(1_000, lease=lease, wait=10 * lease)
@@ -58,20 +58,19 @@ async def pop_all(
 
 
 async def extends(count: int, state: encore.RocksState | None = None) -> tuple[float, float]:
-    """Extends a second, of leases at random, and handles a second before that."""
+    """Return extends per second of random leases, and handles read per second before that."""
     consumer = await filled(MemoryTransport(_settings()), HELD, HELD, state)
     leases, _ = await pop_all(consumer, HELD, 1_000_000)
     begun = time.process_time()
     assert len({each.handle for each in leases}) == HELD
     handles = HELD / (time.process_time() - begun)
     chosen = random.Random(1).choices(leases, k=count)
-    begun, turn = time.process_time(), time.monotonic()
+    begun, next_yield = time.process_time(), time.monotonic()
     for each in chosen:
         await each.extend(1_000_000)
-        if (
-            time.monotonic() >= turn
-        ):  # virtual time goes as the other does, and what waits is written
-            turn += 0.1
+        # Virtual time advances like real time, so that pending records are written.
+        if time.monotonic() >= next_yield:
+            next_yield += 0.1
             await asyncio.sleep(0.1)
     await asyncio.sleep(2)
     took = time.process_time() - begun
@@ -80,26 +79,30 @@ async def extends(count: int, state: encore.RocksState | None = None) -> tuple[f
 
 
 async def expiring(count: int) -> tuple[float, float, float, float]:
-    """CPU seconds of popping so many, of giving them back when they end, and of popping all again;
-    the longest that one step of the loop took while they were given back, in ms."""
+    """Measure `count` leases that expire at once.
+
+    Returns:
+        CPU seconds of popping them, of requesting them again when they expire, and of popping them
+        again; and the longest step of the loop at the expiry, in ms.
+    """
     consumer = await filled(MemoryTransport(_settings()), count, count)
     leases, popped = await pop_all(consumer, count, 1_000)
     del leases
     gc.collect()
-    gc.freeze()  # or walking a million messages is measured, wherever that happens
+    gc.freeze()  # or garbage collections over a million messages would be measured
     begun = time.process_time()
     with Longest() as longest:
         await asyncio.sleep(1_100)
     assert consumer.statistics().leased == 0
-    given_back = time.process_time() - begun
-    again, took = await pop_all(consumer, count, 10**6)
-    assert all(lease.attempt == 2 for lease in again)
+    requested = time.process_time() - begun
+    second_leases, took = await pop_all(consumer, count, 10**6)
+    assert all(lease.attempt == 2 for lease in second_leases)
     await consumer.close()
-    return popped, given_back, took, longest.ms
+    return popped, requested, took, longest.ms
 
 
 class Longest:
-    """The longest callback of the running loop."""
+    """Measures the longest callback of the running loop."""
 
     def __init__(self) -> None:
         self.ms = 0.0
@@ -135,16 +138,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--leases", type=int, default=1_000_000)
     parser.add_argument("--extends", type=int, default=1_000_000)
-    given = parser.parse_args(arguments)
-    rate, _ = run(extends(given.extends))
+    options = parser.parse_args(arguments)
+    rate, _ = run(extends(options.extends))
     print(f"extend: {rate:,.0f} a second of CPU, of {HELD:,} leases at random")
     with tempfile.TemporaryDirectory() as path:
-        rate, handles = run(extends(given.extends, encore.RocksState(path)))
+        rate, handles = run(extends(options.extends, encore.RocksState(path)))
     print(f"with a state: {rate:,.0f}, and {handles:,.0f} handles a second")
-    popped, given_back, took, longest = run(expiring(given.leases), patience_s=60)
+    popped, requested, took, longest = run(expiring(options.leases), patience_s=60)
     print(
-        f"{given.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
-        f"asked for again in {given_back:.1f} s, the longest step of the loop {longest:.1f} ms; "
+        f"{options.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
+        f"requested again in {requested:.1f} s, the longest step of the loop {longest:.1f} ms; "
         f"leased again after {took:.1f} s more"
     )
     return 0

@@ -30,7 +30,7 @@ from pulsar_encore.devbroker.thread import BrokerThread, run_in_thread
 
 MESSAGES: Final = 45_000
 GOAL_MS: Final = 10.0
-_BODY: Final = b"x" * 10  # small ones: most messages in a read of 256 KiB
+_BODY: Final = b"x" * 10  # small, so that a read of 256 KiB has many messages
 _SHARED: Final = encore.ConsumerType.Shared
 _EXCLUSIVE: Final = encore.ConsumerType.Exclusive
 
@@ -104,9 +104,9 @@ class Bench:
         over = sum(each[0] > GOAL_MS for each in ordered)
         self.found.append((what, ms, label, over))
         print(f"{what:58}{ms:8.1f} ms  {over:4} over {GOAL_MS:g}   {label}", flush=True)
-        for also, where in ordered[1:3]:
-            if also > GOAL_MS / 2:
-                print(f"{'':58}{also:8.1f} ms{'':16}{where}", flush=True)
+        for other_ms, label_of_step in ordered[1:3]:
+            if other_ms > GOAL_MS / 2:
+                print(f"{'':58}{other_ms:8.1f} ms{'':16}{label_of_step}", flush=True)
 
     async def consumer(
         self, kind: encore.ConsumerType = _SHARED, *, batch: int = 0, **options: Any
@@ -225,7 +225,7 @@ async def cumulative(bench: Bench) -> None:
             messages = await bench.held(consumer)
             last, kept = messages[-2], messages if kept_by_application else []
             del messages
-            kind = "kept" if kept_by_application else "let go"
+            kind = "kept" if kept_by_application else "not kept"
             async with bench.measured(f"acknowledge_cumulative, batch {batch}, {kind}"):
                 await consumer.acknowledge_cumulative(last)
             del kept
@@ -485,7 +485,8 @@ async def batch_received(bench: Bench) -> None:
             batch_receive_policy=encore.BatchReceivePolicy(bench.messages, -1, 20_000),
         )
         async with bench.measured(f"batch_receive of 45,000, batch {batch}"):
-            kept = await consumer.batch_receive()  # freed later: that is a step of its own
+            # freed later, because freeing is a step of its own
+            kept = await consumer.batch_receive()
         assert len(kept) == bench.messages
         del kept
         await consumer.close()
@@ -688,8 +689,8 @@ async def _filled(client: encore.Client, messages: int, batch: int) -> str:
 
 async def run(only: list[str], messages: int, url: str | None) -> list[tuple[str, float, str, int]]:
     """Run the scenarios. Returns one row for each measurement."""
-    with _broker(url) as (where, broker):
-        async with encore.Client(where) as client:
+    with _broker(url) as (broker_url, broker):
+        async with encore.Client(broker_url) as client:
             topics = {size: await _filled(client, messages, size) for size in (0, 10, 1_000)}
             bench = Bench(client, broker, messages, topics)
             for name, play in SCENARIOS.items():
@@ -721,8 +722,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], choices=[*SCENARIOS])
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--url")
-    given = parser.parse_args()
-    found = asyncio.run(run(given.only, given.messages, given.url))
+    options = parser.parse_args()
+    found = asyncio.run(run(options.only, options.messages, options.url))
     over = [each for each in found if each[1] > GOAL_MS]
     print(f"{len(over)} of {len(found)} measurements have a step over {GOAL_MS:g} ms")
     return 1 if over else 0

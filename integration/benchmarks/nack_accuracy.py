@@ -1,10 +1,10 @@
-"""A nack with a delay: when is it asked for again? 0.05 s and 1 s, at 20 and 10,000 a second.
+"""How far from its due time a nacked message is requested, with 0.05 s and 1 s, at 20 and 10,000/s.
 
-Read from the development broker's record, in another process: the first time each entry is asked
-for, minus the time of the nack, minus the delay; below 0 is early. With `--url` it is the time at
-which each message is back in the application, the broker's way included. The bar is 10 ms behind
-the bucket that the due time is rounded up to, over the stock engine, which asks in its own time,
-100 ms; with `--bits 0` a bucket is 1 ms.
+The times come from the record of the development broker, in another process: the first request for
+each entry, minus the time of the nack, minus the delay. A negative figure is early. With `--url` it
+is the time at which each message is back in the application, with the broker's part included. The
+bar is 10 ms after the bucket to which the due time is rounded up. It is 100 ms on the stock
+transport, where the C++ client's timer sends the requests. With `--bits 0` a bucket is 1 ms.
 
     python -m integration.benchmarks.nack_accuracy [--url URL] [--delays 0.05,1,60] [--bits 0]
 """
@@ -30,9 +30,9 @@ from .recording_broker import Redeliveries, recording_broker
 
 DELAYS_S: Final = (0.05, 1.0)
 TICK_S: Final = 0.005
-#: How much later than its bucket, in ms.
+#: The bars: how long after its bucket a request may come, in ms.
 LATE_MS: Final = {"native": 10.0, "encore": 100.0}
-#: Nacks a second -> how many.
+#: Nacks per second -> number of nacks.
 RATES: Final = {20: 100, 10_000: 20_000}
 SETTLE_S: Final = 1.0
 
@@ -48,10 +48,12 @@ async def errors_ms(
     per_s: int,
     bits: int | None,
 ) -> list[float]:
-    """How far from its time each entry was asked for, or came back when nobody can be asked, in ms.
+    """Return how far from its due time each entry was requested, in ms.
+
+    Without `read`, the time of the redelivery counts.
 
     Raises:
-        AssertionError: An entry was never asked for.
+        AssertionError: if an entry was never requested.
     """
     count = RATES[per_s]
     topic = fresh_topic()
@@ -68,33 +70,41 @@ async def errors_ms(
         ) as consumer,
     ):
         messages = [await consumer.receive() for _ in range(count)]
-        back: dict[Key, float] = {}
-        returning = asyncio.ensure_future(_returns(consumer, count, back)) if read is None else None
+        redelivered_at: dict[Key, float] = {}
+        receive_task = (
+            asyncio.ensure_future(_record_redeliveries(consumer, count, redelivered_at))
+            if read is None
+            else None
+        )
         nacked: dict[Key, float] = {}
         start = time.monotonic()
         for number, message in enumerate(messages):
-            ahead = start + number / per_s - time.monotonic()
-            if ahead > 0:
-                await asyncio.sleep(max(ahead, TICK_S))
+            wait_s = start + number / per_s - time.monotonic()
+            if wait_s > 0:
+                await asyncio.sleep(max(wait_s, TICK_S))
             identity = message.message_id()
             nacked[identity.ledger_id(), identity.entry_id()] = time.monotonic() * 1000
             await consumer.negative_acknowledge(message, delay=delay_s)
-        if returning is None:
+        if receive_task is None:
             await asyncio.sleep(delay_s + SETTLE_S)
         else:
-            await asyncio.wait((returning,), timeout=delay_s + 10 * SETTLE_S)
-            returning.cancel()
-        asked = back if read is None else await asyncio.to_thread(read)
-    missing = nacked.keys() - asked.keys()
-    assert not missing, f"{len(missing)} of {count} entries were never asked for again"
-    return [asked[key] - at_ms - delay_s * 1000 for key, at_ms in nacked.items()]
+            await asyncio.wait((receive_task,), timeout=delay_s + 10 * SETTLE_S)
+            receive_task.cancel()
+        requested_at = redelivered_at if read is None else await asyncio.to_thread(read)
+    missing = nacked.keys() - requested_at.keys()
+    assert not missing, f"{len(missing)} of {count} entries were never requested again"
+    return [requested_at[key] - at_ms - delay_s * 1000 for key, at_ms in nacked.items()]
 
 
-async def _returns(consumer: encore.Consumer, count: int, back: dict[Key, float]) -> None:
-    while len(back) < count:
+async def _record_redeliveries(
+    consumer: encore.Consumer, count: int, redelivered_at: dict[Key, float]
+) -> None:
+    while len(redelivered_at) < count:
         message = await consumer.receive()
         identity = message.message_id()
-        back.setdefault((identity.ledger_id(), identity.entry_id()), time.monotonic() * 1000)
+        redelivered_at.setdefault(
+            (identity.ledger_id(), identity.entry_id()), time.monotonic() * 1000
+        )
         consumer.acknowledge(message)
 
 
@@ -116,9 +126,9 @@ def run(
         bucket_ms = 1 << precision_bits(round(delay_s * 1000), bits)
         for per_s in RATES:
             for label, name in OURS.items():
-                with _broker(url) as (where, read):
+                with _broker(url) as (broker_url, read):
                     work = errors_ms(
-                        where,
+                        broker_url,
                         read,
                         transport=SIDES[label][1],
                         delay_s=delay_s,
@@ -147,14 +157,14 @@ def run(
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
-    parser = argparse.ArgumentParser(description="When nacked messages are asked for again.")
+    """Print the table. Return 1 if a bar was missed, else 0."""
+    parser = argparse.ArgumentParser(description="When nacked messages are requested.")
     parser.add_argument("--url")
     parser.add_argument("--delays", default=",".join(map(str, DELAYS_S)), help="in s, by commas")
     parser.add_argument("--bits", type=int, help="negative_ack_precision_bit_cnt")
-    given = parser.parse_args()
-    delays = [float(each) for each in given.delays.split(",")]
-    return report(run(given.url, delays=delays, bits=given.bits))
+    options = parser.parse_args()
+    delays = [float(each) for each in options.delays.split(",")]
+    return report(run(options.url, delays=delays, bits=options.bits))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What the pending set costs: memory, adding, draining; ours and the plain PIP-393 layout.
+"""Memory and speed of the index of pending nacks, compared with the plain PIP-393 layout.
 
-Every figure comes from a process of its own. Memory is what the process grew by (resident set)
-while the index was filled, after a garbage collection and without handing freed pages back to the
-system (no malloc_trim); keys are made as they are added, in a process that has done it before.
-Plain is due time -> ledger -> Roaring bitmap as in PIP-393, in Python. Adding is timed over
-blocks of 1000 made keys, and draining over a clock that moves in a hundred steps; either keeps
-ids that follow each other together (ours as ranges). The row "record and index" weighs, with
-tracemalloc, all that the core keeps of a batch of ten with one nacked and nine acked.
+Every figure comes from a process of its own. Memory is the growth of the resident set while the
+index is filled, after a garbage collection, and without returning freed pages to the system (no
+malloc_trim). Keys are created as they are added, in a process that has done so before. "Plain" is
+due time -> ledger -> Roaring bitmap as in PIP-393, in Python. Adding is timed over blocks of 1000
+existing keys. Draining is timed over a clock that moves in a hundred steps. Both layouts return
+consecutive ids together (ours as ranges). The row "record and index" measures, with tracemalloc,
+everything that the core keeps of a batch of ten with one message nacked and nine acked.
 
     python -m integration.benchmarks.pending_set [--entries 10000000]
 """
@@ -43,7 +43,7 @@ Arrivals = Iterator[tuple[MessageKey, int, int]]  # key, due in ms, precision bi
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `bar` is None where nothing is promised."""
+    """One line of the table; `bar` is None without a promise."""
 
     what: str
     unit: str
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the figure reaches the bar."""
+        """True if the figure reaches the bar."""
         if self.bar is None:
             return True
         return self.figure >= self.bar if self.higher_is_better else self.figure <= self.bar
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process found out."""
+    """The figures of one process."""
 
     keys: int
     bytes: int
@@ -71,7 +71,7 @@ class Measured:
 
 
 class Filled(NamedTuple):
-    """How many keys went in, the latest due time, the median time of one `add`."""
+    """The number of added keys, the latest due time, and the median time of one `add`."""
 
     keys: int
     latest: int
@@ -79,13 +79,13 @@ class Filled(NamedTuple):
 
 
 class PlainLayout:
-    """PIP-393's structure as it is written: no membership, no discards, due rounded down."""
+    """PIP-393's structure as specified: no membership test, no discards, due times rounded down."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[int, BitMap]] = {}
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """Set the entry's bit."""
+        """Set the bit of an entry."""
         due_ms = due_ms >> bits << bits
         ledgers = self._buckets.get(due_ms)
         if ledgers is None:
@@ -96,7 +96,7 @@ class PlainLayout:
         entries.add(key[1])
 
     def drain(self, now_ms: int) -> int:
-        """Take out what is due, as arrays of ids."""
+        """Remove due ids as arrays. Return their number."""
         count = 0
         for due_ms in sorted(due_ms for due_ms in self._buckets if due_ms <= now_ms):
             for entries in self._buckets.pop(due_ms).values():
@@ -105,13 +105,13 @@ class PlainLayout:
 
 
 def in_order(per_ms: int, bits: int, entries: int) -> Arrivals:
-    """Entries one after the other, `per_ms` of them due in each millisecond."""
+    """Yield consecutive entries, `per_ms` of them due in each millisecond."""
     for i in range(entries):
         yield (i // PER_LEDGER, i % PER_LEDGER, -1), i // per_ms, bits
 
 
 def one_in_ten(per_ms: int, bits: int, entries: int) -> Arrivals:
-    """The same stream of entries, of which one in ten, at random, is nacked."""
+    """Yield the same stream with only one random entry in ten nacked."""
     rng = random.Random(11)
     for arrival in in_order(per_ms, bits, entries):
         if rng.random() < 0.1:
@@ -119,7 +119,7 @@ def one_in_ten(per_ms: int, bits: int, entries: int) -> Arrivals:
 
 
 def one_in_ten_full(per_ms: int, bits: int, entries: int) -> Arrivals:
-    """As many nacks as entries above, ten times as many entries to choose from."""
+    """Yield as many nacks as `in_order`, from ten times as many entries."""
     rng = random.Random(12)
     for i in range(entries):
         entry = i * 10 + rng.randrange(10)
@@ -127,21 +127,21 @@ def one_in_ten_full(per_ms: int, bits: int, entries: int) -> Arrivals:
 
 
 def in_batches(per_ms: int, bits: int, entries: int) -> Arrivals:
-    """Entries of ten messages, one message in ten nacked at random."""
+    """Yield entries of ten messages, with one random message in ten nacked."""
     rng = random.Random(13)
     for i in range(entries):
         if rng.random() < 0.1:
             yield (i // 10 // PER_LEDGER, i // 10 % PER_LEDGER, i % 10), i // per_ms, bits
 
 
-@cache  # kept, because a list freed while the index fills would hide what the index takes
+@cache  # kept: a list freed during the fill would hide the index's memory
 def shuffled() -> list[int]:
-    """Ids in random order."""
+    """Return ids in random order."""
     return random.Random(14).sample(range(SPREAD), SPREAD)
 
 
 def spread(fixed_bits: int | None) -> Arrivals:
-    """Delays from 1 s to 1 h, ids of 64 ledgers in random order."""
+    """Yield delays from 1 s to 1 h, with the ids of 64 ledgers in random order."""
     rng = random.Random(15)
     share = SPREAD // 64
     for i in shuffled():
@@ -150,7 +150,7 @@ def spread(fixed_bits: int | None) -> Arrivals:
 
 
 def arrivals(case: str, plain: bool, entries: int) -> Arrivals:
-    """The keys of a case, named as `kind,x,y`."""
+    """Return the keys of a case, named `kind,x,y`."""
     kind, *numbers = case.split(",")
     if kind == "spread":
         return spread(8 if plain else None)
@@ -165,9 +165,9 @@ def arrivals(case: str, plain: bool, entries: int) -> Arrivals:
 
 
 def fill(add: Callable[[MessageKey, int, int], object], source: Arrivals) -> Filled:
-    """Add everything, in blocks of 1000 made keys."""
+    """Add everything, in blocks of 1000 existing keys."""
     keys, latest = 0, 0
-    times = array("d")  # a list of floats would weigh as much as some indexes
+    times = array("d")  # a list of floats would need as much memory as some indexes
     while block := list(islice(source, 1000)):
         start = perf_counter()
         for key, due_ms, bits in block:
@@ -179,10 +179,11 @@ def fill(add: Callable[[MessageKey, int, int], object], source: Arrivals) -> Fil
 
 
 def measure(case: str, plain: bool, entries: int) -> Measured:
-    """Fill, weigh and drain one index, in this process."""
+    """Fill, measure and drain one index, in this process."""
     scratch, index = TimeBucketIndex(), TimeBucketIndex()
     layout = PlainLayout()
-    fill(scratch.add, in_order(1, 4, 10_000))  # so that no code is loaded and no block made later
+    # so that no code is loaded and no memory block allocated later
+    fill(scratch.add, in_order(1, 4, 10_000))
     scratch.clear()
     shuffled()
     gc.collect()
@@ -211,7 +212,7 @@ def measure(case: str, plain: bool, entries: int) -> Measured:
 
 
 def run(entries: int = ENTRIES) -> list[Row]:
-    """Measure everything; the bars are meant for ten million entries."""
+    """Measure everything. The bars are meant for ten million entries."""
     rows: list[Row] = []
 
     def measured(case: str) -> tuple[Measured, Measured]:
@@ -235,9 +236,8 @@ def run(entries: int = ENTRIES) -> list[Row]:
     memory("one message in ten, batches of 10", "batch,1,10", None, each=True)
     memory("200,000 over 1 s to 1 h, 64 ledgers", "spread", 16.0, each=True)
     for what, size in (("no batch", 1), ("in a batch of 10, 9 acked", 10)):
-        rows.append(
-            Row(f"record and index: {what}", "bytes each", bytes_per_nack(size), math.nan, 64.0)
-        )
+        weight = bytes_per_nack(size)
+        rows.append(Row(f"record and index: {what}", "bytes each", weight, math.nan, 64.0))
     for what, ours, plain in (speeds[0], speeds[4], speeds[-1]):
         bar_ns = 1000.0 if "over" not in what else None
         rows.append(Row(f"add: {what}", "ns", ours.add_ns, plain.add_ns, bar_ns))
@@ -249,7 +249,7 @@ def run(entries: int = ENTRIES) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as text."""
     lines = [f"{'':52}{'':>11}{'ours':>9}{'plain':>9}{'bar':>7}"]
     for row in rows:
         bar = "" if row.bar is None else f"{row.bar:g}"
@@ -268,7 +268,7 @@ def _in_own_process(case: str, plain: bool, entries: int) -> Measured:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Memory and speed of the pending set.")
     parser.add_argument("--entries", type=int, default=ENTRIES)
     parser.add_argument("--case", help="measure one case here and print it as JSON")

@@ -1,4 +1,6 @@
-"""Where a benchmark's clients find their broker: one named by address, or one of their own."""
+"""Brokers and processes for benchmarks: an existing broker, or a development broker of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from pulsar_encore.cli.broker_process import broker_process
 from pulsar_encore.cli.demo.measurement import MeasurementError, measure
 from pulsar_encore.cli.demo.workload import Figures
 
-#: This package's measurements, and what they are called in tables: one for each transport.
+#: Labels of this package's measurements and their names in tables: one for each transport.
 OURS: Final = {"native": "native", "encore": "over stock"}
 _ATTEMPTS: Final = 4
 
 
 @contextmanager
 def broker(url: str | None, *options: str) -> Iterator[str]:
-    """`url`, or the address of a development broker in another process for as long as needed."""
+    """Yield `url`, or the address of a development broker in another process."""
     if url is not None:
         yield url
         return
@@ -27,14 +29,15 @@ def broker(url: str | None, *options: str) -> Iterator[str]:
 
 
 def fresh_topic() -> str:
-    """A name nobody has used."""
+    """Return an unused topic name."""
     return f"encore-bench-{uuid.uuid4().hex}"
 
 
 class Runner:
-    """Runs measurements, each in a process of its own, against one broker.
+    """Runs measurements against one broker, each in a process of its own.
 
-    Stock aborts its process now and then, mostly at its exit: one that died is given other tries.
+    The stock client sometimes aborts its process, mostly at exit. A measurement whose process died
+    is repeated up to three times.
     """
 
     def __init__(self, url: str) -> None:
@@ -43,13 +46,15 @@ class Runner:
     async def __call__(
         self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
     ) -> Figures:
-        """See `pulsar_encore.cli.demo.measurement.measure`; `side` may be any full module name."""
-        left = _ATTEMPTS
+        """See `pulsar_encore.cli.demo.measurement.measure`. `side` may be any full module name."""
+        remaining = _ATTEMPTS
         while True:
-            where = topic or fresh_topic()
-            left -= 1
+            used_topic = topic or fresh_topic()
+            remaining -= 1
             try:
-                return await measure(side, name, self.url, where, within_s=within_s, **parameters)
+                return await measure(
+                    side, name, self.url, used_topic, within_s=within_s, **parameters
+                )
             except MeasurementError as error:
-                if not (error.lost and left):
+                if not (error.lost and remaining):
                     raise

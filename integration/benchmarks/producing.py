@@ -1,8 +1,8 @@
-"""Produce: the native transport beside stock asyncio and stock's synchronous client.
+"""Producing: the native transport, stock asyncio and the stock synchronous client.
 
-100-byte messages to a broker in another process, in batches of 1000 and unbatched. `send` awaited
-in a gather of 5,000 stands beside stock asyncio's, `send_async` with a callback beside the
-synchronous client's; they take turns, each time in a new process and on a new topic, and the
+100-byte messages go to a broker in another process, in batches of 1000 and unbatched. `send`
+awaited in a gather of 5,000 is compared with stock asyncio, `send_async` with a callback with the
+synchronous client. The clients take turns, each run in a new process and on a new topic. The
 medians count. The bars: 3 times stock asyncio, and no slower than stock's `send_async`.
 
     python -m integration.benchmarks.producing [--url URL] [--rounds 3]
@@ -29,7 +29,7 @@ from .processes import Runner, broker
 ROUNDS = 3
 _MODULE: Final = "integration.benchmarks.producing"  # also when this is `__main__`
 GATHERED: Final = 5_000
-#: Label -> function, and messages in one round of batches and of single ones.
+#: Label -> function, batched messages and unbatched messages in one round.
 WAYS: Final = {
     "native gather": ("native_gather", 100_000, 20_000),
     "stock asyncio": ("stock_gather", 30_000, 10_000),
@@ -43,7 +43,7 @@ FACTORS: Final = (
 
 
 def options(batch: int) -> dict[str, Any]:
-    """What every producer here is made with."""
+    """Return the options of every producer."""
     return {
         "batching_enabled": batch > 0,
         "batching_max_messages": max(2, batch),
@@ -52,34 +52,34 @@ def options(batch: int) -> dict[str, Any]:
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
-    """Measure both kinds.
+    """Measure both kinds of messages.
 
     Raises:
-        MeasurementError: One of the measurements failed.
+        MeasurementError: if a measurement failed.
     """
     rows = []
-    with broker(url) as where:
+    with broker(url) as broker_url:
         for batch in (1000, 0):
-            rows += rows_of(batch, asyncio.run(_measure(where, rounds, batch)))
+            rows += rows_of(batch, asyncio.run(_measure(broker_url, rounds, batch)))
     return rows
 
 
 async def _measure(url: str, rounds: int, batch: int) -> dict[str, Figures]:
     start = Runner(url)
-    taken: dict[str, list[Figures]] = {label: [] for label in WAYS}
+    rounds_of: dict[str, list[Figures]] = {label: [] for label in WAYS}
     for _ in range(rounds):
         for label, (name, batched, single) in WAYS.items():
             count = batched if batch else single
             work = start(_MODULE, name, within_s=60, count=count, batch=batch)
-            taken[label].append(await work)
+            rounds_of[label].append(await work)
     return {
         label: {key: median(one[key] or 0.0 for one in each) for key in each[0]}
-        for label, each in taken.items()
+        for label, each in rounds_of.items()
     }
 
 
 def rows_of(batch: int, medians: dict[str, Figures]) -> list[Row]:
-    """The rows of one kind; the bars are promised for batches."""
+    """Return the rows of one kind. The bars are for batches."""
     kind = f"batches of {batch}" if batch else "unbatched"
     rows = []
     for ours, beside, factor in FACTORS:
@@ -106,7 +106,7 @@ def _figures(count: int, clock: Stopwatch, cpu: float) -> Figures:
 
 
 async def native_gather(url: str, topic: str, *, count: int, batch: int) -> Figures:
-    """`send`, many at a time."""
+    """Produce with many concurrent `send` calls."""
     async with (
         encore.Client(url, transport="native") as client,
         await client.create_producer(topic, **options(batch)) as producer,
@@ -119,7 +119,7 @@ async def native_gather(url: str, topic: str, *, count: int, batch: int) -> Figu
 
 
 async def stock_gather(url: str, topic: str, *, count: int, batch: int) -> Figures:
-    """The same on stock asyncio."""
+    """Produce the same way with stock asyncio."""
     client = pulsar.asyncio.Client(url, logger=_quiet())
     producer = await client.create_producer(topic, **options(batch))
     await asyncio.gather(*(producer.send(PAYLOAD) for _ in range(GATHERED)))
@@ -132,7 +132,7 @@ async def stock_gather(url: str, topic: str, *, count: int, batch: int) -> Figur
 
 
 async def native_callbacks(url: str, topic: str, *, count: int, batch: int) -> Figures:
-    """`send_async` with a callback; the loop has its turn now and then."""
+    """Produce with `send_async` and a callback. The loop runs now and then."""
     done: list[Any] = []
     async with (
         encore.Client(url, transport="native") as client,
@@ -156,7 +156,7 @@ async def native_callbacks(url: str, topic: str, *, count: int, batch: int) -> F
 
 
 def stock_callbacks(url: str, topic: str, *, count: int, batch: int) -> Figures:
-    """The same on stock's synchronous client, which blocks while its queue is full."""
+    """Produce with the stock synchronous client, which blocks while its queue is full."""
     done: list[Any] = []
     client = pulsar.Client(url, logger=_quiet())
     producer = client.create_producer(topic, block_if_queue_full=True, **options(batch))
@@ -165,7 +165,7 @@ def stock_callbacks(url: str, topic: str, *, count: int, batch: int) -> Figures:
         for _ in range(messages):
             producer.send_async(PAYLOAD, lambda result, _: done.append(result))
         producer.flush()
-        while len(done) < messages:  # flushed is stored; called back is a little later
+        while len(done) < messages:  # callbacks come a little after the flush
             time.sleep(0.001)
 
     publish(GATHERED)
@@ -182,12 +182,12 @@ def _quiet() -> Any:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Produce.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args()
-    return report(run(given.url, rounds=given.rounds))
+    arguments = parser.parse_args()
+    return report(run(arguments.url, rounds=arguments.rounds))
 
 
 if __name__ == "__main__":

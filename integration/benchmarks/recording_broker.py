@@ -1,7 +1,7 @@
-"""A development broker in another process that tells when redeliver commands reached it.
+"""A development broker in another process that reports when redeliver commands arrived.
 
-Times are monotonic ms, the same clock in every process of a machine. The child prints its address,
-then answers every line on stdin with one line of JSON; it forgets what it told.
+Times are monotonic ms, the same clock in every process of a machine. The child prints its address.
+It then answers every line on stdin with one line of JSON, and forgets the reported commands.
 
     python -m integration.benchmarks.recording_broker
 """
@@ -23,13 +23,15 @@ Redeliveries = dict[tuple[int, int], float]
 
 @contextmanager
 def recording_broker() -> Iterator[tuple[str, Callable[[], Redeliveries]]]:
-    """Address, and a call that gives when each entry was first asked for, in monotonic ms."""
+    """Yield the address, and a function that returns the first request of each entry, in monotonic
+    ms.
+    """
     command = [sys.executable, "-m", "integration.benchmarks.recording_broker"]
     with child(command) as process:
-        yield first_line(process), lambda: _ask(process)
+        yield first_line(process), lambda: _read_requests(process)
 
 
-def _ask(process: subprocess.Popen[str]) -> Redeliveries:
+def _read_requests(process: subprocess.Popen[str]) -> Redeliveries:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -41,7 +43,7 @@ def _ask(process: subprocess.Popen[str]) -> Redeliveries:
 
 
 def main() -> None:
-    """The child."""
+    """Run the child process."""
     settings = BrokerSettings(
         max_unacked_per_consumer=0, max_unacked_per_subscription=0, record_limit=500_000
     )

@@ -1,26 +1,27 @@
-"""State in RocksDB: what waits, what is moved, what is acked soon; beside RIP-73's way of doing it.
+"""State in RocksDB: pending, changed and quickly acked messages, compared with the method of
+RIP-73.
 
 Every case has a process and a directory of its own. `docs/notes/delayed-delivery.md` describes
-RocketMQ's design. "RIP-73" is RocketMQ's layout and its order of work on the same RocksDB with the
-same options, in Python, without its broker: keys of 8 bytes of time and the names as text, values
-of JSON (some 180 bytes), a new record and then the removal of the old one in a write each, removal
-of what is due one by one, a scan of 16,384 at a time to find it. It keeps nothing in memory, and
-answers no question about a key. Its broker fsyncs each write; here neither does.
+RocketMQ's design. "RIP-73" is RocketMQ's layout and order of work on the same RocksDB with the same
+options, in Python, without its broker: keys of 8 bytes of time and the names as text, values of
+JSON (about 180 bytes), one write for a new record and one for the removal of the old record, and
+removal of due records one by one after scans of 16,384. It keeps nothing in memory, and cannot look
+up a key. Its broker fsyncs each write; here neither side does.
 
-- expiry: a million messages, entries of 20 ledgers in order, all due within a minute; their due
+- expiry: a million messages, entries of 20 ledgers in order, all due within a minute. Their due
   times pass 500 at a time, as the consumer takes them from its index in memory, and they are acked.
-  Opening is what the next process does first.
-- changes: 100,000 messages that wait get another due time, five times each: one after the other, a
-  minute from then (as leases are renewed), or any of them, between 1 s and 1 h, at random; 100 in a
-  write, or each in its own.
-- fast ack: 200,000 messages handed over and acked 2 s later, by the clock that is told, with the
-  buffer of 10 s; one in a hundred is acked after 30 s. Single ones in turns of 32, or in batches of
-  1000, acked by the entry.
-- rates are by the processor time of the calling thread, which waits for nothing here: two cores are
-  not enough for the rest of the machine to be quiet.
-- hold: the longest that any call kept the thread, for whatever reason, in all of a case; and the
-  longest that one was at work, which leaves out what other programs on the machine took.
-- memory: what the process grew by (resident set), RocksDB's own included.
+  Opening is the first work of the next process.
+- changes: 100,000 pending messages get another due time, five times each. Either one after the
+  other, a minute from then (as leases are renewed), or any of them, between 1 s and 1 h, at random.
+  100 changes share a write, or each has its own.
+- fast ack: 200,000 messages are delivered and acked 2 s later, by the given clock, with the buffer
+  of 10 s. One in a hundred is acked after 30 s. They are unbatched in steps of 32, or in batches of
+  1000 acked by the entry.
+- rates use the CPU time of the calling thread, which never waits here, because on two cores the
+  rest of the machine is not quiet enough.
+- hold: the longest time that any call of a case kept the thread, for any reason; and the longest
+  CPU time of a call, which leaves out other programs on the machine.
+- memory: the growth of the resident set, with RocksDB's own memory.
 
     python -m integration.benchmarks.rocks_state [--scale 1.0]
 """
@@ -61,7 +62,7 @@ Figures = dict[str, float]
 
 
 class Stopwatch:
-    """Adds up calls, and knows the longest."""
+    """Sums up the time of calls, and records the longest."""
 
     def __init__(self) -> None:
         self.total = self.busy = self.longest = self.busiest = 0.0
@@ -85,12 +86,12 @@ class Rip73:
         self.database = Database(path)
 
     def key(self, due_ms: int, key: MessageKey) -> bytes:
-        """Due time, then what makes it unique."""
+        """Return the due time and the unique part of a key."""
         names = f"billing@orders@{key[0]}@".encode()
         return pack(">Q", due_ms) + names + pack(">q", key[1])
 
     def value(self, due_ms: int, key: MessageKey) -> bytes:
-        """As its pop consumer record is written."""
+        """Return the value of a pop consumer record."""
         fields = {
             "popTime": due_ms - 60_000,
             "groupId": "billing",
@@ -105,21 +106,21 @@ class Rip73:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def put(self, keys: list[tuple[int, MessageKey]]) -> None:
-        """New records, one write."""
+        """Put new records in one write."""
         writes = WriteBatch()
         for due_ms, key in keys:
             writes.put(DUE, self.key(due_ms, key), self.value(due_ms, key))
         self.database.write(writes)
 
     def remove(self, keys: list[bytes]) -> None:
-        """Records, one write."""
+        """Remove records in one write."""
         writes = WriteBatch()
         for key in keys:
             writes.delete(DUE, key)
         self.database.write(writes)
 
     def revive(self, now_ms: int) -> int:
-        """What is due, a scan and a write; the cursor moves on."""
+        """Remove due records, one scan and one write at a time. Return their number."""
         cursor, count = b"", 0
         while True:
             found = []
@@ -138,45 +139,48 @@ class Rip73:
 
 
 def key_of(number: int, count: int) -> MessageKey:
-    """Entries of 20 ledgers."""
+    """Return the key of an entry in one of 20 ledgers."""
     share = max(count // 20, 1)
     return number // share, number % share, -1
 
 
 def fingerprint_of(key: MessageKey) -> int:
-    """As good as a hash: for each entry another one."""
+    """Return a fingerprint that is different for each entry."""
     return ((key[0] << 32 | key[1]) * 0x9E3779B97F4A7C15 & 2**64 - 1) or 1
 
 
 def opened(path: Path, **options: Any) -> tuple[RocksStore, TopicStore]:
-    """A store and its one source."""
+    """Open a store and its only topic."""
     store = RocksStore(path, wall_now_ms=NOW)
     source = store.source("persistent://public/default/orders", "billing", **options)
     return store, source
 
 
 def size_of(path: Path) -> int:
-    """Bytes on disk."""
+    """Return the bytes on disk."""
     return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
 
 
 def rss() -> int:
-    """Bytes of this process."""
+    """Return the resident bytes of this process."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 
 
 def waits(count: int, spread_ms: int, mixed: bool) -> Iterator[tuple[MessageKey, int, int]]:
-    """Messages that are to wait: in order, spread over a time; or mixed, for 1 s up to it."""
+    """Yield messages with their due times: in order, spread over a period; or mixed, 1 s up to
+    it.
+    """
     rng = random.Random(3)
     for at in range(count):
-        number = at * 7919 % count if mixed else at  # a prime: all of them, none near the last
+        # a prime reaches all numbers, far from each other
+        number = at * 7919 % count if mixed else at
         delay = rng.randrange(1000, spread_ms) if mixed else spread_ms * at // count
         yield key_of(number, count), NOW + delay, precision_bits(delay)
 
 
 def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixed: bool) -> None:
-    """Messages that wait, 100 in a write."""
+    """Add pending messages, 100 in a write."""
     nack, rows = source.records.waits, waits(count, spread_ms, mixed)
     while some := list(islice(rows, 100)):
         with store.one_batch():
@@ -185,7 +189,7 @@ def fill(store: RocksStore, source: TopicStore, count: int, spread_ms: int, mixe
 
 
 def expiry(path: Path, scale: float) -> Figures:
-    """A million that are due within a minute."""
+    """Measure a million messages that are due within a minute."""
     count = int(MILLION * scale)
     store, source = opened(path)
     fill(store, source, count, 60_000, mixed=False)
@@ -220,7 +224,7 @@ def expiry(path: Path, scale: float) -> Figures:
 
 
 def rip_expiry(path: Path, scale: float) -> Figures:
-    """The same as RocketMQ does it."""
+    """Measure the same with RocketMQ's method."""
     count = int(MILLION * scale)
     rip = Rip73(path)
     for at in range(0, count, 100):
@@ -233,8 +237,7 @@ def rip_expiry(path: Path, scale: float) -> Figures:
 
 
 def moves_of(count: int, mixed: bool) -> list[tuple[MessageKey, int, int]]:
-    """Changes: of one after the other to a minute from then, or of any to any time within an
-    hour."""
+    """Return changes of due times: in order to a minute from then, or at random within an hour."""
     rng = random.Random(4)
     moves = []
     for at in range(5 * count):
@@ -242,12 +245,12 @@ def moves_of(count: int, mixed: bool) -> list[tuple[MessageKey, int, int]]:
         number = rng.randrange(count) if mixed else at % count
         now = NOW if mixed else NOW + at // 10
         moves.append((key_of(number, count), now + delay, precision_bits(delay)))
-    gc.freeze()  # half a million objects of the benchmark's own, which hold up who collects them
+    gc.freeze()  # half a million objects of the benchmark would slow down collections
     return moves
 
 
 def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
-    """Other due times, so many in a write."""
+    """Measure changes of due times, `each` in one write."""
     count = int(CHANGES * scale)
     store, source = opened(path)
     fill(store, source, count, 3_600_000, mixed)
@@ -271,7 +274,9 @@ def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
 
 
 def rip_changes(path: Path, scale: float) -> Figures:
-    """A new record, then the old one removed: a write each, as changeInvisibleTime does."""
+    """Measure a new record, then the removal of the old one, a write each, like
+    changeInvisibleTime.
+    """
     count = int(CHANGES * scale)
     rip = Rip73(path)
     moves = moves_of(count, mixed=True)
@@ -289,7 +294,7 @@ def rip_changes(path: Path, scale: float) -> Figures:
 
 
 def memory_changes(path: Path, scale: float, mixed: bool) -> Figures:
-    """The same in memory only."""
+    """Measure the same changes in memory only."""
     count = int(CHANGES * scale)
     index = TimeBucketIndex()
     for row in waits(count, 3_600_000, mixed):
@@ -302,7 +307,7 @@ def memory_changes(path: Path, scale: float, mixed: bool) -> Figures:
 
 
 def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
-    """Handed over, acked 2 s later, one in a hundred after 30 s."""
+    """Measure deliveries acked 2 s later, with one in a hundred after 30 s."""
     count = int(HANDED * scale)
     store, source = opened(path, count_attempts=count_attempts)
     records: AttemptRecords = source.records
@@ -344,7 +349,7 @@ def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
 
 
 def questions(path: Path, scale: float) -> Figures:
-    """Asking for what is new, and for what is known, with 100,000 records."""
+    """Measure lookups of new and of known messages, with 100,000 records."""
     count = int(CHANGES * scale)
     store, source = opened(path)
     for at in range(0, 2 * count, 200):
@@ -360,7 +365,7 @@ def questions(path: Path, scale: float) -> Figures:
 
 
 def weight(path: Path, scale: float, mixed: bool, stored: bool) -> Figures:
-    """Bytes for each key that waits: of memory, and on disk after a close."""
+    """Return the bytes of each pending key: in memory, and on disk after a close."""
     count = int(MILLION * scale)
     spread_ms = 3_600_000 if mixed else 60_000
     store, source = opened(path)
@@ -399,7 +404,7 @@ CASES: dict[str, Callable[[Path, float], Figures]] = {
 
 
 def measure(case: str, scale: float) -> Figures:
-    """One case in a process of its own."""
+    """Run one case in a process of its own."""
     answer = subprocess.run(
         [sys.executable, "-m", __spec__.name, "--case", case, "--scale", str(scale)],
         check=True,
@@ -411,7 +416,7 @@ def measure(case: str, scale: float) -> Figures:
 
 
 def run(scale: float = 1.0) -> list[Row]:
-    """Measure everything; the bars are meant for `scale` 1."""
+    """Measure everything. The bars are meant for `scale` 1."""
     f = {case: measure(case, scale) for case in CASES}
     rip, memory = "RIP-73", "in memory"
     more = {"higher_is_better": True}
@@ -489,7 +494,7 @@ def run(scale: float = 1.0) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="State in RocksDB.")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--case", choices=CASES)

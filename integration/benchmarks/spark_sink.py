@@ -1,9 +1,9 @@
-"""The Spark sink beside row-wise writers that do the same: rows into a topic, in one session.
+"""The Spark sink compared with row-wise writers of the same rows, in one session.
 
-Each row has a value of 100 bytes, a key and an event time. Row-wise are a writer that sends each
-row by this SDK's `Producer.send`, and one that does by the stock client's `send_async`; both keep
-as many messages under way as the sink does. They take turns on new topics, and the medians count.
-The bar: 4 times the rows/s of the first, whose publishing is the same.
+Each row has a value of 100 bytes, a key and an event time. One row-wise writer sends each row with
+this SDK's `Producer.send`, another with the stock client's `send_async`. Both keep as many messages
+pending as the sink does. The writers take turns on new topics, and the medians count. The bar: 4
+times the rows/s of the first row-wise writer, which publishes in the same way.
 
     python -m integration.benchmarks.spark_sink [--url URL] [--rows 100000] [--rounds 3]
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROWS: Final = 100_000
 ROUNDS: Final = 3
 TASKS: Final = 2
-UNDER_WAY: Final = 10_000
+MAX_PENDING: Final = 10_000
 BAR: Final = 4.0
 
 
@@ -55,7 +55,7 @@ class Arrow(DataSource):
 
 
 class Rowwise(Arrow):
-    """A row at a time by this SDK."""
+    """Writes one row at a time with this SDK."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class Rowwise(Arrow):
 
 
 class StockRowwise(Rowwise):
-    """A row at a time by the stock client."""
+    """Writes one row at a time with the stock client."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,51 +77,51 @@ class StockRowwise(Rowwise):
 
 
 class RowWriter(DataSourceWriter):
-    """Sends each row by `Producer.send`, some thousands at once."""
+    """Sends each row with `Producer.send`, some thousands at once."""
 
     def __init__(self, url: str, topic: str) -> None:
         self.url = url
         self.topic = topic
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        home = runtime()
-        client = home.client(ConnectionOptions(service_url=self.url))
+        spark_runtime = runtime()
+        client = spark_runtime.client(ConnectionOptions(service_url=self.url))
 
         async def make() -> Any:
             return await client.create_producer(
-                self.topic, max_pending_messages=UNDER_WAY, block_if_queue_full=True
+                self.topic, max_pending_messages=MAX_PENDING, block_if_queue_full=True
             )
 
-        producer = home.call(make(), "make a producer")
-        room = threading.BoundedSemaphore(UNDER_WAY)
+        producer = spark_runtime.call(make(), "make a producer")
+        permits = threading.BoundedSemaphore(MAX_PENDING)
         failures: list[BaseException] = []
 
         def sent(done: Any) -> None:
-            room.release()
+            permits.release()
             if done.exception() is not None:
                 failures.append(done.exception())
 
         for row in iterator:
-            room.acquire()
-            sending = asyncio.run_coroutine_threadsafe(
+            permits.acquire()
+            future = asyncio.run_coroutine_threadsafe(
                 producer.send(
                     bytes(row.value),
                     partition_key=row["__key"],
                     event_timestamp=int(row["__eventTime"].timestamp() * 1000),
                 ),
-                home.loop,
+                spark_runtime.loop,
             )
-            sending.add_done_callback(sent)
-        for _ in range(UNDER_WAY):
-            room.acquire()
-        home.call(producer.close(), "close the producer")
+            future.add_done_callback(sent)
+        for _ in range(MAX_PENDING):
+            permits.acquire()
+        spark_runtime.call(producer.close(), "close the producer")
         if failures:
             raise failures[0]
         return WriterCommitMessage()
 
 
 class StockRowWriter(RowWriter):
-    """Sends each row by the C++ library, which batches and waits on threads of its own."""
+    """Sends each row with the C++ client, which batches and waits on threads of its own."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         import pulsar
@@ -130,7 +130,7 @@ class StockRowWriter(RowWriter):
         producer = client.create_producer(
             self.topic,
             batching_enabled=True,
-            max_pending_messages=UNDER_WAY,
+            max_pending_messages=MAX_PENDING,
             block_if_queue_full=True,
         )
         failures: list[Any] = []
@@ -157,21 +157,21 @@ SIDES: Final = (Arrow, Rowwise, StockRowwise)
 
 
 def rows_of(spark: SparkSession, count: int) -> DataFrame:
-    """What is written; computed beforehand, so that its making is no part of the figures."""
+    """Return the rows to write, computed in advance and cached."""
     made = spark.range(0, count, numPartitions=TASKS).select(
         F.rpad(F.col("id").cast("string"), 100, "x").cast("binary").alias("value"),
         F.concat(F.lit("key-"), F.col("id") % 1000).alias("__key"),
         F.timestamp_millis(F.lit(1_700_000_000_000) + F.col("id")).alias("__eventTime"),
     )
-    kept = made.cache()
-    kept.count()
-    return kept
+    cached = made.cache()
+    cached.count()
+    return cached
 
 
 def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> list[Row]:
-    """Measure all sides in turn, after one round that warms them up."""
+    """Measure all writers in turn, after one round of warm-up."""
     rates: dict[str, list[float]] = {each.name(): [] for each in SIDES}
-    with broker(url) as where, spark_session(f"local[{TASKS}]") as spark:
+    with broker(url) as broker_url, spark_session(f"local[{TASKS}]") as spark:
         for side in SIDES:
             spark.dataSource.register(side)
         made = rows_of(spark, rows)
@@ -179,7 +179,7 @@ def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> li
             for side in SIDES:
                 writer = made.write.format(side.name()).mode("append")
                 started = time.perf_counter()
-                writer.options(**{"service.url": where, "topic": fresh_topic()}).save()
+                writer.options(**{"service.url": broker_url, "topic": fresh_topic()}).save()
                 if warm:
                     rates[side.name()].append(rows / (time.perf_counter() - started))
         made.unpersist()
@@ -206,13 +206,13 @@ def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> li
 
 
 def main() -> int:
-    """Print the table; the exit code says whether the bar was met."""
+    """Print the table. Return 1 if the bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="The Spark sink.")
     parser.add_argument("--url")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args()
-    return report(run(given.url, rows=given.rows, rounds=given.rounds))
+    options = parser.parse_args()
+    return report(run(options.url, rows=options.rows, rounds=options.rounds))
 
 
 if __name__ == "__main__":

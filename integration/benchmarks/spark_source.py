@@ -1,12 +1,12 @@
-"""Reading in Spark: record batches, tuples of the same source, two tasks, a plain consumer loop.
+"""Reading in Spark: record batches, tuples of the same source, two tasks, and a consumer loop.
 
-A million messages of 200 bytes in producer batches of 1000, on one topic of a real Pulsar. All ways
-run in one session of Spark on this machine, one after the other and in turns, and the medians
-count. What is read is thrown away (`noop`). The consumer loop receives and acknowledges one by one
-with the native transport. Two tasks need cores that one leaves idle: how many it does is told, all
-processes of the machine counted, the broker and Spark's JVM too. And how long after ``start()`` the
-first row of a stream comes, beside Spark's own source `rate` and a source in Python that asks
-nobody.
+A million messages of 200 bytes in producer batches of 1000 are on one topic of a real Pulsar. All
+queries run in turns in one Spark session on this machine, and the medians count. The rows are
+discarded (`noop`). The consumer loop receives and acks one by one with the native transport. Two
+tasks need cores that one task leaves idle, so the number of busy cores is printed, with all
+processes of the machine counted, including the broker and Spark's JVM. The time from ``start()`` to
+the first row of a stream is compared with Spark's own source `rate` and with a Python source
+without a broker.
 
     python -m integration.benchmarks.spark_source --url URL [--rounds 3] [--messages 1000000]
 """
@@ -44,7 +44,7 @@ class Tuples(PulsarBatchReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for batch in super().read(partition):
             columns = [column.to_pylist() for column in batch.columns]
-            # A map comes as pairs, and a row needs a dict.
+            # Arrow returns a map as pairs, and a row needs a dict.
             for at, name in enumerate(batch.schema.names):
                 if name.endswith("messageProperties"):
                     columns[at] = [dict(each) for each in columns[at]]
@@ -64,7 +64,7 @@ class TupleSource(PulsarDataSource):
 
 
 class OneRowReader(SimpleDataSourceStreamReader):
-    """The least that Python can do: a row for each offset."""
+    """The smallest Python source: one row for each offset."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
@@ -77,7 +77,7 @@ class OneRowReader(SimpleDataSourceStreamReader):
 
 
 class OneRow(DataSource):
-    """A stream of Python's without a broker."""
+    """A Python stream without a broker."""
 
     @classmethod
     def name(cls) -> str:
@@ -109,7 +109,7 @@ async def fill(url: str, topic: str, messages: int) -> None:
 
 
 async def consume(url: str, topic: str, messages: int) -> float:
-    """Seconds that a plain loop takes."""
+    """Return the seconds of a plain consumer loop."""
     async with encore.Client(url, transport="native") as client:
         consumer = await client.subscribe(
             topic,
@@ -124,7 +124,7 @@ async def consume(url: str, topic: str, messages: int) -> float:
 
 
 def read(spark: SparkSession, url: str, topic: str, source: str, **options: str) -> float:
-    """Seconds that a query takes that reads all and keeps nothing."""
+    """Return the seconds of a query that reads and discards everything."""
     reader = spark.read.format(source).option("service.url", url).option("topic", topic)
     frame = reader.options(**options).load()
     began = time.perf_counter()
@@ -133,7 +133,7 @@ def read(spark: SparkSession, url: str, topic: str, source: str, **options: str)
 
 
 def first_row(stream: Any, folder: Path) -> float:
-    """Seconds from `start()` to the first row."""
+    """Return the seconds from `start()` to the first row."""
     found: list[float] = []
 
     def keep(frame: Any, batch: int) -> None:
@@ -157,20 +157,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=1_000_000)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, spark_session("local[2]") as spark:
-        compare(spark, Path(folder), given.url, given.messages, given.rounds)
+        compare(spark, Path(folder), options.url, options.messages, options.rounds)
 
 
 def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int) -> None:
-    """Print the table."""
+    """Measure, and print the table."""
     spark.dataSource.register(PulsarDataSource)
     spark.dataSource.register(TupleSource)
     spark.dataSource.register(OneRow)
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
     asyncio.run(fill(url, topic, count))
     slim = {"includeMetadata": "none"}
-    ways: dict[str, Callable[[], float]] = {
+    queries: dict[str, Callable[[], float]] = {
         "record batches, one task": lambda: read(spark, url, topic, "pulsar"),
         "record batches, two tasks": lambda: read(spark, url, topic, "pulsar", minPartitions="2"),
         "tuples, one task": lambda: read(spark, url, topic, "pulsar-tuples"),
@@ -180,12 +180,12 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
         ),
         "consumer loop": lambda: asyncio.run(consume(url, topic, count)),
     }
-    for run in ways.values():
+    for run in queries.values():
         run()  # warm
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    busy: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in queries}
+    busy: dict[str, list[float]] = {name: [] for name in queries}
     for _ in range(rounds):
-        for name, run in ways.items():
+        for name, run in queries.items():
             psutil.cpu_percent()
             seconds[name].append(run())
             busy[name].append(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1))
@@ -219,7 +219,7 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
     for at in range(rounds + 1):
         for name, make in first.items():
             taken = first_row(make(), folder)
-            if at:  # the first is warm-up
+            if at:  # the first round is the warm-up
                 times[name].append(taken)
     for name, each in times.items():
         print(f"first row of a stream, {name:15} {median(each):>6.2f} s")

@@ -1,19 +1,18 @@
-"""What a spilling index costs: memory, start, adding and draining; ids due over seven days.
+"""Memory and speed of a spilling index: opening, adding and draining ids due over seven days.
 
-Each stage is a process of its own: `fill` adds ids in order, each with a delay at random from 1 ms
-to 7 days, and closes; `drain` opens what is there and takes everything in bursts of 1000, each
-done, over a clock that moves in 10,000 steps. Memory is the resident set above that of the same
-process when all is imported and nothing is made, looked at 50 times a second by a thread, and the
-largest is told. A call is what the event loop waits for; the longest of millions meets what else
-the machine does, so what it worked itself (CPU of its thread) is told beside it. Bits as the SDK
-chooses them (2**bits ms is at most 1/64 of the delay), and 256 ms for all. An id that comes twice,
-or not at all, ends the program.
+Each stage is a process of its own. `fill` adds ids in order, each with a random delay from 1 ms to
+7 days, and closes. `drain` opens the directory and takes everything in bursts of 1000, each marked
+done, over a clock that moves in 10,000 steps. Memory is the largest resident set above that of the
+same process after its imports, polled 50 times a second on a thread. A call is time that the event
+loop waits for. The longest of millions of calls also contains work of other programs, so the CPU
+time of its thread is printed beside it. The precision is the SDK's choice (2**bits ms is at most
+1/64 of the delay), and 256 ms for all. An id that is returned twice, or never, ends the program.
 
-With `--nacks` it is the pattern of a consumer with the option `nack_index` instead: 10,000 nacks a
-second, each for one hour, so that all ids wait together and each bucket has 327,680 of them. Ids
-come in random order within each thousand. They are taken 500 at a time, as a consumer does, and
-must come in order of ids within a bucket. The same is done with the index in memory, and with
-delays at random up to a week.
+With `--nacks` the pattern is that of a consumer with the option `nack_index`: 10,000 nacks a
+second, each for one hour, so that all ids are pending together and each bucket has 327,680 of them.
+The ids are in random order within each thousand. They are taken 500 at a time, as in a consumer,
+and must be in order within a bucket. The same is measured with the index in memory, and with random
+delays up to a week.
 
     python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--inline]
         [--nacks]
@@ -57,12 +56,12 @@ STAGES = (
     *("fill", "drain", "beside"),
     *("wait-memory", "wait-spilling", "wait-week-memory", "wait-week-spilling"),
 )
-BESIDE = 1_000_000  # ids for the engine in memory
+BESIDE = 1_000_000  # ids for the index in memory
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process found out."""
+    """The figures of one process."""
 
     ids: int
     seconds: float
@@ -76,7 +75,7 @@ class Measured:
 
 
 def arrivals(ids: int, bits: int | None) -> Iterator[tuple[MessageKey, int, int]]:
-    """Keys, their due times and precisions."""
+    """Yield keys with their due times and precisions."""
     rng = random.Random(7)
     for number in range(ids):
         delay_ms = 1 + int(rng.random() * WEEK_MS)
@@ -86,36 +85,36 @@ def arrivals(ids: int, bits: int | None) -> Iterator[tuple[MessageKey, int, int]
 
 @contextmanager
 def largest_growth(found: list[float]) -> Iterator[None]:
-    """Appends the most that the resident set grew by, in MiB."""
+    """Append the largest growth of the resident set, in MiB."""
     gc.collect()
     process = psutil.Process()
-    before, most = process.memory_info().rss, [0]
-    over = threading.Event()
+    before, max_buckets = process.memory_info().rss, [0]
+    stop = threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.02):
-            most[0] = max(most[0], process.memory_info().rss - before)
+    def poll() -> None:
+        while not stop.wait(0.02):
+            max_buckets[0] = max(max_buckets[0], process.memory_info().rss - before)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=poll)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
-        found.append(max(most[0], process.memory_info().rss - before) / 2**20)
+        found.append(max(max_buckets[0], process.memory_info().rss - before) / 2**20)
 
 
 class Calls:
-    """Times of calls: every one's sum and longest, and one in ten for the rest."""
+    """Times of calls: sum and longest of all, and one in ten for percentiles."""
 
     def __init__(self) -> None:
         self.some = array("d")
         self.longest = self.longest_cpu = self.total = 0.0
         self.count = 0
 
-    def took(self, seconds: float, cpu: float = 0.0) -> None:
-        """One call: how long it was away, and how long it worked."""
+    def add_call(self, seconds: float, cpu: float = 0.0) -> None:
+        """Record one call: its duration and its CPU time."""
         self.longest_cpu = max(self.longest_cpu, cpu)
         self.count += 1
         self.total += seconds
@@ -125,7 +124,7 @@ class Calls:
 
 
 def stored_mib(directory: str) -> float:
-    """What the directory takes."""
+    """Return the size of the directory, in MiB."""
     return sum(each.stat().st_size for each in os.scandir(directory)) / 2**20
 
 
@@ -140,7 +139,7 @@ def fill(directory: str, ids: int, bits: int | None, **options: object) -> Measu
         for key, due_ms, width in arrivals(ids, bits):
             before, cpu = perf_counter(), thread_time()
             add(key, due_ms, width)
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
         assert len(index) == ids
         index.close()
     seconds = perf_counter() - start
@@ -148,7 +147,7 @@ def fill(directory: str, ids: int, bits: int | None, **options: object) -> Measu
 
 
 def drain(directory: str, ids: int, bits: int | None, **options: object) -> Measured:
-    """Open, and take everything."""
+    """Open the index and take everything."""
     growth: list[float] = []
     calls = Calls()
     seen = BitMap64()
@@ -165,20 +164,20 @@ def drain(directory: str, ids: int, bits: int | None, **options: object) -> Meas
             while True:
                 before, cpu = perf_counter(), thread_time()
                 batch = index.pop_due(now_ms, BURST)
-                calls.took(perf_counter() - before, thread_time() - cpu)
+                calls.add_call(perf_counter() - before, thread_time() - cpu)
                 before, cpu = perf_counter(), thread_time()
                 index.done(batch)
-                calls.took(perf_counter() - before, thread_time() - cpu)
+                calls.add_call(perf_counter() - before, thread_time() - cpu)
                 if not batch:
                     break
                 for ledger, entries in batch.entries:
                     numbers = BitMap64(entries)
                     numbers = numbers.shift(ledger * PER_LEDGER)
                     if not seen.isdisjoint(numbers):
-                        raise SystemExit("an id came twice")
+                        raise SystemExit("an id was returned twice")
                     seen |= numbers
         if len(seen) != ids:
-            raise SystemExit(f"{ids - len(seen)} ids did not come")
+            raise SystemExit(f"{ids - len(seen)} ids were not returned")
         index.close()
     seconds = perf_counter() - start
     return measured(calls, seconds, opened, growth[0], directory, ids)
@@ -187,7 +186,7 @@ def drain(directory: str, ids: int, bits: int | None, **options: object) -> Meas
 def measured(
     calls: Calls, seconds: float, opened: float, rss: float, directory: str, ids: int
 ) -> Measured:
-    """The figures of a stage."""
+    """Return the figures of a stage."""
     return Measured(
         ids=ids,
         seconds=seconds,
@@ -204,11 +203,11 @@ def measured(
 HOUR_MS = 3600 * 1000
 NACKS_PER_MS = 10
 NACKS_AT_ONCE = 1000
-TAKEN_AT_ONCE = 500  # as `Redelivery` does
+TAKEN_AT_ONCE = 500  # as in `Redelivery`
 
 
 def nacks(ids: int) -> Iterator[tuple[MessageKey, int, int]]:
-    """Keys in random order within each thousand, due an hour after each was nacked."""
+    """Yield keys in random order within each thousand, due an hour after their nack."""
     rng = random.Random(7)
     bits = precision_bits(HOUR_MS)
     for start in range(0, ids, NACKS_AT_ONCE):
@@ -225,13 +224,13 @@ def wait(
     pattern: Iterator[tuple[MessageKey, int, int]],
     executor: ThreadPoolExecutor | None,
 ) -> list[Measured]:
-    """Add nacks, then take them all, in one process; the figures of both halves.
+    """Add nacks and take them all, in one process. Return the figures of both halves.
 
     Args:
-        directory: Where to spill; nowhere if empty.
-        ids: How many.
+        directory: Where to spill; empty for the index in memory.
+        ids: Number of ids.
         pattern: Keys, due times and precisions.
-        executor: Of the index.
+        executor: Executor of the index.
     """
     index: DueIndex = TimeBucketIndex()
     maintain: Callable[[], object] = bool
@@ -247,13 +246,13 @@ def wait(
         for key, due_ms, width in pattern:
             before, cpu = perf_counter(), thread_time()
             index.add(key, due_ms, width)
-            index.next_due()  # a consumer asks after each nack
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            index.next_due()  # a consumer calls this after each nack
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
         while maintain():
             sleep(0.005)
         assert len(index) == ids
-    where = directory or "."
-    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], where, ids))
+    stored_in = directory or "."
+    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], stored_in, ids))
     calls, growth = Calls(), []
     seen = BitMap64()
     highest: dict[int, int] = {}
@@ -262,37 +261,39 @@ def wait(
         while (head := index.next_due()) is not None:
             before, cpu = perf_counter(), thread_time()
             batch = index.pop_due(head, TAKEN_AT_ONCE)
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
             before, cpu = perf_counter(), thread_time()
             index.done(batch)
-            calls.took(perf_counter() - before, thread_time() - cpu)
+            calls.add_call(perf_counter() - before, thread_time() - cpu)
             for ledger, entries in batch.entries:
                 numbers = BitMap64(entries).shift(ledger * PER_LEDGER)
                 if not seen.isdisjoint(numbers):
-                    raise SystemExit("an id came twice")
+                    raise SystemExit("an id was returned twice")
                 if numbers.min() < highest.get(head, 0):
                     raise SystemExit("ids of a bucket are out of order")
                 highest[head] = numbers.max()
                 seen |= numbers
         if len(seen) != ids:
-            raise SystemExit(f"{ids - len(seen)} ids did not come")
-    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], where, ids))
+            raise SystemExit(f"{ids - len(seen)} ids were not returned")
+    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], stored_in, ids))
     return found
 
 
 def beside(bits: int | None) -> float:
-    """Microseconds of an add to the engine in memory."""
+    """Return the microseconds of an add to the index in memory."""
     index = TimeBucketIndex()
     calls = Calls()
     for key, due_ms, width in arrivals(BESIDE, bits):
         before = perf_counter()
         index.add(key, due_ms, width)
-        calls.took(perf_counter() - before)
+        calls.add_call(perf_counter() - before)
     return calls.total / BESIDE * 1e6
 
 
-def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, most: int) -> int:
-    """One stage, in this process; prints JSON."""
+def stage(
+    name: str, directory: str, ids: int, bits: int | None, inline: bool, max_buckets: int
+) -> int:
+    """Run one stage in this process, and print JSON."""
     if name == "beside":
         print(json.dumps(beside(bits)))
         return 0
@@ -300,36 +301,36 @@ def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, m
         with ThreadPoolExecutor(1) as executor:
             executor.submit(int).result()
             pattern = arrivals(ids, None) if "week" in name else nacks(ids)
-            where = directory if name.endswith("spilling") else ""
-            both = wait(where, ids, pattern, None if inline else executor)
+            stored_in = directory if name.endswith("spilling") else ""
+            both = wait(stored_in, ids, pattern, None if inline else executor)
         print(json.dumps([asdict(each) for each in both]))
         return 0
     do: Callable[..., Measured] = {"fill": fill, "drain": drain}[name]
     with ThreadPoolExecutor(1) as executor:
         executor.submit(int).result()
         found = do(
-            directory, ids, bits, executor=None if inline else executor, max_num_buckets=most
+            directory, ids, bits, executor=None if inline else executor, max_num_buckets=max_buckets
         )
     print(json.dumps(asdict(found)))
     return 0
 
 
-def run(ids: int, directory: str, inline: bool, widths: list[str], most: int) -> list[Row]:
+def run(ids: int, directory: str, inline: bool, widths: list[str], max_buckets: int) -> list[Row]:
     """Measure everything."""
     rows: list[Row] = []
     for width in widths:
         path = os.path.join(directory, f"spilling-{width}")
 
-        def asked(name: str, path: str = path, width: str = width) -> str:
+        def run_stage(name: str, path: str = path, width: str = width) -> str:
             command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
-            command += ["--directory", path, "--widths", width, "--most", str(most)]
+            command += ["--directory", path, "--widths", width, "--most", str(max_buckets)]
             command += ["--inline"] if inline else []
             return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
         try:
-            filled, drained = Measured(**json.loads(asked("fill"))), None
-            drained = Measured(**json.loads(asked("drain")))
-            memory = json.loads(asked("beside"))
+            filled, drained = Measured(**json.loads(run_stage("fill"))), None
+            drained = Measured(**json.loads(run_stage("drain")))
+            memory = json.loads(run_stage("beside"))
         finally:
             shutil.rmtree(path, ignore_errors=True)
         what = f"{ids / 1e6:g} M, {'SDK widths' if width == 'sdk' else width + ' bits'}"
@@ -384,11 +385,11 @@ def run_nacks(ids: int, directory: str, inline: bool) -> list[Row]:
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Memory and speed of a spilling index.")
     parser.add_argument("--ids", type=int, default=IDS)
     parser.add_argument("--directory", help="where to spill; by default a temporary directory")
-    parser.add_argument("--inline", action="store_true", help="no thread beside the calls")
+    parser.add_argument("--inline", action="store_true", help="use no background thread")
     parser.add_argument("--widths", nargs="+", default=["sdk", "8"], help="sdk, or bits")
     parser.add_argument("--most", type=int, default=-1, help="max_num_buckets")
     parser.add_argument("--stage", choices=STAGES, help="one stage, as JSON")

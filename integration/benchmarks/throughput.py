@@ -1,9 +1,10 @@
-"""Receive and acknowledge, one task: both transports, stock asyncio, stock's synchronous loop.
+"""Receive and ack in one task: both transports, stock asyncio and the stock synchronous client.
 
-Messages from a broker in another process: 100 bytes in producer batches of 1000 and of 10, and
-unbatched 100 bytes and 10 kB. One message at a time, and by lists: `batch_receive`, and one
-`acknowledge` of what it returned; stock's synchronous client, which has no such, acknowledges each.
-They take turns, each time in a new process and on a new subscription, and the medians count.
+Messages come from a broker in another process: 100 bytes in producer batches of 1000 and of 10, and
+unbatched 100 bytes and 10 kB. They are received one at a time, and in lists: `batch_receive`, and
+one `acknowledge` for each list. The stock synchronous client cannot ack a list, and acks each
+message. The clients take turns, each run in a new process and on a new subscription, and the
+medians count.
 
     python -m integration.benchmarks.throughput [--url URL] [--rounds 3]
 """
@@ -29,7 +30,7 @@ from .processes import OURS, Runner, broker, fresh_topic
 
 ROUNDS = 3
 _MODULE: Final = "integration.benchmarks.throughput"  # also when this is `__main__`
-#: What `batch_receive` returns: so many messages, or what there is after so many ms.
+#: `batch_receive` returns this many messages (500), or those that are there after 10 ms.
 LISTS: Final = (500, 0, 10)
 ALL_WAYS: Final = {
     **WAYS,
@@ -40,14 +41,14 @@ ALL_WAYS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """One kind of topic, and what is promised for it.
+    """One kind of topic and its bars.
 
     Attributes:
-        batch: Messages in an entry; 0 for no batches.
+        batch: Messages in an entry; 0 for unbatched messages.
         size: Bytes of a message.
-        messages: How many there are.
-        rates: By transport and who stands beside it: at least so many times as fast.
-        cpu: The native transport's CPU time is at most this share of stock's synchronous loop.
+        messages: Number of messages.
+        rates: The least ratio of rates, by transport and the client it is compared with.
+        cpu: Largest CPU time of the native transport, as a share of the stock synchronous client's.
     """
 
     batch: int
@@ -78,7 +79,7 @@ KINDS = (
     Kind(batch=0, size=100, messages=101_000, rates={}, cpu=0.6),
     Kind(batch=0, size=10_000, messages=11_000, rates={}, cpu=0.8),
 )
-#: Label -> what it is called, and who stands beside it.
+#: Label -> its name in the table, and the clients it is compared with.
 COMPARED: Final = {
     **{label: (name, ("stock asyncio", "stock sync")) for label, name in OURS.items()},
     "native, lists": ("native, lists", ("stock asyncio", "stock sync", "stock sync, lists")),
@@ -89,15 +90,17 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
     """Measure every kind of topic.
 
     Raises:
-        MeasurementError: One of the measurements failed.
+        MeasurementError: if a measurement failed.
     """
     return [row for kind in KINDS for row in rows_of(kind, _medians(url, rounds, kind))]
 
 
 def _medians(url: str | None, rounds: int, kind: Kind) -> dict[str, Figures]:
     sizes = {"messages": kind.messages, "batch": kind.batch, "size": kind.size}
-    with broker(url) as where:
-        work = compare(Runner(where), topic=fresh_topic(), rounds=rounds, ways=ALL_WAYS, **sizes)
+    with broker(url) as broker_url:
+        work = compare(
+            Runner(broker_url), topic=fresh_topic(), rounds=rounds, ways=ALL_WAYS, **sizes
+        )
         outcomes = asyncio.run(work)
     medians: dict[str, Figures] = {}
     for label, outcome in outcomes.items():
@@ -108,7 +111,7 @@ def _medians(url: str | None, rounds: int, kind: Kind) -> dict[str, Figures]:
 
 
 def rows_of(kind: Kind, medians: Mapping[str, Figures]) -> Iterator[Row]:
-    """The rows of one kind of topic."""
+    """Yield the rows of one kind of topic."""
     for label, (name, compared) in COMPARED.items():
         rate, cpu_us = (medians[label][key] or 0.0 for key in ("per_s", "cpu_us"))
         for beside in compared:
@@ -137,7 +140,7 @@ def rows_of(kind: Kind, medians: Mapping[str, Figures]) -> Iterator[Row]:
 
 
 async def native_lists(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """Receive and acknowledge several messages with each call."""
+    """Receive and ack several messages with each call."""
     options: dict[str, Any] = {
         "consumer_type": encore.ConsumerType.Shared,
         "initial_position": encore.InitialPosition.Earliest,
@@ -158,7 +161,7 @@ async def native_lists(url: str, topic: str, *, count: int, subscription: str) -
 
 
 def stock_lists(url: str, topic: str, *, count: int, subscription: str) -> Figures:
-    """The same on stock's synchronous client, as far as it can."""
+    """Receive lists with the stock synchronous client, and ack each message."""
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe(
         topic,
@@ -182,7 +185,7 @@ def stock_lists(url: str, topic: str, *, count: int, subscription: str) -> Figur
 
 
 def main() -> int:
-    """Print the table; the exit code says whether every bar was met."""
+    """Print the table. Return 1 if a bar was missed, else 0."""
     parser = argparse.ArgumentParser(description="Receive and acknowledge.")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -1,15 +1,14 @@
-"""A million nacked messages of one consumer wait on a broker without limits of unacked messages.
+"""A million nacked messages of one consumer wait, on a broker without limits of unacked messages.
 
 The topic holds unbatched messages. A worker process receives all of them, nacks each with one
 delay, and acks each when it is redelivered. The program fails if a message is redelivered before
-its delay is over, twice, or not at all, or if anything is left unacked at the broker. A worker runs
-once for each way of keeping the waiting ids: in memory, with `SpillingNackIndex`, and the C++
-client (`pulsar.asyncio`).
+its delay is over, twice, or not at all, or if anything is left unacked at the broker. One worker
+runs for each index of pending ids: in memory, with `SpillingNackIndex`, and in the C++ client
+(`pulsar.asyncio`).
 
-Reported for each: the resident memory of the worker, above that of the same process when it had
-subscribed; the longest step of its event loop; and the broker's heap after a full garbage
-collection, before the worker, while the messages wait, and at its end. The application keeps no
-message.
+For each worker the table shows its resident memory above that after subscribing, the longest step
+of its event loop, and the broker's heap after a full garbage collection: before the worker, while
+the messages wait, and at its end. The application keeps no message.
 
     python -m integration.benchmarks.waiting_nacks [--count 1000000] [--delay 120]
         [--sides memory spilling cpp] [--heap 2g]
@@ -52,28 +51,28 @@ UNLIMITED: Final = {
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
 _SUBSCRIPTION: Final = "waiting"
-_QUIET_S: Final = 2.0  # nothing more comes after the last message for so long
+_QUIET_S: Final = 2.0  # time without a message after the last one
 _SILENT_S: Final = 30.0  # longest wait for a message that is due
 _MIB: Final = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waited:
-    """What a worker found out.
+class WorkerResult:
+    """The figures of a worker.
 
     Attributes:
-        nacked: Most messages that waited at once, as the client counts; -1 if it does not.
+        nacked: Pending messages when all wait, from the client's statistics; -1 without one.
         receive_s: Seconds until all messages were received and nacked.
         redeliver_s: Seconds from the first redelivery to the last.
         waiting_mib: Resident memory when all waited, above that after subscribing.
-        most_mib: The most that it was.
+        most_mib: The largest value of it.
         in_memory: Ids in memory when all waited; -1 if unknown.
         snapshots: Snapshots on disk then.
-        stored_mib: MiB of these.
-        longest_step_ms: Longest time that the event loop did not get to a timer.
-        longest_cpu_ms: The most CPU that the loop's thread used meanwhile: on a busy machine, what
-            the program itself is responsible for.
-        problems: What must not happen, in words.
+        stored_mib: MiB of these snapshots.
+        longest_step_ms: Longest delay of a timer of the event loop.
+        longest_cpu_ms: Largest CPU time of the loop's thread in such a step. On a busy machine this
+            is the part that the program causes.
+        problems: Broken rules, as text.
     """
 
     nacked: int = -1
@@ -104,40 +103,40 @@ async def fill(url: str, topic: str, count: int) -> None:
 
 
 class Attempts:
-    """Which messages came, and how often; in memory that is taken before anything is weighed."""
+    """The deliveries of each message, in memory that is allocated before measuring."""
 
     def __init__(self, count: int, delay_s: float) -> None:
         self._nacked_at = array("d", bytes(8 * count))
-        self._came = bytearray(count)
+        self._deliveries = bytearray(count)
         self._delay_s = delay_s
         self.first = self.again = 0
         self.problems: dict[str, int] = {}
 
-    def came(self, number: int, redelivery_count: int) -> bool:
-        """Note that a message came; return True if it is to be nacked, False if acked."""
-        self._came[number] += 1
-        if self._came[number] == 1:
+    def received(self, number: int, redelivery_count: int) -> bool:
+        """Record a delivery. Return True if the message is to be nacked, False if acked."""
+        self._deliveries[number] += 1
+        if self._deliveries[number] == 1:
             self.first += 1
             if redelivery_count:
-                self._wrong("were redelivered before they were nacked")
+                self._add_problem("were redelivered before they were nacked")
             self._nacked_at[number] = time.monotonic()
             return True
-        if self._came[number] > 2:
-            self._wrong("were redelivered twice")
+        if self._deliveries[number] > 2:
+            self._add_problem("were redelivered twice")
             return False
         self.again += 1
         if time.monotonic() < self._nacked_at[number] + self._delay_s:
-            self._wrong("came before their delay was over")
+            self._add_problem("were redelivered before their delay was over")
         if redelivery_count != 1:
-            self._wrong("had another redelivery count than 1")
+            self._add_problem("had a redelivery count other than 1")
         return False
 
-    def _wrong(self, what: str) -> None:
+    def _add_problem(self, what: str) -> None:
         self.problems[what] = self.problems.get(what, 0) + 1
 
 
 class Resident:
-    """The memory of this process, above what it was at the start."""
+    """The memory of this process, above its size at the start."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -146,7 +145,7 @@ class Resident:
         self.most = 0.0
 
     def now(self) -> float:
-        """MiB now; looked at from time to time, `most` is the largest."""
+        """Return the current MiB. `most` is the largest value returned."""
         mib: float = (self._process.memory_info().rss - self._before) / _MIB
         self.most = max(self.most, mib)
         return mib
@@ -161,7 +160,9 @@ async def _longest_step(found: list[float]) -> None:
         found[1] = max(found[1], time.thread_time() - cpu)
 
 
-async def work(url: str, topic: str, side: str, count: int, delay_s: float, path: str) -> Waited:
+async def work(
+    url: str, topic: str, side: str, count: int, delay_s: float, path: str
+) -> WorkerResult:
     """Receive and nack everything, then ack what is redelivered."""
     attempts = Attempts(count, delay_s)
     if side == "cpp":
@@ -187,7 +188,7 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
             while attempts.first + attempts.again < done:
                 message = await consumer.receive(timeout=delay_s + _SILENT_S)
                 number = int.from_bytes(message.data(), "big")
-                if attempts.came(number, message.redelivery_count()):
+                if attempts.received(number, message.redelivery_count()):
                     await consumer.negative_acknowledge(message)
                 else:
                     await consumer.acknowledge(message)
@@ -205,24 +206,24 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
             gc.collect()
             waiting_mib, found = resident.now(), consumer.statistics()
             await asyncio.sleep(0.01)
-            steps[:] = longest  # the collection is no part of a program that runs on
-            _say(asdict(Waited(nacked=found.nacked)))
+            steps[:] = longest  # a full collection is not part of normal operation
+            _print_json(asdict(WorkerResult(nacked=found.nacked)))
             await until(count + 1)
             redelivered = time.monotonic()
             await until(2 * count)
         except encore.ReceiveTimeout:
-            problems.append(f"{2 * count - attempts.first - attempts.again} did not come")
+            problems.append(f"{2 * count - attempts.first - attempts.again} were not delivered")
         redeliver_s = time.monotonic() - redelivered
         try:
             message = await consumer.receive(timeout=_QUIET_S)
-            problems.append(f"{message.message_id()} came once too often")
+            problems.append(f"{message.message_id()} was delivered once too often")
         except encore.ReceiveTimeout:
             pass
         watch.cancel()
         await consumer.close()
     index = found.nack_index
     problems += [f"{number} {what}" for what, number in attempts.problems.items()]
-    return Waited(
+    return WorkerResult(
         nacked=found.nacked,
         receive_s=receive_s,
         redeliver_s=redeliver_s,
@@ -237,8 +238,10 @@ async def work(url: str, topic: str, side: str, count: int, delay_s: float, path
     )
 
 
-async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_s: float) -> Waited:
-    """Do the same with the C++ client. Each message is given `_SILENT_S` to come when it is due."""
+async def _work_cpp(
+    url: str, topic: str, attempts: Attempts, count: int, delay_s: float
+) -> WorkerResult:
+    """Do the same with the C++ client. Each due message may take `_SILENT_S` to arrive."""
     import pulsar
     import pulsar.asyncio
 
@@ -260,10 +263,10 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
         try:
             message = await asyncio.wait_for(consumer.receive(), delay_s + _SILENT_S)
         except TimeoutError:
-            problems.append(f"{2 * count - attempts.first - attempts.again} did not come")
+            problems.append(f"{2 * count - attempts.first - attempts.again} were not delivered")
             break
         number = int.from_bytes(message.data(), "big")
-        if attempts.came(number, message.redelivery_count()):
+        if attempts.received(number, message.redelivery_count()):
             await consumer.negative_acknowledge(message)
         else:
             await consumer.acknowledge(message)
@@ -274,14 +277,14 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
             receive_s = time.monotonic() - began
             gc.collect()
             waiting_mib = resident.now()
-            _say(asdict(Waited()))
+            _print_json(asdict(WorkerResult()))
         if attempts.again == 1:
             redelivered = time.monotonic()
     redeliver_s = time.monotonic() - redelivered
     watch.cancel()
     await client.close()
     problems += [f"{number} {what}" for what, number in attempts.problems.items()]
-    return Waited(
+    return WorkerResult(
         receive_s=receive_s,
         redeliver_s=redeliver_s,
         waiting_mib=waiting_mib,
@@ -292,7 +295,7 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
     )
 
 
-def _say(what: object) -> None:
+def _print_json(what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
@@ -306,7 +309,9 @@ def heap_mib(broker: Standalone) -> float:
     return float(used[1]) / _MIB
 
 
-def measure(broker: Standalone, side: str, count: int, delay_s: float) -> tuple[Waited, list[Row]]:
+def measure(
+    broker: Standalone, side: str, count: int, delay_s: float
+) -> tuple[WorkerResult, list[Row]]:
     """Fill a topic and run one worker on it."""
     topic = fresh_topic()
     admin = Admin(broker.admin_url)
@@ -321,13 +326,13 @@ def measure(broker: Standalone, side: str, count: int, delay_s: float) -> tuple[
         command += ["--count", str(count), "--delay", str(delay_s)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None
-            worker.stdout.readline()  # everything waits
+            worker.stdout.readline()  # all messages wait now
             waiting = heap_mib(broker)
             last = worker.stdout.read().strip()
         if worker.returncode:
             raise SystemExit(f"the worker of {side} ended with {worker.returncode}")
         left = [str(each) for each in Path(path).glob("spilled-*")]
-    found = Waited(**json.loads(last.splitlines()[-1]))
+    found = WorkerResult(**json.loads(last.splitlines()[-1]))
     after = heap_mib(broker)
     stats = admin.call("GET", f"/persistent/public/default/{topic}/stats")
     (subscription,) = stats["subscriptions"].values()
@@ -367,21 +372,23 @@ def measure(broker: Standalone, side: str, count: int, delay_s: float) -> tuple[
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; the exit code says whether nothing was lost, early or twice."""
+    """Print the table. Return 1 if a message was lost, early or redelivered twice, else 0."""
     parser = argparse.ArgumentParser(description="Very many waiting nacks on a real broker.")
     parser.add_argument("--count", type=int, default=COUNT, help="messages")
     parser.add_argument("--delay", type=float, default=DELAY_S, help="seconds that each waits")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES[:2])
     parser.add_argument("--heap", default="2g", help="the broker's -Xmx")
     parser.add_argument("--worker", choices=SIDES, help="one worker, as JSON")
-    parser.add_argument("--url", help="of a worker")
-    parser.add_argument("--topic", help="of a worker")
-    parser.add_argument("--directory", help="of a worker")
+    parser.add_argument("--url", help="for a worker")
+    parser.add_argument("--topic", help="for a worker")
+    parser.add_argument("--directory", help="for a worker")
     options = parser.parse_args(arguments)
     if options.worker:
-        where = (options.url, options.topic, options.worker)
-        found = asyncio.run(work(*where, options.count, options.delay, options.directory))
-        _say(asdict(found))
+        worker_arguments = (options.url, options.topic, options.worker)
+        found = asyncio.run(
+            work(*worker_arguments, options.count, options.delay, options.directory)
+        )
+        _print_json(asdict(found))
         return 0
     rows: list[Row] = []
     with Standalone(UNLIMITED, heap=options.heap) as broker:

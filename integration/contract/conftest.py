@@ -1,5 +1,7 @@
-"""The suite against a real Pulsar, on asyncio's own loop: what another loop changes is the client's
-side, and shows on the development broker."""
+"""Run the suite against a real Pulsar, on asyncio's event loop only.
+
+Another event loop affects the client's side only, which the development broker covers.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ class RealCluster:
 
     def _backlog(self, topic: str, subscription: str) -> int:
         names = [name for name in self._admin.topics() if name.startswith(f"{topic}-partition-")]
-        found = [self._admin.subscription_stats(name, subscription) for name in names or [topic]]
-        return sum(int(one["msgBacklog"]) for one in found)
+        stats = [self._admin.subscription_stats(name, subscription) for name in names or [topic]]
+        return sum(int(each["msgBacklog"]) for each in stats)
 
     async def place(self, *, window: int | None = None, creation: bool = True) -> Place:
         policies: dict[str, object] = {}

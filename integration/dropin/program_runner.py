@@ -1,9 +1,9 @@
-"""Owns how a program is run with either package: what is changed of its text, and its output.
+"""Run a program with either package: change its text, and compare its output.
 
-Programs for `pulsar.asyncio` are written for stock; for ours their import lines change and nothing
-else. Recipes of the blocking client are written for ours, with `await`; for stock the words that
-asyncio needs are taken out, and the import line changes back. Both texts are real files while they
-run.
+Programs for `pulsar.asyncio` are written for the stock client. For this package only their import
+lines change. Programs for the blocking client are written for this package, with `await`. For the
+stock client the asyncio keywords are removed and the import line changes back. Each text is a real
+file while it runs.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What ours runs over.
+#: The transports of this package under test.
 TRANSPORTS = ("stock", "auto")
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-#: Longest life of one program in seconds; alone they take 1 to 5.
+#: Longest run of one program, in s. Alone they take 1 to 5 s.
 LONGEST_S = 60
 
-#: From stock's asyncio client to this package: imports only.
-_CHANGED_IMPORTS = (
+#: From the stock asyncio client to this package: imports only.
+_IMPORT_CHANGES = (
     (r"^import pulsar$", "import pulsar_encore as pulsar"),
     (r"^from pulsar(?:\.asyncio)? import", "from pulsar_encore import"),
     (r"^from pulsar\.schema import", "from pulsar_encore.schema import"),
 )
-#: From this package to stock's blocking client: imports, and the words that asyncio needs.
-_BLOCKING = (
+#: From this package to the stock blocking client: imports and asyncio keywords.
+_BLOCKING_CHANGES = (
     (r"^import pulsar_encore as pulsar$", "import pulsar"),
     (r"^from pulsar_encore import", "from pulsar import"),
     (r"^import asyncio$", "import time"),
@@ -40,17 +40,18 @@ _BLOCKING = (
     (r"\basync def\b", "def"),
     (r"\bawait ", ""),
 )
-#: What the library underneath logs to stdout, also amid a line: it is no word of the program.
-_FROM_THE_ENGINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (DEBUG|INFO|WARN|ERROR).*\n")
+#: Log lines of the C++ client on stdout, also in the middle of a line. They are not output of the
+#: program.
+_ENGINE_LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (DEBUG|INFO|WARN|ERROR).*\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What one run of a program came to.
+    """The result of one run of a program.
 
     Attributes:
-        code: Exit code, None when it did not end in `LONGEST_S`.
-        output: Its standard output, without the library's log.
+        code: Exit code, None if it did not end within `LONGEST_S`.
+        output: Its standard output, without the C++ client's log.
         problems: Its standard error.
     """
 
@@ -63,18 +64,18 @@ class Run:
         return f"{ended}\n{self.output}{self.problems[-3000:]}"
 
 
-def of_stock(name: str) -> str:
-    """The text of a program for the stock package."""
+def stock_text(name: str) -> str:
+    """Return the text of a program for the stock package."""
     text = _text(name)
-    return _changed(text, _BLOCKING) if "pulsar_encore" in text else text
+    return _apply_rules(text, _BLOCKING_CHANGES) if "pulsar_encore" in text else text
 
 
-def of_ours(name: str) -> str:
-    """The text of a program for this package."""
-    return _changed(_text(name), _CHANGED_IMPORTS)
+def our_text(name: str) -> str:
+    """Return the text of a program for this package."""
+    return _apply_rules(_text(name), _IMPORT_CHANGES)
 
 
-def _heed_interrupts() -> None:
+def _restore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -88,21 +89,21 @@ def run(text: str, path: Path, environment: dict[str, str]) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # so that what it forked ends with it
-        # Behind a shell that ignores Ctrl-C, as one in the background does, so would the program.
-        preexec_fn=_heed_interrupts,
+        start_new_session=True,  # so that forked processes can be killed with it
+        # A shell in the background ignores SIGINT, and its children inherit that.
+        preexec_fn=_restore_interrupts,
     ) as process:
         try:
             output, problems = process.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, problems = process.communicate()
-            return Run(code=None, output=_said(output), problems=problems)
-    return Run(code=process.returncode, output=_said(output), problems=problems)
+            return Run(code=None, output=_without_log(output), problems=problems)
+    return Run(code=process.returncode, output=_without_log(output), problems=problems)
 
 
 def difference(stock: str, ours: str) -> str:
-    """What differs, line by line."""
+    """Return the difference of two outputs, line by line."""
     return "\n".join(difflib.unified_diff(stock.splitlines(), ours.splitlines(), "stock", "ours"))
 
 
@@ -110,11 +111,11 @@ def _text(name: str) -> str:
     return (PROGRAMS / name).read_text()
 
 
-def _changed(text: str, rules: tuple[tuple[str, str], ...]) -> str:
+def _apply_rules(text: str, rules: tuple[tuple[str, str], ...]) -> str:
     for pattern, replacement in rules:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text
 
 
-def _said(output: str) -> str:
-    return _FROM_THE_ENGINE.sub("", output)
+def _without_log(output: str) -> str:
+    return _ENGINE_LOG.sub("", output)

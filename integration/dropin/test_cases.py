@@ -1,7 +1,7 @@
-"""Small cases, each run with stock and with ours: what they return, or raise, is the same.
+"""Small cases, run with the stock client and with this package: results and errors must be equal.
 
-A case is written with `await` before every call. Under `pulsar.asyncio` and ours that is how they
-are called; stock's blocking client is put behind `Awaited`, which makes its calls in threads.
+A case has `await` before every call, as `pulsar.asyncio` and this package need it. The stock
+blocking client is wrapped in `AsyncFacade`, which runs its calls in threads.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LONGEST_S = 30
 WAIT_MS = 10_000
 
 
-class Awaited:
-    """An object of the blocking client; its calls are made in a thread and awaited."""
+class AsyncFacade:
+    """An object of the blocking client with awaitable calls, which run in a thread."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
@@ -50,7 +50,7 @@ class Awaited:
         async def call(*args: Any, **kwargs: Any) -> Any:
             result = await asyncio.to_thread(member, *args, **kwargs)
             made = (stock.Producer, stock.Consumer, stock.Reader)
-            return Awaited(result) if isinstance(result, made) else result
+            return AsyncFacade(result) if isinstance(result, made) else result
 
         return call
 
@@ -60,13 +60,13 @@ class Api:
     """One package under test.
 
     Attributes:
-        name: For names of topics.
+        name: Used in names of topics.
         pulsar: The module that a program imports as `pulsar`.
         client: A client.
-        topic: A topic that no other run has.
-        url: The broker's.
-        admin_url: Of its admin API.
-        beside: What it is compared with.
+        topic: A topic that no other run uses.
+        url: The broker's service URL.
+        admin_url: URL of its admin API.
+        compared_with: The package that it is compared with.
     """
 
     name: str
@@ -75,13 +75,13 @@ class Api:
     topic: str
     url: str
     admin_url: str
-    beside: str = ""
+    compared_with: str = ""
     transport: str = "stock"
 
     def connect(self, *args: Any, **kwargs: Any) -> Any:
-        """Another client of the same kind."""
+        """Create another client of the same kind."""
         if self.name == "stock":
-            return Awaited(stock.Client(*args, **kwargs))
+            return AsyncFacade(stock.Client(*args, **kwargs))
         if self.name == "asyncio":
             return stock_asyncio.Client(*args, **kwargs)
         return encore.Client(*args, transport=self.transport, **kwargs)
@@ -93,36 +93,38 @@ ASYNCIO: list[Case] = []
 
 
 def blocking(case: Case) -> Case:
-    """What stock's blocking client does, ours does with `await`."""
+    """Register a case in which this package must agree with the stock blocking client."""
     BLOCKING.append(case)
     return case
 
 
 def asynchronous(case: Case) -> Case:
-    """What stock's asyncio client does, ours does."""
+    """Register a case in which this package must agree with the stock asyncio client."""
     ASYNCIO.append(case)
     return case
 
 
 def both(case: Case) -> Case:
-    """Both of stock's clients do it."""
+    """Register a case for both stock clients."""
     return asynchronous(blocking(case))
 
 
 async def outcome(api: Api, awaitable: Any) -> Any:
-    """What came of a call: its result, or of an error what programs tell errors by."""
+    """Return the result of a call, or the names of its error."""
     try:
         return await awaitable if inspect.isawaitable(awaitable) else awaitable
     except Exception as error:
-        return kinds(api, error)
+        return error_names(api, error)
 
 
-def kinds(api: Api, error: BaseException) -> list[str]:
-    """The public names under which a program can catch it, or with asyncio its result."""
+def error_names(api: Api, error: BaseException) -> list[str]:
+    """Return the public names by which a program can catch the error, or with asyncio its
+    result.
+    """
     if api.name == "asyncio":
         assert isinstance(error, stock_asyncio.PulsarException), error
         return [error.error().name]
-    if api.beside == "asyncio":
+    if api.compared_with == "asyncio":
         assert isinstance(error, stock_asyncio.PulsarException), error
         assert isinstance(error, api.pulsar.PulsarException), error
         return [error.error().name]
@@ -157,7 +159,7 @@ async def a_read_that_times_out(api: Api) -> Any:
 
 
 @blocking
-async def what_a_message_says(api: Api) -> Any:
+async def getters_of_a_message(api: Api) -> Any:
     consumer = await api.client.subscribe(api.topic, "sub")
     producer = await api.client.create_producer(api.topic, producer_name="named")
     await producer.send(
@@ -230,7 +232,7 @@ async def redelivery_counts(api: Api) -> Any:
 
 
 @blocking
-async def a_nacked_batch_on_an_exclusive_consumer_comes_in_order(api: Api) -> Any:
+async def a_nacked_batch_on_an_exclusive_consumer_is_redelivered_in_order(api: Api) -> Any:
     consumer = await api.client.subscribe(
         api.topic,
         "sub",
@@ -322,7 +324,7 @@ async def initial_positions(api: Api) -> Any:
 
 
 @both
-async def unsubscribing_forgets(api: Api) -> Any:
+async def unsubscribing_deletes_the_subscription(api: Api) -> Any:
     consumer = await api.client.subscribe(api.topic, "sub")
     producer = await api.client.create_producer(api.topic)
     await producer.send(b"forgotten")
@@ -334,23 +336,23 @@ async def unsubscribing_forgets(api: Api) -> Any:
 
 @blocking
 async def a_listener_is_paused_and_resumed(api: Api) -> Any:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def listener(consumer: Any, message: Any) -> None:
-        heard.append(message.data())
+        received.append(message.data())
         consumer.acknowledge(message)
 
     consumer = await api.client.subscribe(api.topic, "sub", message_listener=listener)
     producer = await api.client.create_producer(api.topic)
     await producer.send(b"one")
-    await until(lambda: heard == [b"one"])
+    await wait_until(lambda: received == [b"one"])
     await outcome(api, consumer.pause_message_listener())
     await producer.send(b"two")
     await asyncio.sleep(0.3)
-    paused = list(heard)
+    paused = list(received)
     await outcome(api, consumer.resume_message_listener())
-    await until(lambda: len(heard) == 2)
-    return paused, heard
+    await wait_until(lambda: len(received) == 2)
+    return paused, received
 
 
 @blocking
@@ -377,7 +379,7 @@ async def send_async_with_a_callback(api: Api) -> Any:
     await outcome(api, producer.send_async(b"3", None))
     await outcome(api, producer.send_async(b"4", callback=None, properties={"n": "4"}))
     await producer.flush()
-    await until(lambda: len(stored) == 3)
+    await wait_until(lambda: len(stored) == 3)
     data = [(await consumer.receive(WAIT_MS)).data() for _ in range(5)]
     return data, [result == api.pulsar.Result.Ok for result in stored]
 
@@ -394,14 +396,14 @@ async def sequence_ids(api: Api) -> Any:
 
 
 @asynchronous
-async def ids_of_a_batch(api: Api) -> Any:
+async def message_ids_of_a_batch(api: Api) -> Any:
     producer = await api.client.create_producer(api.topic, batching_max_publish_delay_ms=200)
     ids = await asyncio.gather(*(producer.send(b"%d" % n) for n in range(5)))
     return sorted(each.batch_index() for each in ids), len({each.entry_id() for each in ids})
 
 
 @asynchronous
-async def a_flush_sends_what_waits(api: Api) -> Any:
+async def a_flush_sends_pending_messages(api: Api) -> Any:
     producer = await api.client.create_producer(api.topic, batching_max_publish_delay_ms=60_000)
     sends = [asyncio.ensure_future(producer.send(b"waits")) for _ in range(2)]
     waiting = (await asyncio.wait(sends, timeout=0.5))[0]
@@ -410,7 +412,7 @@ async def a_flush_sends_what_waits(api: Api) -> Any:
 
 
 @blocking
-async def arguments_of_send_that_are_wrong(api: Api) -> Any:
+async def wrong_arguments_of_send(api: Api) -> Any:
     producer = await api.client.create_producer(api.topic)
     found: list[Any] = [await refused(producer.send, 5)]
     for name, value in (
@@ -428,7 +430,7 @@ async def arguments_of_send_that_are_wrong(api: Api) -> Any:
 
 
 @blocking
-async def arguments_of_create_producer_that_are_wrong(api: Api) -> Any:
+async def wrong_arguments_of_create_producer(api: Api) -> Any:
     create = api.client.create_producer
     return (
         [await refused(create, None)]
@@ -451,7 +453,7 @@ async def arguments_of_create_producer_that_are_wrong(api: Api) -> Any:
 
 
 @blocking
-async def arguments_of_subscribe_that_are_wrong(api: Api) -> Any:
+async def wrong_arguments_of_subscribe(api: Api) -> Any:
     subscribe = api.client.subscribe
     return [await refused(subscribe, None, "sub"), await refused(subscribe, api.topic, None)] + [
         (name, await refused(subscribe, api.topic, "sub", **{name: value}))
@@ -466,7 +468,7 @@ async def arguments_of_subscribe_that_are_wrong(api: Api) -> Any:
 
 
 @blocking
-async def arguments_of_create_reader_that_are_wrong(api: Api) -> Any:
+async def wrong_arguments_of_create_reader(api: Api) -> Any:
     create, earliest = api.client.create_reader, api.pulsar.MessageId.earliest
     return [
         await refused(create, None, earliest),
@@ -477,7 +479,7 @@ async def arguments_of_create_reader_that_are_wrong(api: Api) -> Any:
 
 
 @blocking
-async def arguments_of_the_client_that_are_wrong(api: Api) -> Any:
+async def wrong_arguments_of_the_client(api: Api) -> Any:
     url = "pulsar://localhost:6650"
 
     async def make(*args: Any, **kwargs: Any) -> None:
@@ -548,7 +550,7 @@ async def an_exclusive_producer_keeps_others_out(api: Api) -> Any:
 
 
 @blocking
-async def a_topic_of_no_namespace(api: Api) -> Any:
+async def a_topic_of_a_missing_namespace(api: Api) -> Any:
     create, subscribe = api.client.create_producer, api.client.subscribe
     return [
         await outcome(api, create("no-tenant/no-namespace/topic")),
@@ -567,7 +569,7 @@ async def a_message_that_is_too_big(api: Api) -> Any:
 
 
 @blocking
-async def a_schema_that_does_not_fit(api: Api) -> Any:
+async def an_incompatible_schema(api: Api) -> Any:
     schema = api.pulsar.schema
 
     class One(schema.Record):  # type: ignore[misc, name-defined]
@@ -585,7 +587,7 @@ async def a_schema_that_does_not_fit(api: Api) -> Any:
 
 
 @blocking
-async def what_is_closed(api: Api) -> Any:
+async def calls_on_closed_objects(api: Api) -> Any:
     producer = await api.client.create_producer(api.topic)
     consumer = await api.client.subscribe(api.topic, "sub")
     reader = await api.client.create_reader(api.topic, api.pulsar.MessageId.earliest)
@@ -634,7 +636,7 @@ async def a_receive_that_waits_while_it_is_closed(api: Api) -> Any:
 
 
 @blocking
-async def is_there_more_after_a_seek(api: Api) -> Any:
+async def has_message_available_after_a_seek(api: Api) -> Any:
     producer = await api.client.create_producer(api.topic)
     reader = await api.client.create_reader(api.topic, api.pulsar.MessageId.earliest)
     await producer.send(b"0")
@@ -730,7 +732,7 @@ async def partitions_of_a_topic_without(api: Api) -> Any:
 
 
 @blocking
-async def records(api: Api) -> Any:
+async def record_schemas(api: Api) -> Any:
     schema = api.pulsar.schema
 
     class Colour(enum.Enum):
@@ -761,7 +763,7 @@ async def records(api: Api) -> Any:
 
 
 async def awaiting(call: Callable[..., Any], *args: Any) -> Any:
-    """The call as programs write it: an error of the call itself is one of the `await`."""
+    """Call and await, so that an error of the call itself is an error of the `await`."""
     return await call(*args)
 
 
@@ -770,7 +772,7 @@ async def make(kind: Callable[..., Any], **fields: Any) -> None:
 
 
 @blocking
-async def a_tombstone_of_no_content(api: Api) -> Any:
+async def a_null_message(api: Api) -> Any:
     consumer = await api.client.subscribe(api.topic, "sub")
     producer = await api.client.create_producer(api.topic)
     await producer.send(b"", partition_key="gone")
@@ -837,10 +839,10 @@ async def a_token_supplier_that_raises(api: Api) -> Any:
         try:
             await call(api.topic)
         except Exception as error:
-            # Of subscribe the text is in the engine's log, if that is ours: another test may have
-            # made the first client of this process with a logger of its own.
-            told = isinstance(call, partial) or "no token today" in str(error)
-            found.append((kinds(api, error), told))
+            # The text of subscribe's error is in this package's C++ log. Another test may have
+            # created the first client of this process, with another logger.
+            has_text = isinstance(call, partial) or "no token today" in str(error)
+            found.append((error_names(api, error), has_text))
     await client.close()
     return found
 
@@ -854,7 +856,7 @@ async def a_listener_name_that_no_broker_has(api: Api) -> Any:
 
 
 @both
-async def nobody_listens_at_the_address(api: Api) -> Any:
+async def a_connection_refused(api: Api) -> Any:
     client = api.connect(
         "pulsar://127.0.0.1:1", operation_timeout_seconds=2, connection_timeout_ms=500
     )
@@ -877,7 +879,7 @@ async def topics_by_a_compiled_pattern(api: Api) -> Any:
 
 
 @both
-async def things_of_other_kinds_are_refused(api: Api) -> Any:
+async def values_of_other_types_are_refused(api: Api) -> Any:
     consumer = await api.client.subscribe(api.topic, "sub")
     reader = await api.client.create_reader(api.topic, api.pulsar.MessageId.earliest)
     return [
@@ -902,7 +904,7 @@ async def lists_of_topics_and_patterns(api: Api) -> Any:
 
 
 @both
-async def what_is_unsubscribed_is_closed(api: Api) -> Any:
+async def an_unsubscribed_consumer_is_closed(api: Api) -> Any:
     consumer = await api.client.subscribe(api.topic, "sub")
     await consumer.unsubscribe()
     return await outcome(api, consumer.receive()), await outcome(api, consumer.unsubscribe())
@@ -922,7 +924,7 @@ async def a_nack_by_id(api: Api) -> Any:
 
 
 @both
-async def names_and_states(api: Api) -> Any:
+async def names_and_connection_states(api: Api) -> Any:
     consumer = await api.client.subscribe(api.topic, "sub", consumer_name="me")
     producer = await api.client.create_producer(api.topic, producer_name="you")
     reader = await api.client.create_reader(api.topic, api.pulsar.MessageId.earliest)
@@ -986,7 +988,7 @@ async def sequence_ids_and_deduplication(api: Api) -> Any:
 
 
 @both
-async def policies_say_what_they_were_given(api: Api) -> Any:
+async def policies_return_their_arguments(api: Api) -> Any:
     pulsar = api.pulsar
     dead = pulsar.ConsumerDeadLetterPolicy(3, "dead", "sub")
     sticky = pulsar.ConsumerKeySharedPolicy(
@@ -1004,7 +1006,7 @@ async def policies_say_what_they_were_given(api: Api) -> Any:
 
 
 async def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
-    """Whether the call is refused as a program expects: with a ValueError or a TypeError."""
+    """True if the call raises a ValueError or a TypeError, as a program expects."""
     try:
         await call(*args, **kwargs)
     except (ValueError, TypeError):
@@ -1013,12 +1015,12 @@ async def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
 
 
 def last_sequence_id(producer: Any) -> int:
-    thing = producer._thing if isinstance(producer, Awaited) else producer
+    thing = producer._thing if isinstance(producer, AsyncFacade) else producer
     found: int = thing.last_sequence_id()
     return found
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(500):
         if condition():
             return
@@ -1026,8 +1028,8 @@ async def until(condition: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
-async def play(case: Case, api: Api) -> str:
-    """What the case came to, with the run's own topic taken out."""
+async def run_case(case: Case, api: Api) -> str:
+    """Return the result of a case, without the name of the run's topic."""
     try:
         async with asyncio.timeout(LONGEST_S):
             result = repr(await case(api))
@@ -1038,7 +1040,7 @@ async def play(case: Case, api: Api) -> str:
     return result.replace(api.topic, "TOPIC")
 
 
-def named(case: Case) -> str:
+def case_id(case: Case) -> str:
     return re.sub("_", " ", case.__name__)  # type: ignore[attr-defined]
 
 
@@ -1046,9 +1048,10 @@ def topic_of(case: Case) -> str:
     return f"{case.__name__}-{uuid.uuid4().hex[:8]}"  # type: ignore[attr-defined]
 
 
-#: What our own transport tells otherwise: at once, or more exactly, and by stock's own names. (The
-#: words of a supplier that raises may be secret; they are in the error's cause.)
-ON_NATIVE = {
+#: Known differences of the native transport: errors are raised at once, are more exact, and have
+#: the stock client's names. (The text of a failing supplier may be secret, so it is in the error's
+#: cause only.)
+NATIVE_DIFFERENCES = {
     "a_listener_name_that_no_broker_has": {
         "stock": "['PulsarException', 'ServiceUnitNotReady']",
         "asyncio": "['ServiceUnitNotReady']",
@@ -1056,17 +1059,17 @@ ON_NATIVE = {
     "a_token_supplier_that_raises": {
         "asyncio": "[(['AuthenticationError'], False), (['AuthenticationError'], True)]",
     },
-    "nobody_listens_at_the_address": {
+    "a_connection_refused": {
         "stock": "['ConnectError', 'PulsarException']",
         "asyncio": "['ConnectError']",
     },
 }
 
 
-#: Differences of our stock transport. A supplier that raises into the library can end the process,
-#: so the library gets an empty token instead. The first call fails without the words of the
-#: supplier. This broker asks for no login, and then accepts the empty token.
-ON_STOCK = {
+#: Known differences of the stock transport. A supplier that raises inside the C++ client can end
+#: the process, so the C++ client gets an empty token instead. The first call fails without the text
+#: of the supplier. This broker requires no authentication, and then accepts the empty token.
+STOCK_DIFFERENCES = {
     "a_token_supplier_that_raises": {"asyncio": "[(['AuthenticationError'], False)]"},
 }
 
@@ -1080,30 +1083,30 @@ async def compare(case: Case, name: str, transport: str, server: Server) -> None
             topic=topic_of(case),
             url=server.service_url,
             admin_url=server.admin_url,
-            beside=name,
+            compared_with=name,
             transport=transport,
         )
         for each in (name, "ours")
     ]
     apis = [replace(each, client=each.connect(each.url)) for each in apis]
-    expected, found = await asyncio.gather(*(play(case, each) for each in apis))
-    differing = ON_NATIVE if transport == "auto" else ON_STOCK
-    others: dict[str, str] = differing.get(case.__name__, {})  # type: ignore[attr-defined]
-    expected = others.get(name, expected)
+    expected, found = await asyncio.gather(*(run_case(case, each) for each in apis))
+    known_differences = NATIVE_DIFFERENCES if transport == "auto" else STOCK_DIFFERENCES
+    differences: dict[str, str] = known_differences.get(case.__name__, {})  # type: ignore[attr-defined]
+    expected = differences.get(name, expected)
     assert found == expected
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("case", BLOCKING, ids=named)
-async def test_what_stocks_blocking_client_does_ours_does(
+@pytest.mark.parametrize("case", BLOCKING, ids=case_id)
+async def test_this_package_behaves_like_the_stock_blocking_client(
     case: Case, transport: str, pulsar: Server
 ) -> None:
     await compare(case, "stock", transport, pulsar)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("case", ASYNCIO, ids=named)
-async def test_what_stocks_asyncio_client_does_ours_does(
+@pytest.mark.parametrize("case", ASYNCIO, ids=case_id)
+async def test_this_package_behaves_like_the_stock_asyncio_client(
     case: Case, transport: str, pulsar: Server
 ) -> None:
     await compare(case, "asyncio", transport, pulsar)

@@ -1,8 +1,8 @@
-"""Programs in the shapes that users write say the same with either package.
+"""Programs in the style of users print the same with either package.
 
-Each is a file in `programs/`, run as a process of its own on a real broker: once with stock, once
-over each transport with only its import changed. All of them run side by side, since they mostly
-wait.
+Each is a file in `programs/` and runs as a process of its own on a real broker: once with the stock
+client, and once over each transport with only its import changed. They run concurrently, because
+they mostly wait.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import pytest
 
 from harness.pulsar_server import Server
 
-from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, of_ours, of_stock, run
+from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, our_text, run, stock_text
 
-#: Programs about what stock cannot do, and what they say: the child of a fork that touches its
-#: parent's consumer hangs there, and what belongs to another loop is used from any.
-OURS_ALONE = {
+#: Programs for features that the stock client does not have, and their output. In the stock client
+#: a forked child that uses its parent's consumer hangs, and objects of one loop can be used from
+#: any loop.
+OURS_ONLY = {
     "inherited_by_fork.py": """\
 receive ForkedError True
 acknowledge ForkedError True
@@ -45,7 +46,7 @@ at home: (b'second', [b'first', b'second'])
 made here, awaited there: None
 """,
 }
-BOTH = sorted({path.name for path in PROGRAMS.glob("*.py")} - OURS_ALONE.keys())
+BOTH = sorted({path.name for path in PROGRAMS.glob("*.py")} - OURS_ONLY.keys())
 AT_ONCE = 6
 
 Runs = dict[tuple[str, str], "Future[Run]"]
@@ -54,7 +55,7 @@ Runs = dict[tuple[str, str], "Future[Run]"]
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a pair of keys, for the program that encrypts."""
+    """A folder with a key pair, for the program that encrypts."""
     folder = tmp_path_factory.mktemp("keys")
     private, public = str(folder / "private.pem"), str(folder / "public.pem")
     for command in (
@@ -72,8 +73,8 @@ def runs(
     keys: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runs]:
-    """The runs of each program that a test of this run asks for."""
-    asked = {
+    """The runs of each program that a selected test needs."""
+    requested = {
         item.callspec.params["name"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
@@ -82,21 +83,23 @@ def runs(
         "PULSAR_URL": pulsar.service_url,
         "PULSAR_ADMIN_URL": pulsar.admin_url,
         "KEYS": str(keys),
-        # A program knows nothing of the suite that runs it.
+        # Options of this test run must not reach the programs.
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "PYTEST_ADDOPTS": "",
     }
     with ThreadPoolExecutor(AT_ONCE) as pool:
         started: Runs = {}
-        for name in sorted(asked):
-            texts = {f"ours over {transport}": of_ours(name) for transport in TRANSPORTS}
-            if name not in OURS_ALONE:
-                texts["stock"] = of_stock(name)
-            for which, text in texts.items():
-                # In a folder of its own: what lies beside a program can be imported by it.
+        for name in sorted(requested):
+            texts = {f"ours over {transport}": our_text(name) for transport in TRANSPORTS}
+            if name not in OURS_ONLY:
+                texts["stock"] = stock_text(name)
+            for package, text in texts.items():
+                # In a folder of its own, because a program can import the files beside it.
                 path = tmp_path_factory.mktemp("program") / name
-                chosen = environment | {"PULSAR_ENCORE_TRANSPORT": which.rpartition(" ")[2]}
-                started[name, which] = pool.submit(run, text, path, chosen)
+                run_environment = environment | {
+                    "PULSAR_ENCORE_TRANSPORT": package.rpartition(" ")[2]
+                }
+                started[name, package] = pool.submit(run, text, path, run_environment)
         yield started
         for each in started.values():
             each.cancel()
@@ -104,27 +107,32 @@ def runs(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("name", BOTH)
-def test_a_program_says_the_same_with_either_package(name: str, transport: str, runs: Runs) -> None:
+def test_a_program_prints_the_same_with_either_package(
+    name: str, transport: str, runs: Runs
+) -> None:
     stock, ours = runs[name, "stock"].result(), runs[name, f"ours over {transport}"].result()
     assert stock.output, f"stock: {stock}\nours: {ours}"
-    # Stock may abort or crash once the program is at its end; ours never.
+    # The stock client may abort or crash at the end of a program. This package never may.
     same = ours.code == 0 and ours.output == stock.output and (stock.code or 0) <= 0
     assert same, f"{difference(stock.output, ours.output)}\nstock: {stock}\nours: {ours}"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", sorted(OURS_ALONE))
-def test_a_program_that_stock_cannot_run(name: str, transport: str, runs: Runs) -> None:
+@pytest.mark.parametrize("name", sorted(OURS_ONLY))
+def test_a_program_that_only_this_package_supports(name: str, transport: str, runs: Runs) -> None:
     ours = runs[name, f"ours over {transport}"].result()
-    assert ours.code == 0 and ours.output == OURS_ALONE[name], str(ours)
+    assert ours.code == 0 and ours.output == OURS_ONLY[name], str(ours)
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_only_imports_and_the_words_of_asyncio_are_changed(name: str) -> None:
-    stock, ours = of_stock(name).splitlines(), of_ours(name).splitlines()
-    for theirs, own in zip(stock, ours, strict=True):
-        if theirs != own:
-            assert _without_asyncio(own) == theirs or "import" in own, (theirs, own)
+def test_only_imports_and_asyncio_keywords_are_changed(name: str) -> None:
+    stock, ours = stock_text(name).splitlines(), our_text(name).splitlines()
+    for stock_line, our_line in zip(stock, ours, strict=True):
+        if stock_line != our_line:
+            assert _without_asyncio(our_line) == stock_line or "import" in our_line, (
+                stock_line,
+                our_line,
+            )
     assert "pulsar_encore" not in "\n".join(stock)
 
 

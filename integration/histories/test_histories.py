@@ -1,4 +1,4 @@
-"""A fixed set of histories on the real broker: some of each family, and those made by hand."""
+"""A fixed set of histories on a real broker: some of each family, and all written by hand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from harness.histories.history_runner import Runner
 from harness.histories.workload import Workload
 from harness.pulsar_server import Server
 
-# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)
 
 SEEDS = range(1, 7)
-BREAKING_SEEDS = range(1, 2)  # stops a broker of its own, and waits for clients to come back
+BREAKING_SEEDS = range(1, 2)  # each stops a private broker and waits for reconnects
 AT_ONCE = 8
 
 
@@ -28,18 +28,18 @@ clients = pytest.mark.parametrize("client", OURS.values(), ids=OURS)
 
 
 async def no_finding(server: Server, workloads: Sequence[Workload], client: ClientName) -> None:
-    """Plays them side by side; a failing one is printed with the command that runs it again."""
+    """Play workloads side by side. A failing one is printed with the command that repeats it."""
     async with Brokers("real", server) as brokers:
         runner = Runner(brokers, AT_ONCE)
         outcomes = await asyncio.gather(*(runner.run(each, client) for each in workloads))
     failing = [outcome for outcome in outcomes if outcome.verdict.findings]
     if failing:
-        said = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
-        pytest.fail(said, pytrace=False)
+        report = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
+        pytest.fail(report, pytrace=False)
 
 
 @clients
-async def test_the_losses_that_were_seen(pulsar: Server, client: ClientName) -> None:
+async def test_fixed_workloads_have_no_finding(pulsar: Server, client: ClientName) -> None:
     await no_finding(pulsar, [workload for workload in FIXED.values() for _ in range(3)], client)
 
 
@@ -49,5 +49,7 @@ def _of_family(family: str) -> list[Workload]:
 
 @clients
 @pytest.mark.parametrize("family", [name for name, (weight, _) in FAMILIES.items() if weight])
-async def test_histories(pulsar: Server, family: str, client: ClientName) -> None:
+async def test_random_workloads_of_each_family_have_no_finding(
+    pulsar: Server, family: str, client: ClientName
+) -> None:
     await no_finding(pulsar, _of_family(family), client)

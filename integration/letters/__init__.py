@@ -1,1 +1,1 @@
-"""What the letter tests need beside a broker: Java's client, and a consumer to be killed."""
+"""Helpers of the letter tests: the Java client, and a consumer to be killed."""

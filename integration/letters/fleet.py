@@ -1,7 +1,7 @@
 """Several consumers of one subscription try the messages of one batch until each is settled.
 
-Owns `run_fleet`, which counts the attempts at each message and reads the dead letter topic. As a
-program it prints a table of attempts per message, for this client and for the Java client:
+`run_fleet` counts the attempts at each message and reads the dead letter topic. As a program it
+prints a table of attempts per message, for this client and for the Java client:
 
     python -m integration.letters.fleet URL [--consumers 3,10,30] [--java] [--transport stock]
 """
@@ -141,19 +141,20 @@ async def run_fleet(client: encore.Client, topic: str, fleet: Fleet, **options: 
 def run_java_fleet(java: JavaClient, topic: str, fleet: Fleet) -> Outcome:
     """Like `run_fleet`, with consumers of the Java client."""
     names = fleet.names()
-    tried = java.call("fleet", topic, "s", fleet.most, fleet.consumers, fleet.failure, *names)
+    deliveries = java.call("fleet", topic, "s", fleet.most, fleet.consumers, fleet.failure, *names)
     letters = java.call("read", f"{topic}-s-DLQ")
     return Outcome(
-        Counter(each["data"] for each in tried), Counter(each["data"] for each in letters)
+        Counter(each["data"] for each in deliveries), Counter(each["data"] for each in letters)
     )
 
 
 def row(who: str, batch: str, fleet: Fleet, outcome: Outcome) -> str:
     """Return one line of the table."""
-    tries = outcome.poison()
+    attempts = outcome.poison()
     return (
-        f"| {who} | {batch} | {fleet.failure} | {fleet.consumers} | {fleet.most} | {max(tries)} | "
-        f"{statistics.median(tries):g} | {', '.join(outcome.healthy_dead()) or 'none'} | "
+        f"| {who} | {batch} | {fleet.failure} | {fleet.consumers} | {fleet.most} | "
+        f"{max(attempts)} | "
+        f"{statistics.median(attempts):g} | {', '.join(outcome.healthy_dead()) or 'none'} | "
         f"{sum(outcome.dead.values())} |"
     )
 
@@ -167,27 +168,27 @@ async def _main() -> None:
     parser.add_argument("--batches", default="pppppppppp,phhhhhhhhh")
     parser.add_argument("--java", action="store_true")
     parser.add_argument("--transport", default="native")
-    given = parser.parse_args()
+    options = parser.parse_args()
     fleets = [
         (batch, Fleet(consumers=int(consumers), most=int(most), failure=failure, batch=batch))
-        for batch in given.batches.split(",")
-        for failure in given.failures.split(",")
-        for most in given.most.split(",")
-        for consumers in given.consumers.split(",")
+        for batch in options.batches.split(",")
+        for failure in options.failures.split(",")
+        for most in options.most.split(",")
+        for consumers in options.consumers.split(",")
     ]
     print("| client | batch | fails by | consumers | m | max | median | healthy dead | letters |")
     print("|---|---|---|---|---|---|---|---|---|")
-    if given.java:
-        with java_client(given.url) as java:
+    if options.java:
+        with java_client(options.url) as java:
             for batch, fleet in fleets:
                 outcome = await asyncio.to_thread(run_java_fleet, java, _topic(), fleet)
                 print(row("Java", batch, fleet, outcome), flush=True)
         return
-    logger = QUIET if given.transport == "stock" else None
-    async with encore.Client(given.url, logger=logger, transport=given.transport) as client:
+    logger = QUIET if options.transport == "stock" else None
+    async with encore.Client(options.url, logger=logger, transport=options.transport) as client:
         for batch, fleet in fleets:
             outcome = await run_fleet(client, _topic(), fleet)
-            print(row(given.transport, batch, fleet, outcome), flush=True)
+            print(row(options.transport, batch, fleet, outcome), flush=True)
 
 
 def _topic() -> str:

@@ -1,6 +1,7 @@
-"""A consumer that sends every message on until it is dead, in a process that may be killed.
+"""A consumer that forwards every message until it is dead-lettered, in a process that can be
+killed.
 
-Prints "up" when the first message is here; ends, printing "idle", when none came for a while.
+Prints "up" when the first message arrives. Prints "idle" and ends after 3 s without a message.
 
     python -m integration.letters.forwarding_process URL TOPIC SUBSCRIPTION MAX
 """
@@ -12,12 +13,12 @@ import sys
 
 import pulsar_encore as encore
 
-UNDER_WAY = 200
+CONCURRENCY = 200
 IDLE_S = 3.0
 
 
 async def main(url: str, topic: str, subscription: str, most: int) -> None:
-    """Forward until idle."""
+    """Forward messages until none arrives."""
     quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with (
         encore.Client(url, logger=quiet) as client,
@@ -30,21 +31,21 @@ async def main(url: str, topic: str, subscription: str, most: int) -> None:
             retry_enable=True,
         ) as consumer,
     ):
-        told = False
+        is_up = False
 
         async def worker() -> None:
-            nonlocal told
+            nonlocal is_up
             while True:
                 try:
                     message = await consumer.receive(timeout=IDLE_S)
                 except encore.ReceiveTimeout:
                     return
-                if not told:
-                    told = True
+                if not is_up:
+                    is_up = True
                     print("up", flush=True)
                 await consumer.reconsume_later(message)
 
-        await asyncio.gather(*(worker() for _ in range(UNDER_WAY)))
+        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     print("idle", flush=True)
 
 

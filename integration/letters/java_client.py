@@ -1,6 +1,6 @@
 """The Java client in a process of its own, driven line by line (see java/.../Main.java).
 
-Invariant: every answer is waited for with a limit, and the process is gone with the context.
+Every answer has a timeout, and the process is killed when the context ends.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ ANSWER_TIMEOUT = 60.0
 
 
 class JavaError(RuntimeError):
-    """Maven or the Java client failed; the message has what it said."""
+    """Maven or the Java client failed. The message contains its output."""
 
 
-def missing() -> str | None:
-    """What of Java and Maven is not here, or None."""
-    absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
-    return " and ".join(absent) or None
+def missing_tools() -> str | None:
+    """Return the names of the missing tools (Java, Maven), or None."""
+    missing_names = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    return " and ".join(missing_names) or None
 
 
 def build() -> str:
-    """Compile the project and fetch the client; returns the class path.
+    """Compile the project and fetch the client. Return the class path.
 
     Raises:
-        JavaError: Maven failed.
+        JavaError: if Maven failed.
     """
     command = ["mvn", "--batch-mode", "--quiet", f"--file={PROJECT / 'pom.xml'}", "prepare-package"]
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
         timeout=BUILD_TIMEOUT,
         stdin=subprocess.DEVNULL,
     )
-    if done.returncode != 0:
-        shown = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise JavaError(f"Maven failed (exit {done.returncode}):\n{shown}")
+    if result.returncode != 0:
+        shown = "\n".join((result.stdout + result.stderr).splitlines()[-20:])
+        raise JavaError(f"Maven failed (exit {result.returncode}):\n{shown}")
     return os.pathsep.join([str(PROJECT / "build/classes"), str(PROJECT / "build/jars/*")])
 
 
 class JavaClient:
-    """One Java client; `call` blocks."""
+    """One Java client. `call` blocks."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        self._next()  # it is connected, or says why not
+        self._next()  # the first line says that it is connected, or has an error
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -78,14 +78,14 @@ class JavaClient:
             raise JavaError(answer["error"])
         return answer
 
-    def call(self, *words: object) -> list[dict[str, Any]]:
-        """One command; the messages it printed.
+    def call(self, *arguments: object) -> list[dict[str, Any]]:
+        """Run one command, and return the messages that it printed.
 
         Raises:
-            JavaError: It failed, ended or stayed silent.
+            JavaError: if the command failed, or the client ended or did not answer.
         """
         assert self._process.stdin is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.write(" ".join(map(str, arguments)) + "\n")
         self._process.stdin.flush()
         found = []
         while "done" not in (answer := self._next()):
@@ -95,10 +95,10 @@ class JavaClient:
 
 @contextmanager
 def java_client(url: str) -> Iterator[JavaClient]:
-    """A Java client connected to a broker.
+    """Yield a Java client that is connected to a broker.
 
     Raises:
-        JavaError: It cannot be built or started.
+        JavaError: if the client cannot be built or started.
     """
     command = ["java", "-Xmx256m", "-cp", build(), "encore.letters.Main", url]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the letter tests on a real Pulsar share."""
+"""Helpers for the letter tests on a real Pulsar."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def subscribe(
 
 
 async def read_out(client: encore.Client, topic: str, **options: Any) -> list[encore.Message]:
-    """Everything on a topic."""
+    """Return all messages on a topic."""
     found = []
     async with await client.create_reader(topic, encore.MessageId.earliest, **options) as reader:
         while await reader.has_message_available():
@@ -39,7 +39,7 @@ async def read_out(client: encore.Client, topic: str, **options: Any) -> list[en
 async def await_letters(
     client: encore.Client, topic: str, count: int, **options: Any
 ) -> list[encore.Message]:
-    """So many letters, or what there is after 10 s."""
+    """Wait for `count` letters for at most 10 s. Return the letters on the topic."""
     for _ in range(100):
         found = await read_out(client, topic, **options)
         if len(found) >= count:

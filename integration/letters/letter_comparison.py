@@ -1,4 +1,4 @@
-"""Letters of two clients side by side, as dicts of what the Java side prints."""
+"""Compare letters of two clients, as the dicts that the Java client prints."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pulsar_encore import letters
 
 
 def generation(letter: dict[str, Any]) -> tuple[str, ...]:
-    given = letter["properties"]
-    return given[letters.RECONSUME_TIMES], given[letters.DELAY_TIME]
+    properties = letter["properties"]
+    return properties[letters.RECONSUME_TIMES], properties[letters.DELAY_TIME]
 
 
-def pointers(given: dict[str, str]) -> dict[str, str | None]:
-    """What points back."""
+def origin_of(properties: dict[str, str]) -> dict[str, str | None]:
+    """Return the properties that identify the original message."""
     names = (
         letters.ORIGIN_MESSAGE_ID,
         letters.ORIGIN_MESSAGE_ID_LEGACY,
         letters.REAL_TOPIC,
         letters.REAL_SUBSCRIPTION,
     )
-    return {name: given.get(name) for name in names}
+    return {name: properties.get(name) for name in names}
 
 
-def mine(message: encore.Message) -> dict[str, Any]:
-    """A message as the Java side prints one."""
+def as_letter(message: encore.Message) -> dict[str, Any]:
+    """Return a message in the form that the Java client prints."""
     return {
         "data": message.data().decode(),
         "key": message.partition_key(),
@@ -35,12 +35,12 @@ def mine(message: encore.Message) -> dict[str, Any]:
     }
 
 
-def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Same content, and the same properties but for evidence."""
+def equal_letters(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """True if content and properties are equal. Evidence properties are ignored."""
 
-    def bare(letter: dict[str, Any]) -> dict[str, Any]:
-        kept = {n: v for n, v in letter["properties"].items() if not n.startswith("ENCORE_")}
+    def without_evidence(letter: dict[str, Any]) -> dict[str, Any]:
+        properties = {n: v for n, v in letter["properties"].items() if not n.startswith("ENCORE_")}
         fields = ("data", "key", "ordering_key", "event_ms")
-        return {**{name: letter[name] for name in fields}, "properties": kept}
+        return {**{name: letter[name] for name in fields}, "properties": properties}
 
-    return bare(one) == bare(other)
+    return without_evidence(one) == without_evidence(other)

@@ -1,4 +1,4 @@
-"""One Spark session for all tests here: starting it takes longer than most of them."""
+"""One Spark session for all tests: starting a session takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .spark_kit import spark_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores; a task may fail three times."""
-    # Hours must not depend on the zone, and this one is off by half an hour.
+    """A session with two cores, in which a task may fail three times."""
+    # Hours must not depend on the time zone. This zone is off by half an hour.
     with spark_session("local[2,4]", spark__sql__session__timeZone="Asia/Kolkata") as started:
         yield started
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """For what a query writes."""
+    """The folder for the output of a query."""
     return tmp_path

@@ -1,8 +1,9 @@
-"""A program that a test kills: a stream of a topic into Parquet.
+"""A program that a test kills: it streams a topic into Parquet.
 
     python -m integration.spark.killed_query FOLDER OPTIONS_JSON
 
-It says "running" when its query runs, and ends when all that was stored then is written.
+It prints "running" when its query runs. It ends when everything that was stored at its start is
+written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics with numbered messages, and what arrived of them."""
+"""Topics with numbered messages, and checks of the messages that arrived."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body(number: int) -> bytes:
 def publish(
     server: Server, topic: str, numbers: Iterable[int], *, batch: int = 0, **options: Any
 ) -> list[encore.MessageId]:
-    """Send messages, in batches of `batch` if that is not 0."""
+    """Send messages, in batches of `batch` if it is not 0."""
 
     async def send() -> list[encore.MessageId]:
         async with encore.Client(server.service_url) as client:
@@ -39,8 +39,8 @@ def publish(
     return asyncio.run(send())
 
 
-def reading(reader: Any, server: Server, topic: str, **options: Any) -> Any:
-    """`spark.read` or `spark.readStream` with options; `__` stands for a dot."""
+def with_options(reader: Any, server: Server, topic: str, **options: Any) -> Any:
+    """Return `spark.read` or `spark.readStream` with options; `__` in a name stands for a dot."""
     reader = (
         reader.format("pulsar")
         .option("service.url", server.service_url)
@@ -56,5 +56,5 @@ def values(frame: Any) -> list[bytes]:
     return [bytes(row["value"]) for row in frame.select("value").collect()]
 
 
-def more_than_once(found: Iterable[bytes]) -> dict[bytes, int]:
+def duplicates_in(found: Iterable[bytes]) -> dict[bytes, int]:
     return {value: count for value, count in Counter(found).items() if count > 1}

@@ -1,4 +1,4 @@
-"""The source's readers, driven as PySpark drives them: what needs a broker and no JVM."""
+"""Drive the source's readers as PySpark does, for tests that need a broker but no JVM."""
 
 from __future__ import annotations
 
@@ -14,34 +14,36 @@ SMALL: Final = {"pulsar__reader__receiverQueueSize": 10, "maxRecordsPerBatch": 1
 
 
 def source(server: Server, topic: str, **options: Any) -> PulsarDataSource:
-    """Options with `__` for dots; `admin_url=False` leaves that out."""
-    given = {"service.url": server.service_url, "topic": topic}
+    """Return a source. `__` in an option stands for a dot; `admin_url=False` omits that option."""
+    source_options = {"service.url": server.service_url, "topic": topic}
     if options.pop("admin_url", True):
-        given["admin.url"] = server.admin_url
-    given |= {name.replace("__", ".").lower(): str(value) for name, value in options.items()}
-    return PulsarDataSource(given)
+        source_options["admin.url"] = server.admin_url
+    source_options |= {
+        name.replace("__", ".").lower(): str(value) for name, value in options.items()
+    }
+    return PulsarDataSource(source_options)
 
 
 def planned(server: Server, topic: str, **options: Any) -> tuple[Any, list[Any]]:
-    """A batch's reader, and its ranges."""
-    made = source(server, topic, **options)
-    reader = made.reader(made.schema())
+    """Return the reader of a batch, and its ranges."""
+    reader_source = source(server, topic, **options)
+    reader = reader_source.reader(reader_source.schema())
     return reader, reader.partitions()
 
 
 def rows_of(reader: Any, ranges: list[Any]) -> list[dict[str, Any]]:
-    """As tasks, one after the other."""
+    """Read ranges one after the other, as tasks do."""
     return [row for each in ranges for batch in reader.read(each) for row in batch.to_pylist()]
 
 
 def read(server: Server, topic: str, **options: Any) -> list[dict[str, Any]]:
-    """A batch."""
+    """Read a batch."""
     return rows_of(*planned(server, topic, **options))
 
 
 @contextmanager
 def slow_read(server: Server, topic: str, **options: Any) -> Iterator[Iterator[list[bytes]]]:
-    """A batch as one task; values in small batches, as they are asked for."""
+    """Yield the values of a batch in small lists, read by one task on demand."""
     reader, [whole] = planned(server, topic, **SMALL, **options)
     batches = reader.read(whole)
     try:
@@ -54,22 +56,22 @@ class Query:
     """A stream without Spark.
 
     Args:
-        server: To read from.
-        topic: Its name.
-        checkpoint: The offset to go on from; None begins anew.
-        options: As of `source`.
+        server: The server to read from.
+        topic: Name of the topic.
+        checkpoint: The offset to continue from; None starts a new query.
+        options: As for `source`.
     """
 
     def __init__(
         self, server: Server, topic: str, checkpoint: dict[str, Any] | None = None, **options: Any
     ) -> None:
-        made = source(server, topic, latestOffsetPollMs=0, **options)
-        self.reader = made.streamReader(made.schema())
+        reader_source = source(server, topic, latestOffsetPollMs=0, **options)
+        self.reader = reader_source.streamReader(reader_source.schema())
         self.offset = checkpoint or self.reader.initialOffset()
         self.sizes: list[int] = []
 
     def run(self) -> list[bytes]:
-        """Batches until there is nothing more; their values."""
+        """Run batches until there are no more messages. Return their values."""
         found: list[bytes] = []
         while True:
             end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
@@ -81,5 +83,5 @@ class Query:
             self.offset = end
 
     def stop(self) -> None:
-        """Give back the subscription."""
+        """Close the subscription."""
         self.reader.stop()

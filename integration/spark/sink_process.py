@@ -1,7 +1,7 @@
 """A streaming query into the sink, to be killed: `python -m integration.spark.sink_process JSON`.
 
-Micro-batches of numbered rows, the same whenever one is run again, until the last of them is done.
-The JSON has `checkpoint`, `batches`, `rows` (in each) and `options` of the sink.
+It writes micro-batches of numbered rows, which are the same in every run, until the last one is
+done. The JSON has `checkpoint`, `batches`, `rows` (in each batch) and `options` of the sink.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main(checkpoint: str, batches: int, rows: int, options: dict[str, str]) -> N
     """Run the query to its last micro-batch.
 
     Raises:
-        StreamingQueryException: It failed.
+        StreamingQueryException: if the query failed.
     """
     with spark_session(
         "local[2,8]", spark__sql__execution__arrow__maxRecordsPerBatch="20"

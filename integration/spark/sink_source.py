@@ -1,4 +1,4 @@
-"""The sink as a data source that may be slowed down, so that a kill finds it at work."""
+"""The sink as a data source that can be slowed down, so that a kill hits it during a write."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from pulsar_encore.spark.sink import batch_writer, stream_writer
 
 
 class Sink(DataSource):
-    """``format("sink")``; its option `pauseMs` is a wait before each record batch."""
+    """``format("sink")``. Its option `pauseMs` is a pause before each record batch."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        self.given = dict(options)
-        self.pause_s = int(self.given.pop("pausems", "0")) / 1000
+        self.sink_options = dict(options)
+        self.pause_s = int(self.sink_options.pop("pausems", "0")) / 1000
 
     @classmethod
     def name(cls) -> str:
         return "sink"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return batch_writer(self.given, schema, overwrite)
+        return batch_writer(self.sink_options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return Slow(stream_writer(self.given, schema, overwrite), self.pause_s)
+        return SlowWriter(stream_writer(self.sink_options, schema, overwrite), self.pause_s)
 
 
-class Slow(DataSourceStreamArrowWriter):
-    """Another writer, slowed down."""
+class SlowWriter(DataSourceStreamArrowWriter):
+    """Another writer with a pause before each record batch."""
 
     def __init__(self, writer: DataSourceStreamArrowWriter, pause_s: float) -> None:
         self.writer = writer
         self.pause_s = pause_s
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        def slowly() -> Iterator[pa.RecordBatch]:
+        def paused() -> Iterator[pa.RecordBatch]:
             for batch in iterator:
                 time.sleep(self.pause_s)
                 yield batch
 
-        return self.writer.write(slowly())
+        return self.writer.write(paused())
 
     def commit(self, messages: Any, batchId: int) -> None:
         self.writer.commit(messages, batchId)

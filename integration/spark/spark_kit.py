@@ -1,6 +1,6 @@
-"""A Spark of this machine, for tests and benchmarks.
+"""Spark on this machine, for tests and benchmarks.
 
-Owns `spark_session`. Workers run this interpreter, on this checkout.
+`spark_session` starts a session in which workers run this interpreter on this checkout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SOCKET_S: Final = 120
 
 
 def worker_environment() -> None:
-    """What the workers of a session that is started later need to find this checkout."""
+    """Set the environment by which workers of later sessions find this checkout."""
     paths = [str(ROOT / "sdk"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     known = dict.fromkeys(each for path in paths for each in path.split(os.pathsep) if each)
     os.environ["PYTHONPATH"] = os.pathsep.join(known)
@@ -34,8 +34,8 @@ def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
     """Start Spark, and stop it with its JVM's threads at the end.
 
     Args:
-        master: How many cores, and after a comma how often a task may fail.
-        settings: More of Spark's, with ``__`` for each dot.
+        master: The number of cores, and after a comma how often a task may fail.
+        settings: More settings of Spark, with ``__`` for each dot.
     """
     worker_environment()
     with tempfile.TemporaryDirectory(prefix="encore-spark-") as folder:
@@ -48,7 +48,8 @@ def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", folder)
             .config("spark.driver.extraJavaOptions", "-Dlog4j2.level=OFF")
-            # Two cores may be shared with others: its own 15 s were seen to pass.
+            # Two cores may be shared with other programs. Spark's default of 15 s has been
+            # exceeded.
             .config("spark.python.authenticate.socketTimeout", f"{_SOCKET_S}s")
         )
         for name, value in settings.items():

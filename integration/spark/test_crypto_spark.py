@@ -1,4 +1,4 @@
-"""Encrypted topics in Spark, on a real Pulsar: written and read with keys, refused without."""
+"""Encrypted topics in Spark, on a real Pulsar: written and read with keys, refused without keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from harness.pulsar_server import Server
 from pulsar_encore import CryptoKeyReader
 
-from .numbered_topics import body, publish, reading, values
+from .numbered_topics import body, publish, values, with_options
 
 ROWS = 2000
 
@@ -36,7 +36,7 @@ def keys(tmp_path: Path) -> tuple[str, str]:
     return str(public), str(private)
 
 
-def test_what_is_written_with_a_key_is_read_with_it_and_not_without(
+def test_encrypted_rows_are_read_only_with_the_private_key(
     spark: SparkSession, pulsar: Server, topic: str, keys: tuple[str, str], folder: Path
 ) -> None:
     public, private = keys
@@ -52,13 +52,13 @@ def test_what_is_written_with_a_key_is_read_with_it_and_not_without(
     everything = [body(each) for each in range(ROWS)]
 
     with_key = {"pulsar__reader__cryptoPrivateKeyPath": private}
-    frame = reading(spark.read, pulsar, topic, minPartitions=2, **with_key).load()
+    frame = with_options(spark.read, pulsar, topic, minPartitions=2, **with_key).load()
     assert values(frame) == everything
     plan = spark._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended")
     secret = Path(private).read_text().splitlines()[1]
     assert secret not in plan
 
-    stream = reading(spark.readStream, pulsar, topic, startingOffsets="earliest", **with_key)
+    stream = with_options(spark.readStream, pulsar, topic, startingOffsets="earliest", **with_key)
     query = (
         stream.load()
         .writeStream.format("parquet")
@@ -73,13 +73,13 @@ def test_what_is_written_with_a_key_is_read_with_it_and_not_without(
 
     for options in ({}, {"failOnDataLoss": "false"}):
         with pytest.raises(PySparkException) as caught:
-            reading(spark.read, pulsar, topic, **options).load().collect()
+            with_options(spark.read, pulsar, topic, **options).load().collect()
         assert "CryptoError" in str(caught.value)
         assert "pulsar.reader.cryptoPrivateKeyPath" in str(caught.value)
         assert "'lake'" in str(caught.value)
 
 
-def test_what_has_no_key_here_is_left_out_or_handed_on_if_that_is_said(
+def test_messages_without_a_key_are_discarded_or_delivered_encrypted_by_option(
     spark: SparkSession, pulsar: Server, topic: str, keys: tuple[str, str]
 ) -> None:
     public, private = keys
@@ -87,13 +87,16 @@ def test_what_has_no_key_here_is_left_out_or_handed_on_if_that_is_said(
     publish(pulsar, topic, range(5), encryption_key="lake", crypto_key_reader=reader)
     publish(pulsar, topic, range(5, 9))
     publish(pulsar, topic, range(9, 12), encryption_key="lake", crypto_key_reader=reader)
-    failing = "pulsar__reader__cryptoFailureAction"
-    kept = reading(spark.read, pulsar, topic, **{failing: "DISCARD"}).load()
-    assert values(kept) == [body(each) for each in range(5, 9)]
-    sealed = values(reading(spark.read, pulsar, topic, **{failing: "CONSUME"}).load())
-    assert len(sealed) == 12
-    assert sealed[5:9] == [body(each) for each in range(5, 9)]
-    assert all(len(each) == 8 + 16 for each in sealed[:5] + sealed[9:])  # and its tag
+    failure_action = "pulsar__reader__cryptoFailureAction"
+    decrypted = with_options(spark.read, pulsar, topic, **{failure_action: "DISCARD"}).load()
+    assert values(decrypted) == [body(each) for each in range(5, 9)]
+    undecrypted = values(
+        with_options(spark.read, pulsar, topic, **{failure_action: "CONSUME"}).load()
+    )
+    assert len(undecrypted) == 12
+    assert undecrypted[5:9] == [body(each) for each in range(5, 9)]
+    # plus the authentication tag
+    assert all(len(each) == 8 + 16 for each in undecrypted[:5] + undecrypted[9:])
     with pytest.raises(PySparkException, match="cryptoPrivateKeyPath: cannot read"):
         missing = {"pulsar__reader__cryptoPrivateKeyPath": private + ".gone"}
-        reading(spark.read, pulsar, topic, **missing).load().collect()
+        with_options(spark.read, pulsar, topic, **missing).load().collect()

@@ -1,4 +1,4 @@
-"""The demonstration's row of Spark with Java: its figures, and that nothing is left of it."""
+"""The row of the demonstration that needs Spark and Java: its figures, and its cleanup."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ sys.exit(run_demo(sys.argv[1] or None, scenarios=[smaller]))
 """
 
 
-def begin(url: str, folder: Path) -> subprocess.Popen[str]:
-    """The demonstration with that row alone, smaller; its temporary files are in the folder."""
+def start_demo(url: str, folder: Path) -> subprocess.Popen[str]:
+    """Start the demonstration with this row only and fewer messages. Its temporary files are in
+    `folder`.
+    """
     worker_environment()
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, url],
@@ -39,55 +41,55 @@ def begin(url: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def of(folder: Path) -> list[psutil.Process]:
-    """Processes that were started with the folder for their temporary files."""
-    found = []
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the processes that use `folder` for temporary files."""
+    processes = []
     for each in psutil.process_iter():
         try:
             if each.environ().get("TMPDIR", "").startswith(str(folder)):
-                found.append(each)
+                processes.append(each)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
-def assert_nothing_is_left(folder: Path) -> None:
+def assert_cleaned_up(folder: Path) -> None:
     deadline = time.monotonic() + 20
-    while left := of(folder):
-        assert time.monotonic() < deadline, left
+    while remaining := processes_of(folder):
+        assert time.monotonic() < deadline, remaining
         time.sleep(0.1)
     assert list(folder.iterdir()) == []
 
 
-def test_killed_midway_and_each_once(tmp_path: Path) -> None:
-    process = begin("", tmp_path)  # the real one has test_kills
+def test_a_stream_killed_midway_writes_each_row_once(tmp_path: Path) -> None:
+    process = start_demo("", tmp_path)  # `test_kills` covers a real broker
     try:
-        said, problems = process.communicate(timeout=280)
+        output, problems = process.communicate(timeout=280)
     finally:
         process.kill()
-    assert (process.returncode, problems) == (0, ""), said
-    row = " ".join(re.sub(r"[│┃]", " ", said).split())
+    assert (process.returncode, problems) == (0, ""), output
+    row = " ".join(re.sub(r"[│┃]", " ", output).split())
     assert "each once: 20,000 rows, 20,000 distinct" in row
-    found = re.search(r"killed when ([\d,]+) were in", row)
-    assert found is not None, said
-    assert ROWS // 4 <= int(found[1].replace(",", "")) < ROWS
+    kill_point = re.search(r"killed when ([\d,]+) were in", row)
+    assert kill_point is not None, output
+    assert ROWS // 4 <= int(kill_point[1].replace(",", "")) < ROWS
     assert re.search(r"first commit \d+\.\d s after the restart", row)
-    assert "WARN" not in said
-    assert_nothing_is_left(tmp_path)
+    assert "WARN" not in output
+    assert_cleaned_up(tmp_path)
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    process = begin("", tmp_path)
+def test_an_interrupted_demo_leaves_no_processes_and_files(tmp_path: Path) -> None:
+    process = start_demo("", tmp_path)
     try:
         deadline = time.monotonic() + 120
-        while not any("java" in each.name() for each in of(tmp_path)):
+        while not any("java" in each.name() for each in processes_of(tmp_path)):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=150)  # Spark that is starting hears of it once it has started
+        process.communicate(timeout=150)  # a starting Spark handles the signal after its start
         assert process.returncode != 0
-        assert_nothing_is_left(tmp_path)
+        assert_cleaned_up(tmp_path)
     finally:
         process.kill()
         process.communicate()

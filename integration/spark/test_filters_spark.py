@@ -1,4 +1,4 @@
-"""Filters of a query, handed to the source: the same rows, and a real Pulsar sends less."""
+"""Filters of a query in the source: the same rows, and fewer messages from a real Pulsar."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import pulsar_encore as encore
 from harness.admin import Admin
 from harness.pulsar_server import Server
 
-from .numbered_topics import body, publish, reading
+from .numbered_topics import body, publish, with_options
 
 ENABLED = "spark.sql.python.filterPushdown.enabled"
-PART = 100  # messages of a ledger
+LEDGER_MESSAGES = 100  # messages in each ledger
 
 
 @pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[Callable[[bool], None]]:
-    def push(on: bool) -> None:
+def set_pushdown(spark: SparkSession) -> Iterator[Callable[[bool], None]]:
+    def set_enabled(on: bool) -> None:
         spark.conf.set(ENABLED, str(on).lower())
 
-    yield push
+    yield set_enabled
     spark.conf.unset(ENABLED)
 
 
-def keep(server: Server, topic: str) -> None:
-    """A subscription that has read nothing: closed ledgers stay."""
+def create_idle_subscription(server: Server, topic: str) -> None:
+    """Create a subscription that reads nothing, so that closed ledgers are kept."""
 
     async def subscribe() -> None:
         async with encore.Client(server.service_url) as client:
@@ -41,29 +41,34 @@ def keep(server: Server, topic: str) -> None:
     asyncio.run(subscribe())
 
 
-def sent(admin: Admin, topic: str) -> int:
-    """Messages that the broker sent to whoever read the topic so far."""
+def messages_sent(admin: Admin, topic: str) -> int:
+    """Return the number of messages that the broker has sent to readers of the topic."""
     return int(admin.stats(topic)["msgOutCounter"])
 
 
-def test_ledgers_that_are_not_asked_for_are_not_fetched(
+def test_ledgers_excluded_by_a_filter_are_not_fetched(
     spark: SparkSession,
     pulsar: Server,
     admin: Admin,
     topic: str,
-    pushing: Callable[[bool], None],
+    set_pushdown: Callable[[bool], None],
 ) -> None:
-    keep(pulsar, topic)
+    create_idle_subscription(pulsar, topic)
     ids = []
     for part in range(4):
-        ids += publish(pulsar, topic, range(part * PART, (part + 1) * PART), batch=10 * (part % 2))
+        ids += publish(
+            pulsar,
+            topic,
+            range(part * LEDGER_MESSAGES, (part + 1) * LEDGER_MESSAGES),
+            batch=10 * (part % 2),
+        )
         if part < 3:
-            admin.unload(topic)  # closes the ledger
-            publish(pulsar, f"{topic}-other-{part}", [part])  # whose ledger has the next number
-    ledgers = [each.ledger_id() for each in ids[::PART]]
+            admin.unload(topic)  # this closes the ledger
+            publish(pulsar, f"{topic}-other-{part}", [part])  # its ledger gets the next number
+    ledgers = [each.ledger_id() for each in ids[::LEDGER_MESSAGES]]
     assert len(set(ledgers)) == 4
     assert ledgers[2] - 1 not in ledgers
-    one = ids[2 * PART + 5]
+    single_id = ids[2 * LEDGER_MESSAGES + 5]
     ledger, entry = F.col("__ledgerId"), F.col("__entryId")
     shown = "__ledgerId, __entryId, __batchIndex, __partition, __publishTime, __topic, value"
 
@@ -79,67 +84,67 @@ def test_ledgers_that_are_not_asked_for_are_not_fetched(
         )
         return reader.load().select(*shown.split(", "))
 
-    # What is asked for, and which messages those are.
-    asked = [
-        (ledger == ledgers[1], range(PART, 2 * PART)),
-        (ledger > ledgers[2], range(3 * PART, 4 * PART)),
-        # Of other topics are these numbers, and a read begins with the next there is.
+    # Filters, and the numbers of the messages that match.
+    cases = [
+        (ledger == ledgers[1], range(LEDGER_MESSAGES, 2 * LEDGER_MESSAGES)),
+        (ledger > ledgers[2], range(3 * LEDGER_MESSAGES, 4 * LEDGER_MESSAGES)),
+        # This ledger belongs to another topic, and a read begins with the next ledger of this one.
         (ledger == ledgers[2] - 1, range(0)),
-        (ledger >= ledgers[2] - 1, range(2 * PART, 4 * PART)),
-        (ledger.isin(ledgers[1], ledgers[2]), range(PART, 3 * PART)),
+        (ledger >= ledgers[2] - 1, range(2 * LEDGER_MESSAGES, 4 * LEDGER_MESSAGES)),
+        (ledger.isin(ledgers[1], ledgers[2]), range(LEDGER_MESSAGES, 3 * LEDGER_MESSAGES)),
         (
-            (ledger == one.ledger_id()) & (entry == one.entry_id()),
-            range(2 * PART + 5, 2 * PART + 6),
+            (ledger == single_id.ledger_id()) & (entry == single_id.entry_id()),
+            range(2 * LEDGER_MESSAGES + 5, 2 * LEDGER_MESSAGES + 6),
         ),
         (ledger <= ledgers[0] - 1, range(0)),
         (ledger > ledgers[3], range(0)),
-        # These are not understood, or not certain, and cost what they cost without.
+        # These filters are not supported or not certain, so they read as much as without a filter.
         (
             (ledger == ledgers[0]) | (ledger == ledgers[3]),
-            [*range(PART), *range(3 * PART, 4 * PART)],
+            [*range(LEDGER_MESSAGES), *range(3 * LEDGER_MESSAGES, 4 * LEDGER_MESSAGES)],
         ),
-        (F.col("__publishTime") > datetime(2020, 1, 1, tzinfo=UTC), range(4 * PART)),
-        (F.col("__topic") == topic, range(4 * PART)),
+        (F.col("__publishTime") > datetime(2020, 1, 1, tzinfo=UTC), range(4 * LEDGER_MESSAGES)),
+        (F.col("__topic") == topic, range(4 * LEDGER_MESSAGES)),
         (F.col("__topic") != topic, range(0)),
         (F.col("__partition") == 0, range(0)),
     ]
-    for condition, expected in asked:
-        # Without the web service, nobody knows how many entries a closed ledger has.
+    for condition, expected in cases:
+        # Without the admin API the number of entries of a closed ledger is unknown.
         for options in ({}, {"minPartitions": "3", "admin.url": pulsar.admin_url}):
-            pushing(False)
+            set_pushdown(False)
             plain = sorted(frame(**options).where(condition).collect())
-            pushing(True)
+            set_pushdown(True)
             narrowed = sorted(frame(**options).where(condition).collect())
             assert narrowed == plain, str(condition)
             found = [bytes(each["value"]) for each in plain]
             assert found == [body(each) for each in expected], str(condition)
 
     def cost(condition: Any, on: bool) -> int:
-        pushing(on)
-        before = sent(admin, topic)
+        set_pushdown(on)
+        before = messages_sent(admin, topic)
         frame().where(condition).collect()
-        return sent(admin, topic) - before
+        return messages_sent(admin, topic) - before
 
-    everything = cost(ledger == ledgers[1], on=False)
-    assert everything >= 4 * PART
-    assert cost(ledger == ledgers[1], on=True) < 2 * PART
+    full_cost = cost(ledger == ledgers[1], on=False)
+    assert full_cost >= 4 * LEDGER_MESSAGES
+    assert cost(ledger == ledgers[1], on=True) < 2 * LEDGER_MESSAGES
     assert cost(ledger > ledgers[3], on=True) == 0
-    single = (ledger == one.ledger_id()) & (entry == one.entry_id())
-    assert cost(single, on=True) < PART
+    single = (ledger == single_id.ledger_id()) & (entry == single_id.entry_id())
+    assert cost(single, on=True) < LEDGER_MESSAGES
 
 
-def test_partitions_that_are_not_asked_for_are_no_tasks(
+def test_partitions_excluded_by_a_filter_have_no_tasks(
     spark: SparkSession,
     pulsar: Server,
     admin: Admin,
     topic: str,
-    pushing: Callable[[bool], None],
+    set_pushdown: Callable[[bool], None],
 ) -> None:
     admin.create_partitioned_topic(topic, 3)
     publish(pulsar, topic, range(300))
 
     def frame() -> DataFrame:
-        loaded: DataFrame = reading(spark.read, pulsar, topic, includeMetadata="full").load()
+        loaded: DataFrame = with_options(spark.read, pulsar, topic, includeMetadata="full").load()
         return loaded
 
     for condition, partitions in (
@@ -149,16 +154,16 @@ def test_partitions_that_are_not_asked_for_are_no_tasks(
         (F.col("__partition") >= 1, 2),
         (F.col("__partition").isin(0, 2), 2),
     ):
-        pushing(False)
+        set_pushdown(False)
         plain = frame().where(condition)
         assert plain.rdd.getNumPartitions() == 3
-        pushing(True)
+        set_pushdown(True)
         narrowed = frame().where(condition)
         assert narrowed.rdd.getNumPartitions() == partitions, str(condition)
         assert narrowed.count() == plain.count() > 0
-    pushing(True)
+    set_pushdown(True)
     assert frame().count() == 300  # without filters
-    stream = reading(spark.readStream, pulsar, topic, startingOffsets="earliest").load()
+    stream = with_options(spark.readStream, pulsar, topic, startingOffsets="earliest").load()
     query = stream.where("__topic is not null").writeStream.format("memory").queryName("pushed")
     query.trigger(availableNow=True).start().awaitTermination()
     assert spark.table("pushed").count() == 300

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at any moment, a stream into Parquet has every message exactly once."""
+"""A stream into Parquet writes every message exactly once, even if it is killed at any moment."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 from harness.admin import Admin
 from harness.pulsar_server import Server
 
-from .numbered_topics import KILLS, body, more_than_once, publish, values
+from .numbered_topics import KILLS, body, duplicates_in, publish, values
 from .spark_kit import worker_environment
 
 MESSAGES = 20_000
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def begin(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
-    """Start the program; its processes are a group of their own."""
+def start_query(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
+    """Start the program, with its processes in a group of their own."""
     worker_environment()
     with (folder / "log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(
@@ -37,7 +37,7 @@ def begin(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
         )
 
 
-def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def process_tree(process: subprocess.Popen[str]) -> list[psutil.Process]:
     try:
         first = psutil.Process(process.pid)
         return [first, *first.children(recursive=True)]
@@ -46,9 +46,9 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Spark's Python processes below the driver's JVM."""
+    """Return Spark's Python processes below the driver's JVM."""
     found = []
-    for each in family(process)[1:]:
+    for each in process_tree(process)[1:]:
         try:
             if "pyspark" in " ".join(each.cmdline()) and "java" not in each.name():
                 found.append(each)
@@ -58,7 +58,7 @@ def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
-    for each in reversed(family(process)):
+    for each in reversed(process_tree(process)):
         try:
             each.kill()
         except psutil.NoSuchProcess:
@@ -69,14 +69,14 @@ def kill_all(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_driver_and_workers_killed(
+def test_a_stream_survives_kills_of_driver_and_workers(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     publish(pulsar, topic, range(MESSAGES), batch=50)
-    # Else the broker deletes the topic, when the first queries are killed before they began.
+    # Without it the broker deletes the topic if the first queries are killed before they subscribe.
     admin.create_subscription(topic, "keep")
     options = {
         "service.url": pulsar.service_url,
@@ -89,7 +89,7 @@ def test_driver_and_workers_killed(
     }
     killed = {"driver": 0, "worker": 0}
     while sum(killed.values()) < KILLS:
-        process = begin(tmp_path, options)
+        process = start_query(tmp_path, options)
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n", (tmp_path / "log").read_text()
@@ -102,14 +102,14 @@ def test_driver_and_workers_killed(
                 killed["driver"] += 1
         finally:
             kill_all(process)
-    process = begin(tmp_path, options)
+    process = start_query(tmp_path, options)
     try:
-        said, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=240)
     finally:
         kill_all(process)
-    assert said.endswith("done\n"), (tmp_path / "log").read_text()[-5000:]
+    assert output.endswith("done\n"), (tmp_path / "log").read_text()[-5000:]
     found = values(spark.read.parquet(str(tmp_path / "rows")))
-    assert more_than_once(found) == {}
+    assert duplicates_in(found) == {}
     assert sorted(found) == [body(each) for each in range(MESSAGES)]
     assert killed["driver"] >= 1
     assert killed["worker"] >= 1

@@ -1,4 +1,4 @@
-"""The sink in Spark: batches and streams to their topics, and what kills leave behind."""
+"""The sink in Spark: batches, streams, and the topics after drivers and workers were killed."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from .spark_kit import ROOT, worker_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+# looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 BATCHES: Final = 6
-ROWS: Final = 1000  # in each
+ROWS: Final = 1000  # in each batch
 TOTAL: Final = BATCHES * ROWS
 
 
@@ -69,7 +69,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def read(url: str, topic: str) -> list[encore.Message]:
-    """All messages of a topic, in order."""
+    """Return all messages of a topic, in order."""
 
     async def all_of_it() -> list[encore.Message]:
         async with (
@@ -88,29 +88,29 @@ def test_a_batch_is_written_with_all_its_columns(
     session: SparkSession, broker: BrokerThread
 ) -> None:
     at = datetime(2024, 5, 6, 7, 8, 9, 120_000, tzinfo=UTC)
-    made = session.range(0, 2000, numPartitions=2).select(
+    rows_frame = session.range(0, 2000, numPartitions=2).select(
         F.col("id").cast("string").alias("value"),
         F.concat(F.lit("t"), F.col("id") % 2).alias("__topic"),
         F.col("id").cast("string").cast("binary").alias("__key"),
         F.lit(at).alias("__eventTime"),
         F.create_map(F.lit("n"), F.col("id").cast("string")).alias("__messageProperties"),
     )
-    made.write.format("sink").option("service.url", broker.url).mode("append").save()
+    rows_frame.write.format("sink").option("service.url", broker.url).mode("append").save()
     for number in range(2):
         found = read(broker.url, f"t{number}")
         assert Counter(int(each.data()) for each in found) == Counter(range(number, 2000, 2))
         assert all(each.partition_key_bytes() == each.data() for each in found)
         assert {each.event_timestamp() for each in found} == {int(at.timestamp() * 1000)}
         assert all(each.properties() == {"n": each.data().decode()} for each in found)
-        for task in (range(1000), range(1000, 2000)):  # in the order of the rows, task by task
+        for task in (range(1000), range(1000, 2000)):  # in the order of the rows in each task
             numbers = [number for each in found if (number := int(each.data())) in task]
             assert numbers == sorted(numbers)
 
 
-def test_records_are_encoded(session: SparkSession, broker: BrokerThread) -> None:
-    made = session.createDataFrame([(1, "a"), (2, None)], "id int, name string").coalesce(1)
+def test_rows_are_encoded_as_json_records(session: SparkSession, broker: BrokerThread) -> None:
+    rows_frame = session.createDataFrame([(1, "a"), (2, None)], "id int, name string").coalesce(1)
     options = {"service.url": broker.url, "topic": "t", "valueFormat": "json"}
-    made.write.format("sink").options(**options).mode("append").save()
+    rows_frame.write.format("sink").options(**options).mode("append").save()
     assert [each.data() for each in read(broker.url, "t")] == [
         b'{"id":1,"name":"a"}',
         b'{"id":2,"name":null}',
@@ -118,25 +118,25 @@ def test_records_are_encoded(session: SparkSession, broker: BrokerThread) -> Non
 
 
 @pytest.mark.parametrize(
-    ("mode", "options", "said"),
+    ("mode", "options", "expected"),
     [
         ("append", {"topic": "t", "bogus": "1"}, "there is no option 'bogus'"),
         ("append", {}, "rows have no destination"),
         ("overwrite", {"topic": "t"}, "a topic cannot be overwritten"),
     ],
 )
-def test_what_is_wrong_is_said_when_it_is_planned(
-    session: SparkSession, broker: BrokerThread, mode: str, options: dict[str, str], said: str
+def test_wrong_sink_options_raise_when_the_write_is_planned(
+    session: SparkSession, broker: BrokerThread, mode: str, options: dict[str, str], expected: str
 ) -> None:
-    made = session.range(1).select(F.col("id").cast("string").alias("value"))
-    writer = made.write.format("sink").option("service.url", broker.url).options(**options)
+    rows_frame = session.range(1).select(F.col("id").cast("string").alias("value"))
+    writer = rows_frame.write.format("sink").option("service.url", broker.url).options(**options)
     with pytest.raises(PySparkException) as caught:
         writer.mode(mode).save()
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert broker.topics() == []
 
 
-def test_a_stream_is_dead_lettered_and_replayed(
+def test_rows_of_a_stream_are_dead_lettered_and_replayed(
     session: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
     source = tmp_path / "rows"
@@ -176,17 +176,17 @@ def test_a_stream_is_dead_lettered_and_replayed(
     session.createDataFrame(rows, columns).write.format("sink").options(
         **{"service.url": broker.url, "sinkMode": "replay", "replayId": "r"}
     ).mode("append").save()
-    again = read(broker.url, orders)
-    assert Counter(int(each.data()) for each in again) == Counter(range(50))
-    assert {each.properties()[letters.REPLAY_ID] for each in again} == {"r"}
+    replayed = read(broker.url, orders)
+    assert Counter(int(each.data()) for each in replayed) == Counter(range(50))
+    assert {each.properties()[letters.REPLAY_ID] for each in replayed} == {"r"}
 
 
-def test_copies_of_rows_have_what_their_messages_had(
+def test_copies_keep_keys_times_and_properties_of_their_messages(
     session: SparkSession, pulsar: Server, topic: str
 ) -> None:
-    """The keys above all: nobody is asked whether they were text or bytes."""
+    """The copies show whether a key was text or bytes without an option."""
     sent: dict[bytes, dict[str, Any]] = {
-        b"text": {"partition_key": "aw=="},  # reads as base64, and is text
+        b"text": {"partition_key": "aw=="},  # text that looks like base64
         b"bytes": {"partition_key": b"k"},
         b"binary": {"partition_key": b"\xff\x00", "ordering_key": b"\xfe"},
         b"none": {"event_timestamp": 1_700_000_000_123, "properties": {"p": "1", "q": ""}},
@@ -233,22 +233,22 @@ class Driver:
     """A query in a process of its own.
 
     Args:
-        checkpoint: Of the query.
-        options: Of the sink.
+        checkpoint: Checkpoint folder of the query.
+        options: Options of the sink.
     """
 
     def __init__(self, checkpoint: Path, options: dict[str, str]) -> None:
         worker_environment()
-        told = {
+        parameters = {
             "checkpoint": str(checkpoint),
             "batches": BATCHES,
             "rows": ROWS,
             "options": {"pauseMs": "25", **options},
         }
-        command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(told)]
-        self._said = TemporaryFile("w+")  # a pipe that nobody empties would stop it
+        command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(parameters)]
+        self._output = TemporaryFile("w+")  # a full pipe would block the process
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=self._said
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=self._output
         )
 
     @property
@@ -256,20 +256,20 @@ class Driver:
         return self._process.poll() is not None
 
     def problems(self) -> str:
-        """Why it has ended; "" when it came to its own end."""
+        """Return the error output of a failed process; "" if it ended normally."""
         if not self._process.returncode:
             return ""
-        self._said.seek(0)
-        return self._said.read()[-3000:]
+        self._output.seek(0)
+        return self._output.read()[-3000:]
 
-    def _family(self) -> list[psutil.Process]:
+    def _children(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
     def kill_worker(self) -> bool:
-        """Kill one of Spark's Python workers; whether there was one."""
-        for each in self._family():
+        """Kill one of Spark's Python workers. Return False if there is none."""
+        for each in self._children():
             with suppress(psutil.NoSuchProcess):
                 parent = each.parent()
                 if parent is not None and "pyspark.daemon" in parent.cmdline():
@@ -279,21 +279,21 @@ class Driver:
 
     def kill(self) -> None:
         """Kill the driver, its JVM and all of its workers."""
-        family = self._family()
+        children = self._children()
         self._process.kill()
-        for each in family:
+        for each in children:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         self._process.wait()
-        self._said.close()
-        psutil.wait_procs(family, timeout=10)
+        self._output.close()
+        psutil.wait_procs(children, timeout=10)
 
 
 def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[], int]) -> int:
-    """Kill a worker or all of it, in turn, whenever another share of the rows is stored.
+    """Kill a worker or everything, in turn, after each further share of the rows is stored.
 
     Returns:
-        How many kills there were.
+        The number of kills.
     """
     driver = Driver(checkpoint, options)
     kills = failures = 0
@@ -302,8 +302,8 @@ def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[
         while not (driver.ended and not (problems := driver.problems())):
             assert time.monotonic() < deadline, f"{stored()} rows after {kills} kills"
             if driver.ended:
-                # One of the workers is the query's own, that commits: killed, it ends the query, as
-                # Spark has it. Whoever runs that starts it again.
+                # One of the workers belongs to the query and commits. When it is killed, Spark ends
+                # the query. The test starts it again, as an operator would.
                 assert "Python worker exited" in problems and failures < kills, problems
                 failures += 1
                 driver = Driver(checkpoint, options)
@@ -321,7 +321,9 @@ def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[
 
 
 @pytest.mark.timeout(700)
-def test_nothing_is_lost_over_kills(broker: BrokerThread, tmp_path: Path) -> None:
+def test_no_row_is_lost_when_drivers_and_workers_are_killed(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
     topic = "persistent://public/default/t"
     broker.create_topic(topic)
 
@@ -341,14 +343,17 @@ def test_nothing_is_lost_over_kills(broker: BrokerThread, tmp_path: Path) -> Non
     assert run_with_kills(tmp_path / "checkpoint", options, stored) == KILLS
     found = Counter(int(each.data()) for each in read(broker.url, topic))
     assert sorted(found) == list(range(TOTAL))
-    doubles = found.total() - TOTAL
-    print(f"{KILLS} kills, {TOTAL} rows: none lost, {doubles} stored twice without deduplication")
-    # What a broker that deduplicates drops of them: whatever is not above the producer's highest.
-    assert doubles == _dropped(broker, topic)
+    duplicates = found.total() - TOTAL
+    print(
+        f"{KILLS} kills, {TOTAL} rows: none lost, {duplicates} stored twice without deduplication"
+    )
+    # A deduplicating broker would drop all of them: it drops ids that are not above the producer's
+    # highest id.
+    assert duplicates == _dropped(broker, topic)
 
 
 def _dropped(broker: BrokerThread, topic: str) -> int:
-    """Messages that a broker would have known by their numbers."""
+    """Count the messages that a deduplicating broker would have dropped."""
 
     def count(running: Any) -> int:
         highest: dict[str, int] = {}
@@ -366,7 +371,7 @@ def _dropped(broker: BrokerThread, topic: str) -> int:
 
 
 class Context:
-    """What a task is told of itself."""
+    """The task context that Spark provides."""
 
     def partitionId(self) -> int:
         return 0
@@ -379,17 +384,17 @@ VALUE = StructType([StructField("value", BinaryType())])
 
 
 def attempt(options: dict[str, str], rows: Sequence[bytes], killed_after: int = -1) -> None:
-    """An attempt at a task whose worker dies after so many rows."""
+    """Run one attempt of a task whose worker dies after `killed_after` rows."""
     sent = rows if killed_after < 0 else rows[:killed_after]
     numbering = numbering_of(Context(), options["producerName"])
-    of_all = RowSpool(lambda batch, first: _chunk(batch), copies=False)
-    of_all.add(_batch(rows))
-    of_all.close()
+    all_rows = RowSpool(lambda batch, first: _chunk(batch), copies=False)
+    all_rows.add(_batch(rows))
+    all_rows.close()
 
-    class Dying(RowSpool):
-        digest = of_all.digest  # that of all of its rows, though it does not get to send them
+    class TruncatedSpool(RowSpool):
+        digest = all_rows.digest  # the digest of all rows, although it sends only some
 
-    with patch.object(writers, "RowSpool", Dying):
+    with patch.object(writers, "RowSpool", TruncatedSpool):
         checked = writers._checked(options, VALUE, streaming=True)
         writers.write_rows(*checked, iter([_batch(sent)]), numbering)
 
@@ -407,17 +412,21 @@ TOPIC_OF_ATTEMPTS = "persistent://public/dedup/attempts"
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_rows_that_changed_between_attempts_are_stored(
+def test_rows_changed_between_attempts_are_stored_despite_deduplication(
     pulsar: Server, admin: Admin, partitions: int
 ) -> None:
-    """A broker that deduplicates drops by number, whatever a row holds."""
+    """A deduplicating broker drops messages by their sequence id, whatever they contain."""
     namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
     admin.create_namespace(namespace)
     admin.set_namespace_policy(namespace, "deduplication", True)
     rows = [b"%d" % each for each in range(60)]
-    mended = [*rows[:30], b"mended", *rows[31:]]
+    changed_rows = [*rows[:30], b"mended", *rows[31:]]
     try:
-        for name, again in (("alike", rows), ("other-cut", rows[30:]), ("mended", mended)):
+        for name, second_rows in (
+            ("alike", rows),
+            ("other-cut", rows[30:]),
+            ("changed_rows", changed_rows),
+        ):
             topic = f"persistent://{namespace}/{name}"
             if partitions:
                 admin.create_partitioned_topic(topic, partitions)
@@ -431,21 +440,21 @@ def test_rows_that_changed_between_attempts_are_stored(
             }
             with patch(f"{__name__}.TOPIC_OF_ATTEMPTS", topic):
                 attempt(options, rows, killed_after=40)
-                attempt(options, again)
-                attempt(options, again)
+                attempt(options, second_rows)
+                attempt(options, second_rows)
             found = Counter(each.data() for each in read(pulsar.service_url, topic))
-            assert set(again) <= found.keys(), name
-            if again is rows:
+            assert set(second_rows) <= found.keys(), name
+            if second_rows is rows:
                 assert max(found.values()) == 1
     finally:
         admin.delete_namespace(namespace)
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_a_row_that_failed_is_stored_once_it_can_be(
+def test_a_failed_row_is_stored_in_a_later_attempt_despite_deduplication(
     pulsar: Server, admin: Admin, partitions: int
 ) -> None:
-    """Those behind it were stored, and brokers drop what is not above the highest number."""
+    """Later rows were stored, and a broker drops ids that are not above the highest id."""
     namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
     admin.create_namespace(namespace)
     admin.set_namespace_policy(namespace, "deduplication", True)
@@ -475,7 +484,7 @@ def test_a_row_that_failed_is_stored_once_it_can_be(
 
 
 @pytest.mark.timeout(700)
-def test_nothing_is_stored_twice_where_the_broker_deduplicates(
+def test_no_row_is_stored_twice_on_a_deduplicating_broker(
     pulsar: Server, admin: Admin, tmp_path: Path
 ) -> None:
     namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"

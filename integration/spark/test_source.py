@@ -1,4 +1,4 @@
-"""The source in Spark, on a real Pulsar: batches, streams, SQL, and what is wrong with a query."""
+"""The source in Spark, on a real Pulsar: batches, streams, SQL, and errors of a query."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from harness.pulsar_server import Server
 from pulsar_encore import MessageId
 from pulsar_encore.spark.compat import HAS_LIMITS
 
-from .numbered_topics import body, publish, reading, values
+from .numbered_topics import body, publish, values, with_options
 
 WAIT_S = 200.0
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def wait_until(holds: Callable[[], bool], description: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not holds():
-        assert time.monotonic() < deadline, f"not in {WAIT_S:g} s: {what}"
+        assert time.monotonic() < deadline, f"not in {WAIT_S:g} s: {description}"
         time.sleep(0.1)
 
 
@@ -39,17 +39,21 @@ def end_of(sent: list[MessageId]) -> str:
 
 
 @pytest.mark.parametrize("batch", [0, 100])
-def test_a_batch_has_each_message_once_however_it_is_cut(
+def test_a_batch_with_several_partitions_reads_each_message_once(
     spark: SparkSession, pulsar: Server, topic: str, batch: int
 ) -> None:
     publish(pulsar, topic, range(5000), batch=batch)
-    frame = reading(spark.read, pulsar, topic, minPartitions=3).load()
+    frame = with_options(spark.read, pulsar, topic, minPartitions=3).load()
     assert frame.rdd.getNumPartitions() == 3
     assert values(frame) == [body(each) for each in range(5000)]
 
 
-def test_views_and_tables_of_sql(spark: SparkSession, pulsar: Server, topic: str) -> None:
-    """Spark hands a table's options to its schema, and to no reader; those of a query it does."""
+def test_sql_views_and_tables_can_be_queried(
+    spark: SparkSession, pulsar: Server, topic: str
+) -> None:
+    """Spark passes the options of a table to its schema and not to a reader. Options of a query
+    reach both.
+    """
     publish(pulsar, topic, range(10))
     options = f"(`service.url` '{pulsar.service_url}', topic '{topic}', valueFormat 'string')"
     query = "SELECT count(*) AS n, max(value) AS last FROM"
@@ -69,7 +73,7 @@ def test_views_and_tables_of_sql(spark: SparkSession, pulsar: Server, topic: str
         spark.sql("DROP TABLE orders")
 
 
-def test_a_stream_of_all_there_is_in_limited_batches(
+def test_an_available_now_stream_reads_everything_in_limited_batches(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
 ) -> None:
     sent = publish(pulsar, topic, range(1000), batch=10)
@@ -78,7 +82,7 @@ def test_a_stream_of_all_there_is_in_limited_batches(
         options.pop("maxEntriesPerTrigger")
     for _ in range(2):
         query = (
-            reading(spark.readStream, pulsar, topic, **options)
+            with_options(spark.readStream, pulsar, topic, **options)
             .load()
             .writeStream.format("parquet")
             .option("path", str(folder / "rows"))
@@ -97,12 +101,12 @@ def test_a_stream_of_all_there_is_in_limited_batches(
     assert sorted(found) == [body(each) for each in range(2000)]
 
 
-def test_a_stream_gets_what_is_published_and_leaves_its_subscription_when_stopped(
+def test_a_stream_reads_new_messages_and_closes_its_subscription_when_stopped(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
 ) -> None:
     publish(pulsar, topic, [0])
     query = (
-        reading(spark.readStream, pulsar, topic, startingOffsets="earliest", subscription="s")
+        with_options(spark.readStream, pulsar, topic, startingOffsets="earliest", subscription="s")
         .load()
         .writeStream.format("memory")
         .queryName("arrived")
@@ -111,16 +115,18 @@ def test_a_stream_gets_what_is_published_and_leaves_its_subscription_when_stoppe
     )
     try:
         for number in range(1, 4):
-            until(
+            wait_until(
                 lambda last=number: spark.table("arrived").count() == last,  # type: ignore[misc]
                 f"{number} messages",
             )
             sent = publish(pulsar, topic, [number])
-        until(lambda: spark.table("arrived").count() == 4, "4 messages")
-        until(lambda: acked(admin, topic, "s") == end_of(sent), "the last one acked, while idle")
+        wait_until(lambda: spark.table("arrived").count() == 4, "4 messages")
+        wait_until(
+            lambda: acked(admin, topic, "s") == end_of(sent), "the last one acked, while idle"
+        )
     finally:
         query.stop()
-    until(
+    wait_until(
         lambda: not admin.stats(topic)["subscriptions"]["s"]["consumers"],
         "the subscription given back",
     )
@@ -128,16 +134,18 @@ def test_a_stream_gets_what_is_published_and_leaves_its_subscription_when_stoppe
     assert progress["sources"][0]["endOffset"]["v"] == 1
 
 
-def test_a_full_schema_and_a_projection(spark: SparkSession, pulsar: Server, topic: str) -> None:
+def test_a_query_can_have_all_metadata_columns_or_a_given_schema(
+    spark: SparkSession, pulsar: Server, topic: str
+) -> None:
     [sent] = publish(pulsar, topic, [7])
-    [row] = reading(spark.read, pulsar, topic, includeMetadata="full").load().collect()
+    [row] = with_options(spark.read, pulsar, topic, includeMetadata="full").load().collect()
     assert (row["__ledgerId"], row["__entryId"]) == (sent.ledger_id(), sent.entry_id())
-    frame = reading(spark.read, pulsar, topic).schema("__topic string, value binary").load()
+    frame = with_options(spark.read, pulsar, topic).schema("__topic string, value binary").load()
     assert frame.collect() == [(topic, bytearray(body(7)))]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
         ({"startingOffsets": '{"x": "y"}'}, "startingOffsets of x must be"),
@@ -153,25 +161,25 @@ def test_a_full_schema_and_a_projection(spark: SparkSession, pulsar: Server, top
         ),
     ],
 )
-def test_what_is_wrong_with_a_query_is_said_when_it_is_planned(
-    spark: SparkSession, pulsar: Server, topic: str, options: dict[str, str], said: str
+def test_wrong_source_options_raise_when_the_query_is_planned(
+    spark: SparkSession, pulsar: Server, topic: str, options: dict[str, str], expected: str
 ) -> None:
-    reader = reading(spark.read, pulsar, topic)
+    reader = with_options(spark.read, pulsar, topic)
     for name, value in options.items():
         reader = reader.option(name, value)
     with pytest.raises(PySparkException) as error:
         reader.load().rdd.getNumPartitions()
-    assert said in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_ledgers_that_were_trimmed_unread_are_data_loss(
+def test_ledgers_trimmed_before_reading_raise_data_loss(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
 ) -> None:
-    """A query without a subscription: nothing keeps what it has not read."""
+    """The query has no subscription, so unread messages are not retained."""
 
     def run(**options: str) -> Any:
         query = (
-            reading(spark.readStream, pulsar, topic, startingOffsets="earliest", **options)
+            with_options(spark.readStream, pulsar, topic, startingOffsets="earliest", **options)
             .load()
             .writeStream.format("parquet")
             .option("path", str(folder / "rows"))
@@ -185,10 +193,10 @@ def test_ledgers_that_were_trimmed_unread_are_data_loss(
     publish(pulsar, topic, range(10))
     run()
     publish(pulsar, topic, range(10, 20))
-    admin.unload(topic)  # the ledger is closed
+    admin.unload(topic)  # this closes the ledger
     publish(pulsar, topic, range(20, 30))
     admin.trim(topic)
-    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
     with pytest.raises(PySparkException, match=r"messages behind .* are gone"):
         run()
     run(failOnDataLoss="false")

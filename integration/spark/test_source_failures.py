@@ -1,4 +1,4 @@
-"""What goes wrong at a real broker while the source reads: it is exact, or an error with a name."""
+"""Failures at a real broker during a read: the result is exact, or a named error is raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import pulsar_encore as encore
 from harness.admin import Admin
-from harness.contract.bare import Bare
+from harness.contract.frame_client import FrameClient
 from harness.pulsar_server import Broker, Server, own_broker
 from pulsar_encore.exceptions import ConsumerBusy
 from pulsar_encore.spark import DataLossError, StalledError
@@ -24,9 +24,9 @@ from pulsar_encore.wire import pb
 
 from .numbered_topics import body, publish
 from .readers import Query, planned, read, rows_of, slow_read
-from .test_source import until
+from .test_source import wait_until
 
-MARKER = 10  # a snapshot of a replicated subscription: brokers show it to nobody
+MARKER = 10  # a snapshot of a replicated subscription, which brokers do not deliver
 
 
 def bodies(*numbers: int) -> list[bytes]:
@@ -38,12 +38,12 @@ def values(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
-    """An entry for each letter: "x" is a message, "m" a marker."""
+    """Store an entry for each letter: "x" is a message, "m" a marker."""
 
     async def run() -> list[tuple[int, int]]:
-        async with Bare(server.service_url) as bare:
-            made = await bare.produce(topic)
-            places = []
+        async with FrameClient(server.service_url) as connection:
+            made = await connection.produce(topic)
+            entry_ids = []
             for number, kind in enumerate(kinds):
                 metadata = pb.MessageMetadata(
                     producer_name=made.producer_success.producer_name,
@@ -52,15 +52,17 @@ def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
                 )
                 if kind == "m":
                     metadata.marker_type = MARKER
-                places.append(await bare.store(metadata, body(number)))
-            return places
+                entry_ids.append(await connection.store_entry(metadata, body(number)))
+            return entry_ids
 
     return asyncio.run(run())
 
 
 @pytest.mark.parametrize("kinds", ["xxxmmm", "mmm", "mxmmx", "xm"])
-def test_markers_wherever_they_are(pulsar: Server, topic: str, kinds: str) -> None:
-    """Only a broker with markers at the end of a topic says that there is more for ever."""
+def test_markers_anywhere_in_a_topic_are_skipped(pulsar: Server, topic: str, kinds: str) -> None:
+    """With markers at the end of a topic, a broker reports for ever that more messages are
+    available.
+    """
     store(pulsar, topic, kinds)
     wanted = [body(number) for number, kind in enumerate(kinds) if kind == "x"]
     assert values(read(pulsar, topic, pollTimeoutMs=8000)) == wanted
@@ -86,49 +88,53 @@ def test_a_query_on_a_subscription_in_use_names_the_consumer(
     asyncio.run(hold())
 
 
-def test_markers_at_the_end_of_a_ledger_that_was_closed(
+def test_markers_at_the_end_of_a_closed_ledger_are_skipped(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
-    places = store(pulsar, topic, "xxmm")
+    entry_ids = store(pulsar, topic, "xxmm")
     reader, [whole] = planned(pulsar, topic, pollTimeoutMs=8000)
     admin.create_subscription(topic, "keep")
     admin.unload(topic)
     assert values(rows_of(reader, [whole])) == bodies(2)
-    assert whole.end.place == places[-1]
+    assert whole.end.place == entry_ids[-1]
     publish(pulsar, topic, [7])
     assert values(rows_of(reader, [whole])) == bodies(2)
 
 
 def expire(admin: Admin, topic: str, subscription: str = "") -> None:
-    """As a time-to-live does every few minutes: what is older than a second, of all cursors."""
+    """Expire messages older than one second, as the broker does for a time-to-live every few
+    minutes.
+    """
     path = topic.replace("persistent://", "/persistent/")
     which = f"subscription/{subscription}" if subscription else "all_subscription"
     admin.call("POST", f"{path}/{which}/expireMessages/1")
 
 
-def test_messages_that_expire_while_they_are_read_are_read(
+def test_messages_that_expire_during_a_read_are_read(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
     publish(pulsar, topic, range(300))
     admin.create_subscription(topic, "keep")
-    with slow_read(pulsar, topic) as reading:
-        found = next(reading)
+    with slow_read(pulsar, topic) as batches:
+        found = next(batches)
         time.sleep(2)
         expire(admin, topic)
-        # Each goes past what was stored then, that of the reader too.
-        until(
+        # Every cursor moves behind the stored messages, including the reader's cursor.
+        wait_until(
             lambda: all(
                 each["markDeletePosition"].endswith(":299")
                 for each in admin.internal_stats(topic)["cursors"].values()
             ),
             "all expired",
         )
-        found += [value for batch in reading for value in batch]
+        found += [value for batch in batches for value in batch]
     assert found == bodies(300)
 
 
-def trimmed(pulsar: Server, admin: Admin, topic: str, *, expiring: bool) -> None:
-    """Close the ledger, and have it deleted; messages 10 to 20 are in it if they expire."""
+def trim_first_ledger(pulsar: Server, admin: Admin, topic: str, *, expiring: bool) -> None:
+    """Close the first ledger and have it deleted. With `expiring`, it contains the messages 10 to
+    20.
+    """
     if expiring:
         publish(pulsar, topic, range(10, 20))
     admin.unload(topic)
@@ -136,32 +142,34 @@ def trimmed(pulsar: Server, admin: Admin, topic: str, *, expiring: bool) -> None
     if expiring:
         time.sleep(2)
         expire(admin, topic, "s")
-        until(
+        wait_until(
             lambda: admin.subscription_stats(topic, "s")["msgBacklog"] == 0,
             "the subscription moved",
         )
         publish(pulsar, topic, range(25, 30))
     admin.trim(topic)
-    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
 
 
-@pytest.mark.parametrize("web", [True, False])
-@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize("admin_api", [True, False])
+@pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("expiring", [True, False])
-def test_a_subscription_whose_first_ledger_is_gone(
-    pulsar: Server, admin: Admin, topic: str, expiring: bool, restarted: bool, web: bool
+def test_a_trimmed_first_ledger_is_data_loss_only_with_unread_messages(
+    pulsar: Server, admin: Admin, topic: str, expiring: bool, restart: bool, admin_api: bool
 ) -> None:
-    """Read to its end it is no loss; with messages that expired it is, also of a running query."""
+    """A ledger that was read to its end is no loss. Expired messages are a loss, for a running
+    query too.
+    """
     publish(pulsar, topic, range(10))
     options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
-    options["admin_url"] = web
+    options["admin_url"] = admin_api
     query = Query(pulsar, topic, **options)
     assert query.run() == bodies(10)
-    assert query.run() == []  # what was read is acked
-    if restarted:
+    assert query.run() == []  # this acks the messages
+    if restart:
         query.stop()
-    trimmed(pulsar, admin, topic, expiring=expiring)
-    if restarted:
+    trim_first_ledger(pulsar, admin, topic, expiring=expiring)
+    if restart:
         query = Query(pulsar, topic, query.offset, **options)
     if expiring:
         with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
@@ -171,8 +179,10 @@ def test_a_subscription_whose_first_ledger_is_gone(
     query.stop()
 
 
-def test_what_expired_and_is_still_stored_is_read(pulsar: Server, admin: Admin, topic: str) -> None:
-    """The checkpoint says what is read, not the subscription."""
+def test_expired_messages_that_are_still_stored_are_read(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    """The checkpoint determines where to read, not the subscription."""
     publish(pulsar, topic, range(10))
     options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
     query = Query(pulsar, topic, **options)
@@ -181,13 +191,15 @@ def test_what_expired_and_is_still_stored_is_read(pulsar: Server, admin: Admin, 
     publish(pulsar, topic, range(10, 20))
     time.sleep(2)
     expire(admin, topic, "s")
-    until(lambda: admin.subscription_stats(topic, "s")["msgBacklog"] == 0, "the subscription moved")
+    wait_until(
+        lambda: admin.subscription_stats(topic, "s")["msgBacklog"] == 0, "the subscription moved"
+    )
     query = Query(pulsar, topic, query.offset, **options)
     assert query.run() == bodies(10, 20)
     query.stop()
 
 
-def test_ledgers_that_go_between_plan_and_read_are_data_loss(
+def test_ledgers_trimmed_between_plan_and_read_raise_data_loss(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
     publish(pulsar, topic, range(10))
@@ -199,18 +211,18 @@ def test_ledgers_that_go_between_plan_and_read_are_data_loss(
     assert values(rows_of(reader, [whole])) == bodies(20)
     admin.skip_all(topic, "keep")
     admin.trim(topic)
-    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
     with pytest.raises(DataLossError, match=r"ledger \d+ is gone"):
         rows_of(reader, [whole])
     assert values(rows_of(allowing, [whole])) == bodies(10, 20)
 
 
-@pytest.mark.parametrize("web", [True, False])
-def test_ledgers_that_go_before_a_batch_is_done_again_are_data_loss(
-    pulsar: Server, admin: Admin, topic: str, web: bool
+@pytest.mark.parametrize("admin_api", [True, False])
+def test_ledgers_trimmed_before_a_batch_is_repeated_raise_data_loss(
+    pulsar: Server, admin: Admin, topic: str, admin_api: bool
 ) -> None:
     publish(pulsar, topic, range(10))
-    options: dict[str, Any] = {"startingOffsets": "earliest", "admin_url": web}
+    options: dict[str, Any] = {"startingOffsets": "earliest", "admin_url": admin_api}
     query = Query(pulsar, topic, maxEntriesPerTrigger=5, **options)
     begin = query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())
     admin.create_subscription(topic, "keep")
@@ -220,8 +232,8 @@ def test_ledgers_that_go_before_a_batch_is_done_again_are_data_loss(
     end = again.reader.latestOffset(begin, again.reader.getDefaultReadLimit())
     admin.skip_all(topic, "keep")
     admin.trim(topic)
-    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
-    # What Spark does first after a crash; nothing is asked for before.
+    wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    # Spark's first call after a crash, before any other call.
     reader = Query(pulsar, topic, begin, **options).reader
     with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
         rows_of(reader, reader.partitions(begin, end))
@@ -229,9 +241,9 @@ def test_ledgers_that_go_before_a_batch_is_done_again_are_data_loss(
     assert values(rows_of(allowing, allowing.partitions(begin, end))) == bodies(10, 20)
 
 
-@pytest.mark.parametrize("web", [True, False])
-def test_a_batch_that_begins_in_a_ledger_that_is_gone_is_data_loss(
-    pulsar: Server, admin: Admin, topic: str, web: bool
+@pytest.mark.parametrize("admin_api", [True, False])
+def test_a_batch_that_begins_in_a_trimmed_ledger_raises_data_loss(
+    pulsar: Server, admin: Admin, topic: str, admin_api: bool
 ) -> None:
     sent = publish(pulsar, topic, range(10))
     admin.create_subscription(topic, "keep")
@@ -239,26 +251,29 @@ def test_a_batch_that_begins_in_a_ledger_that_is_gone_is_data_loss(
     publish(pulsar, topic, range(10, 20))
     options = {
         "startingOffsets": json.dumps({topic: f"{sent[3].ledger_id()}:3"}),
-        "admin_url": web,
+        "admin_url": admin_api,
     }
     assert values(read(pulsar, topic, **options)) == bodies(3, 20)
     admin.skip_all(topic, "keep")
     admin.trim(topic)
-    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    wait_until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
     with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
         read(pulsar, topic, **options)
     assert values(read(pulsar, topic, failOnDataLoss="false", **options)) == bodies(10, 20)
 
 
-@pytest.mark.parametrize("web", [True, False])
-def test_the_backlog_of_a_subscription_that_was_there_is_read(
-    pulsar: Server, admin: Admin, topic: str, web: bool
+@pytest.mark.parametrize("admin_api", [True, False])
+def test_the_backlog_of_an_existing_subscription_is_read(
+    pulsar: Server, admin: Admin, topic: str, admin_api: bool
 ) -> None:
-    """Also of one that never acked anything, though a new one would begin further on."""
+    """This includes a subscription without any acks, although a new one would begin later."""
     publish(pulsar, topic, range(10))
     admin.create_subscription(topic, "s")
     publish(pulsar, topic, range(10, 20))
-    options: dict[str, Any] = {"startingTime": int(time.time() * 1000) + 60_000, "admin_url": web}
+    options: dict[str, Any] = {
+        "startingTime": int(time.time() * 1000) + 60_000,
+        "admin_url": admin_api,
+    }
     options["startingOffsetsByTimestampStrategy"] = "latest"
     query = Query(pulsar, topic, subscription="s", **options)
     assert query.run() == bodies(20)
@@ -269,34 +284,32 @@ def test_the_backlog_of_a_subscription_that_was_there_is_read(
     query.stop()
 
 
-@pytest.mark.parametrize("web", [True, False])
-def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
-    pulsar: Server, admin: Admin, topic: str, web: bool
+@pytest.mark.parametrize("admin_api", [True, False])
+def test_a_topic_recreated_between_plan_and_read_raises_data_loss(
+    pulsar: Server, admin: Admin, topic: str, admin_api: bool
 ) -> None:
     sent = publish(pulsar, topic, range(10))
-    reader, [whole] = planned(pulsar, topic, admin_url=web)
-    behind = Position(sent[3].ledger_id(), sent[3].entry_id())
+    reader, [whole] = planned(pulsar, topic, admin_url=admin_api)
+    position = Position(sent[3].ledger_id(), sent[3].entry_id())
     admin.delete_topic(topic)
     publish(pulsar, topic, range(50, 60))
     with pytest.raises(DataLossError, match="deleted and created again"):
-        rows_of(reader, [ReadRange(topic, -1, behind, whole.end)])
+        rows_of(reader, [ReadRange(topic, -1, position, whole.end)])
 
 
-def test_a_topic_that_is_unloaded_while_it_is_read(
-    pulsar: Server, admin: Admin, topic: str
-) -> None:
+def test_unloads_during_a_read_lose_no_message(pulsar: Server, admin: Admin, topic: str) -> None:
     publish(pulsar, topic, range(400), batch=5)
-    with slow_read(pulsar, topic) as reading:
-        found = next(reading)
-        for number, batch in enumerate(reading):
+    with slow_read(pulsar, topic) as batches:
+        found = next(batches)
+        for number, batch in enumerate(batches):
             found += batch
             if number in (0, 5, 12):
                 admin.unload(topic)
     assert found == bodies(400)
 
 
-def compacted(pulsar: Server, admin: Admin, topic: str) -> None:
-    """Twenty keys five times, and the last two deleted; compacted."""
+def publish_compacted(pulsar: Server, admin: Admin, topic: str) -> None:
+    """Publish twenty keys five times, delete the last two keys, and compact the topic."""
 
     async def send() -> None:
         async with encore.Client(pulsar.service_url) as client:
@@ -309,13 +322,15 @@ def compacted(pulsar: Server, admin: Admin, topic: str) -> None:
     admin.create_subscription(topic, "keep")
     path = topic.replace("persistent://", "/persistent/") + "/compaction"
     admin.call("PUT", path)
-    until(lambda: admin.call("GET", path)["status"] == "SUCCESS", "compacted")
-    until(lambda: admin.internal_stats(topic)["compactedLedger"]["entries"] > 0, "its ledger")
+    wait_until(lambda: admin.call("GET", path)["status"] == "SUCCESS", "compacted")
+    wait_until(lambda: admin.internal_stats(topic)["compactedLedger"]["entries"] > 0, "its ledger")
 
 
-def test_a_compacted_topic(pulsar: Server, admin: Admin, topic: str) -> None:
-    """All of it, or the last of each key; limits count what is stored, and not what is left."""
-    compacted(pulsar, admin, topic)
+def test_a_compacted_topic_is_read_in_full_or_compacted(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    """Limits count the stored entries, not those left after compaction."""
+    publish_compacted(pulsar, admin, topic)
     last = [b"%d-4" % key for key in range(18)]
     for options in ({}, {"minPartitions": 3}):
         whole = values(read(pulsar, topic, pollTimeoutMs=8000, **options))
@@ -339,19 +354,19 @@ def test_a_compacted_topic(pulsar: Server, admin: Admin, topic: str) -> None:
 
 
 class Memory:
-    """How much this process has grown at most, in bytes; a context manager."""
+    """The largest growth of this process, in bytes. A context manager."""
 
     def __enter__(self) -> Memory:
         self._process = psutil.Process()
         self._before = self._process.memory_info().rss
-        self.most = 0
+        self.largest = 0
         return self
 
-    def look(self) -> None:
-        self.most = max(self.most, self._process.memory_info().rss - self._before)
+    def poll(self) -> None:
+        self.largest = max(self.largest, self._process.memory_info().rss - self._before)
 
     def __exit__(self, *_: object) -> None:
-        self.look()
+        self.poll()
 
 
 def send_large(server: Server, topic: str, sizes: Iterator[int]) -> None:
@@ -367,10 +382,10 @@ def send_large(server: Server, topic: str, sizes: Iterator[int]) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(5_000_000, 40), (12_000_000, 16)])
-def test_messages_as_large_as_can_be_and_larger(
+def test_large_and_chunked_messages_are_read_in_bounded_memory(
     pulsar: Server, topic: str, size: int, count: int
 ) -> None:
-    """Near the broker's 5 MiB, and in pieces of that; a task holds a part of them at a time."""
+    """Messages are near the broker's 5 MiB, or chunked. A task holds a part of them at a time."""
     send_large(pulsar, topic, (size for _ in range(count)))
     reader, ranges = planned(pulsar, topic, minPartitions=2)
     found: list[tuple[int, int, int]] = []
@@ -380,23 +395,27 @@ def test_messages_as_large_as_can_be_and_larger(
                 for value in batch.column("value"):
                     data = value.as_py()
                     found.append((data[0], data[-1], len(data)))
-                memory.look()
+                memory.poll()
     assert found == [(number, number, size) for number in range(count)]
-    assert memory.most < 0.75 * size * count, f"{memory.most / 1e6:.0f} MB"
+    assert memory.largest < 0.75 * size * count, f"{memory.largest / 1e6:.0f} MB"
 
 
 @pytest.fixture
-def own() -> Iterator[Broker]:
-    """A broker of this test, to kill; of one kind, as it takes long to start."""
+def own_pulsar() -> Iterator[Broker]:
+    """A broker of this test, to kill. It is a standalone process only, because a start takes
+    long.
+    """
     with own_broker("standalone") as broker:
         yield broker
 
 
-def test_a_broker_that_is_down_and_comes_back(own: Broker, topic: str) -> None:
-    """At the start, between batches and while a range is read: an error with a name, in time."""
-    broker = own
+def test_a_broker_outage_raises_errors_in_time_and_the_query_can_continue(
+    own_pulsar: Broker, topic: str
+) -> None:
+    """The outage is at the start, between batches, and during the read of a range."""
+    broker = own_pulsar
     server = Server(service_url=broker.service_url, admin_url=broker.admin_url, origin="standalone")
-    hurried = {
+    short_timeouts = {
         "pulsar__client__operationTimeoutMs": 2000,
         "pulsar__client__connectionTimeoutMs": 1000,
         "fetchOffset__numRetries": 1,
@@ -405,32 +424,34 @@ def test_a_broker_that_is_down_and_comes_back(own: Broker, topic: str) -> None:
     }
     publish(server, topic, range(300))
     Admin(server.admin_url).create_subscription(topic, "keep")
-    query = Query(server, topic, startingOffsets="earliest", subscription="s", **hurried)
+    query = Query(server, topic, startingOffsets="earliest", subscription="s", **short_timeouts)
     assert query.run() == bodies(300)
-    with slow_read(server, topic, **hurried) as reading:
-        next(reading)
+    with slow_read(server, topic, **short_timeouts) as batches:
+        next(batches)
         broker.kill()
         began = time.monotonic()
-        with pytest.raises((StalledError, encore.TransportError)) as told:
-            list(reading)
+        with pytest.raises((StalledError, encore.TransportError)) as error:
+            list(batches)
         assert time.monotonic() - began < 60
-        assert topic in str(told.value)
+        assert topic in str(error.value)
     with pytest.raises(encore.TransportError):
         query.run()
     with pytest.raises(encore.TransportError) as refused:
-        read(server, topic, **hurried)
+        read(server, topic, **short_timeouts)
     assert str(broker.service_url).rpartition(":")[2] in str(refused.value)
     query.stop()
     broker.start()
     publish(server, topic, range(300, 310))
-    query = Query(server, topic, query.offset, subscription="s", **hurried)
+    query = Query(server, topic, query.offset, subscription="s", **short_timeouts)
     assert query.run() == bodies(300, 310)
-    assert values(read(server, topic, **hurried)) == bodies(310)
+    assert values(read(server, topic, **short_timeouts)) == bodies(310)
     query.stop()
 
 
-def test_ends_by_id_in_a_compacted_away_place(pulsar: Server, admin: Admin, topic: str) -> None:
-    compacted(pulsar, admin, topic)
+def test_offsets_by_id_can_be_at_entries_removed_by_compaction(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    publish_compacted(pulsar, admin, topic)
     ledger = admin.internal_stats(topic)["ledgers"][0]["ledgerId"]
     ends = {
         "startingOffsets": json.dumps({topic: f"{ledger}:3"}),

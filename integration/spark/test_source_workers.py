@@ -1,4 +1,6 @@
-"""What only Spark itself can do to a read: kill its workers, or own the source's name."""
+"""Behaviour that only Spark itself can cause: killed workers, interpreters, and names of
+sources.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from harness.admin import Admin
 from harness.pulsar_server import Server
 from pulsar_encore.spark import register
 
-from .numbered_topics import body, more_than_once, publish, reading, values
+from .numbered_topics import body, duplicates_in, publish, values, with_options
 from .spark_kit import ROOT
-from .test_source import until
+from .test_source import wait_until
 
 MESSAGES = 60_000
 
 
 def workers() -> list[psutil.Process]:
-    """Python processes that run tasks: below the daemon that forks them."""
+    """Return the Python processes that run tasks, below the daemon that forks them."""
     found = []
     for each in psutil.Process().children(recursive=True):
         try:
@@ -44,12 +46,12 @@ def failed_tasks(spark: SparkSession, group: str) -> int:
     return sum(stage.numFailedTasks for stage in stages if stage)
 
 
-def test_workers_killed_while_they_read_a_batch(
+def test_killed_workers_are_replaced_and_each_message_is_read_once(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
 ) -> None:
     publish(pulsar, topic, range(MESSAGES), batch=100)
     admin.create_subscription(topic, "keep")
-    frame = reading(
+    frame = with_options(
         spark.read,
         pulsar,
         topic,
@@ -73,7 +75,7 @@ def test_workers_killed_while_they_read_a_batch(
         names = admin.stats(topic)["subscriptions"]
         return any(name != "keep" and "-probe-" not in name for name in names)
 
-    until(reads, "a task that reads")
+    wait_until(reads, "a task that reads")
     assert writing.is_alive()
     killed = workers()
     for each in killed:
@@ -84,7 +86,7 @@ def test_workers_killed_while_they_read_a_batch(
     assert killed, "somebody read"
     assert failed_tasks(spark, topic) > 0, "and its task was done again"
     found = values(spark.read.parquet(str(folder / "rows")))
-    assert more_than_once(found) == {}
+    assert duplicates_in(found) == {}
     assert sorted(found) == [body(each) for each in range(MESSAGES)]
 
 
@@ -98,10 +100,10 @@ print("rows", frame.count())
 """
 
 
-def test_a_program_whose_interpreter_is_not_on_path(
+def test_workers_use_the_interpreter_of_the_driver(
     pulsar: Server, topic: str, folder: Path
 ) -> None:
-    """As ``.venv/bin/python job.py``: the `python3` of PATH has no packages."""
+    """As with ``.venv/bin/python job.py``, where the `python3` on PATH has no packages."""
     publish(pulsar, topic, range(5))
     python = folder / "python3"
     python.write_text("#!/bin/sh\nexit 1\n")
@@ -120,13 +122,13 @@ def test_a_program_whose_interpreter_is_not_on_path(
     assert "rows 5" in done.stdout, done.stderr[-2000:]
 
 
-def test_another_name_where_a_jvm_source_has_ours(
+def test_the_source_can_be_registered_under_another_name(
     spark: SparkSession, pulsar: Server, topic: str
 ) -> None:
-    """Spark refuses a name that the class path has; the source takes any other."""
+    """Spark refuses a name that is on the class path. The source accepts any other name."""
     publish(pulsar, topic, range(5))
     with pytest.raises(PySparkException, match="already exists"):
-        register(spark, "parquet")  # which the JVM owns, as a connector's jar "pulsar"
+        register(spark, "parquet")  # a name of the JVM, as "pulsar" is with a connector's jar
     register(spark, "pulsar-encore")
     frame = (
         spark.read.format("pulsar-encore")

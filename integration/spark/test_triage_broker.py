@@ -20,7 +20,7 @@ from pulsar_encore.spark.metrics import PulsarProgressListener, QueryMetrics, wi
 from pulsar_encore.spark.triage import HourGroup, triage
 from pulsar_encore.spark.triage.summary import added_up
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 ORDERS = 12
@@ -33,8 +33,8 @@ def broker() -> Iterator[BrokerThread]:
         yield running
 
 
-def bury(url: str, topic: str, first: int = 0) -> list[LetterGroup]:
-    """Orders that a consumer gives up; what the single-process triage says of them."""
+def dead_letter_orders(url: str, topic: str, first: int = 0) -> list[LetterGroup]:
+    """Dead-letter orders with a consumer. Return the groups of the single-process triage."""
 
     async def work() -> list[LetterGroup]:
         async with encore.Client(url, logger=QUIET) as client:
@@ -59,19 +59,19 @@ def bury(url: str, topic: str, first: int = 0) -> list[LetterGroup]:
     return asyncio.run(work())
 
 
-def seen(groups: list[HourGroup]) -> list[tuple[object, ...]]:
+def summary(groups: list[HourGroup]) -> list[tuple[object, ...]]:
     return [
         (each.fingerprint, each.real_topic, each.count, each.error_class, each.sample_id)
         for each in added_up(groups)
     ]
 
 
-def test_a_look_sees_what_the_single_process_triage_sees(
+def test_a_triage_without_output_agrees_with_the_single_process_triage(
     spark: SparkSession, broker: BrokerThread, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    groups = bury(broker.url, "looked-at")
+    groups = dead_letter_orders(broker.url, "looked-at")
     report = triage(spark, ["looked-at"], {"service.url": broker.url}, subscription="billing")
-    assert seen(report.groups) == [
+    assert summary(report.groups) == [
         (each.fingerprint, each.real_topic, each.count, each.error_class, each.sample_id)
         for each in groups
     ]
@@ -79,14 +79,14 @@ def test_a_look_sees_what_the_single_process_triage_sees(
     now = time.time() * 1000
     assert all(now - 2 * 3_600_000 < (each.hour_ms or 0) <= now for each in report.groups)
 
-    words = ["--topic", "looked-at-billing-DLQ", "--url", broker.url, "--json"]
+    arguments = ["--topic", "looked-at-billing-DLQ", "--url", broker.url, "--json"]
     chart = tmp_path / "chart.png"
-    assert cli.main(["spark", "triage", *words, "--chart", str(chart)]) == 0
+    assert cli.main(["spark", "triage", *arguments, "--chart", str(chart)]) == 0
     assert json.loads(capsys.readouterr().out)["letters"] == ORDERS
     assert chart.stat().st_size > 1000
 
 
-def test_runs_take_what_came_since(
+def test_each_run_takes_the_letters_since_the_last_run(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
     def run() -> tuple[int, int]:
@@ -99,40 +99,42 @@ def test_runs_take_what_came_since(
         )
         return found.letters, found.batches
 
-    assert run()[0] == 0  # nobody has died yet, and there is no such topic
-    bury(broker.url, "taken")
+    assert run()[0] == 0  # no message is dead-lettered yet, so the topic does not exist
+    dead_letter_orders(broker.url, "taken")
     assert run() == (ORDERS, 1)
     assert run() == (0, 0)
-    bury(broker.url, "taken", ORDERS)
+    dead_letter_orders(broker.url, "taken", ORDERS)
     assert run() == (ORDERS, 1)
     rows = spark.read.parquet(f"{tmp_path}/out/letters").select("value", "route").collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(2 * ORDERS))
     assert {row["route"] for row in rows} == {"kept"}
 
 
-def test_a_topic_that_is_not_there_is_said_in_a_line(
+def test_a_missing_topic_is_reported_in_one_line(
     spark: SparkSession, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--topic", "nowhere-billing-DLQ", "--url", broker.url]
-    assert cli.main(["spark", "triage", *words]) == 3
-    said = capsys.readouterr()
-    assert "0 letters on nowhere-billing-DLQ" in said.out
-    assert "there is no topic nowhere-billing-DLQ; check the name" in said.err
-    assert (said.err.count("\n"), "Traceback" in said.err + said.out) == (1, False)
+    arguments = ["--topic", "nowhere-billing-DLQ", "--url", broker.url]
+    assert cli.main(["spark", "triage", *arguments]) == 3
+    output = capsys.readouterr()
+    assert "0 letters on nowhere-billing-DLQ" in output.out
+    assert "there is no topic nowhere-billing-DLQ; check the name" in output.err
+    assert (output.err.count("\n"), "Traceback" in output.err + output.out) == (1, False)
 
 
-def test_a_query_is_followed(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
-    bury(broker.url, "followed")
+def test_a_progress_listener_follows_a_query(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    dead_letter_orders(broker.url, "followed")
     options = {
         "service.url": broker.url,
         "topics": "followed,followed-billing-DLQ",
         "startingOffsets": "earliest",
         "includeMetadata": "full",
     }
-    told: list[QueryMetrics] = []
+    metrics: list[QueryMetrics] = []
     with pytest.raises(ConfigurationError):
         PulsarProgressListener(options={"service.url": broker.url})
-    listener = PulsarProgressListener(told.append, options)
+    listener = PulsarProgressListener(metrics.append, options)
     spark.streams.addListener(listener)
     try:
         rows = with_metrics(spark.readStream.format("pulsar").options(**options).load())
@@ -144,14 +146,14 @@ def test_a_query_is_followed(spark: SparkSession, broker: BrokerThread, tmp_path
         )
         query.awaitTermination()
         until = time.monotonic() + 10
-        while not told and time.monotonic() < until:
-            time.sleep(0.02)  # events come on a thread of Spark's
+        while not metrics and time.monotonic() < until:
+            time.sleep(0.02)  # events arrive on a thread of Spark
     finally:
         spark.streams.removeListener(listener)
-    assert (told[-1].query, told[-1].rows, told[-1].dead_letters) == (
+    assert (metrics[-1].query, metrics[-1].rows, metrics[-1].dead_letters) == (
         str(query.id),
         2 * ORDERS,
         ORDERS,
     )
-    assert 0 <= (told[-1].lag_s or 0) <= (told[-1].longest_lag_s or 0) < 60
-    assert (told[-1].backlog_entries, told[-1].commit_errors) == (None, None)
+    assert 0 <= (metrics[-1].lag_s or 0) <= (metrics[-1].longest_lag_s or 0) < 60
+    assert (metrics[-1].backlog_entries, metrics[-1].commit_errors) == (None, None)

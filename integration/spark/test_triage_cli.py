@@ -1,4 +1,4 @@
-"""`pulsar-encore spark triage`: what it is given decides what it does; what is wrong is a line."""
+"""`pulsar-encore spark triage`: its arguments, its output, and errors in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pulsar_encore.spark.triage.output_files import check_file, check_folder
 
 from .triage_kit import DEAD, frame, letter, stream
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 URL = "pulsar://broker.example:6650"
@@ -32,13 +32,13 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 class Cluster:
-    """What stands for the source and the sink."""
+    """A replacement for the source and the sink."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
         self.folder = folder
         self.rows: list[dict[str, Any]] = [letter(1), letter(2, fingerprint="bbbbbbbbbbbb")]
-        self.asked: list[dict[str, Any]] = []
+        self.reads: list[dict[str, Any]] = []
         self.sent: list[set[bytes]] = []
         self.plans: list[job.TriagePlan] = []
         self.missing: tuple[str, ...] | None = ()
@@ -46,12 +46,12 @@ class Cluster:
     def read(
         self, spark: SparkSession, topics: Any, options: Mapping[str, str], **given: Any
     ) -> DataFrame:
-        self.asked.append({"topics": topics, "options": dict(options), **given})
+        self.reads.append({"topics": topics, "options": dict(options), **given})
         if given["streaming"]:
             return stream(spark, str(self.folder), self.rows)
         return frame(spark, self.rows)
 
-    def send_home(self, options: Mapping[str, str], plan: job.TriagePlan) -> job.Send:
+    def make_send(self, options: Mapping[str, str], plan: job.TriagePlan) -> job.Send:
         self.plans.append(plan)
 
         def send(rows: DataFrame, replay_id: str) -> None:
@@ -64,7 +64,7 @@ class Cluster:
 def cluster(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster(spark, tmp_path / "source")
     monkeypatch.setattr(job, "read_letters", made.read)
-    monkeypatch.setattr(job, "send_home", made.send_home)
+    monkeypatch.setattr(job, "send_home", made.make_send)
     monkeypatch.setattr(job, "missing_topics", lambda topics, options: made.missing)
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: spark))
     return made
@@ -75,39 +75,50 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("PULSAR_TOKEN", "PULSAR_URL", "PULSAR_TOKEN_FILE", "PULSAR_BASIC_FILE"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        code = cli.main(["spark", "triage", *words])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return code, said.out, said.err
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["spark", "triage", *arguments])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        return code, captured.out, captured.err
 
     return run
 
 
-def test_a_look_prints_a_table_and_draws(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+def test_a_triage_without_output_prints_a_table_and_draws_a_chart(
+    cluster: Cluster, run: Run, tmp_path: Path
+) -> None:
     chart = tmp_path / "letters.png"
-    words = ["--topic", "orders", "--subscription", "billing", "--url", URL, "--chart", str(chart)]
-    code, out, _ = run(*words, "--option", "pollTimeoutMs=5000", "--admin-url", "http://b:8080")
+    arguments = [
+        "--topic",
+        "orders",
+        "--subscription",
+        "billing",
+        "--url",
+        URL,
+        "--chart",
+        str(chart),
+    ]
+    code, out, _ = run(*arguments, "--option", "pollTimeoutMs=5000", "--admin-url", "http://b:8080")
     assert code == 0
     assert out.startswith("2 letters on orders-billing-DLQ\n")
     assert out.endswith(f"nothing was sent or stored\ndrawn in {chart}\n")
     assert chart.read_bytes()[:4] == b"\x89PNG"
-    [asked] = cluster.asked
-    assert (asked["topics"], asked["streaming"]) == ((DEAD,), False)
-    assert asked["options"] == {
+    [reads] = cluster.reads
+    assert (reads["topics"], reads["streaming"]) == ((DEAD,), False)
+    assert reads["options"] == {
         "service.url": URL,
         "admin.url": "http://b:8080",
         "pollTimeoutMs": "5000",
     }
 
 
-def test_json_is_an_object_alone(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+def test_json_output_is_a_single_object(cluster: Cluster, run: Run, tmp_path: Path) -> None:
     code, out, err = run("--topic", DEAD, "--json", "--chart", str(tmp_path / "a.png"))
     found = json.loads(out)
     assert (code, found["letters"], len(found["groups"]), err) == (0, 2, 2, "")
 
 
-def test_no_letters_are_exit_code_3(cluster: Cluster, run: Run) -> None:
+def test_without_letters_the_exit_code_is_3(cluster: Cluster, run: Run) -> None:
     cluster.rows = []
     code, out, err = run("--topic", DEAD, "--json")
     assert (code, json.loads(out)["letters"]) == (3, 0)
@@ -116,11 +127,11 @@ def test_no_letters_are_exit_code_3(cluster: Cluster, run: Run) -> None:
     code, out, err = run("--topic", DEAD)
     assert (code, "there is no topic orders-billing-DLQ" in out) == (3, True)
     assert "no letters: there is no topic orders-billing-DLQ; check the name" in err
-    cluster.missing = None  # nobody could be asked
+    cluster.missing = None  # the broker cannot be reached
     assert "check the names of the topics" in run("--topic", DEAD)[2]
 
 
-def test_chosen_groups_are_sent_home(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+def test_chosen_groups_are_replayed(cluster: Cluster, run: Run, tmp_path: Path) -> None:
     kept = ["--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "done")]
     chosen = ["--select-fingerprint", "bbbbbbbbbbbb"]
     assert run("--topic", DEAD, *kept, *chosen, "--dry-run")[0] == 0
@@ -130,11 +141,11 @@ def test_chosen_groups_are_sent_home(cluster: Cluster, run: Run, tmp_path: Path)
     )
     assert (code, cluster.sent) == (0, [{b"2"}])
     assert "1 were sent home" in out
-    assert [each["cursor"] for each in cluster.asked] == ["encore-triage", "mine"]
+    assert [each["cursor"] for each in cluster.reads] == ["encore-triage", "mine"]
     assert [each.text_keys for each in cluster.plans] == [None, False]
 
 
-def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run) -> None:
+def test_with_refused_letters_the_exit_code_is_1(cluster: Cluster, run: Run) -> None:
     cluster.rows = [letter(1, realTopic="persistent://public/default/payroll")]
     code, out, _ = run("--topic", DEAD, "--dry-run", "--all")
     assert code == 1
@@ -142,44 +153,44 @@ def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run)
     assert run("--topic", DEAD, "--dry-run", "--real-topic", "payroll")[0] == 0
 
 
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_it_says_what_was_done(
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_triage_reports_its_progress(
     cluster: Cluster,
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
-    ends: int,
+    exit_code: int,
 ) -> None:
-    """At the second batch's letters; the next run sends them."""
-    stream(cluster.spark, str(cluster.folder), [letter(5)])  # a batch of its own
-    send = cluster.send_home({}, job.TriagePlan())
+    """The interrupt comes while the second batch is being sent. The next run sends its letters."""
+    stream(cluster.spark, str(cluster.folder), [letter(5)])  # this adds a batch
+    send = cluster.make_send({}, job.TriagePlan())
     interrupted = []
 
     def begin(rows: DataFrame, replay_id: str) -> None:
         if cluster.sent and not interrupted:
             interrupted.append(os.kill(os.getpid(), number))
             for _ in range(10_000):
-                rows.count()  # until Spark's jobs are cancelled
+                rows.count()  # until Spark cancels its jobs
         send(rows, replay_id)
 
     monkeypatch.setattr(job, "send_home", lambda options, plan: begin)
-    words = ["--topic", DEAD, "--out", str(tmp_path / "out"), "--replay", "--all", "--json"]
-    words += ["--checkpoint", str(tmp_path / "done"), "--no-text-keys"]
-    code, out, err = run(*words)
-    assert (code, err.count("\n")) == (ends, 1)
+    arguments = ["--topic", DEAD, "--out", str(tmp_path / "out"), "--replay", "--all", "--json"]
+    arguments += ["--checkpoint", str(tmp_path / "done"), "--no-text-keys"]
+    code, out, err = run(*arguments)
+    assert (code, err.count("\n")) == (exit_code, 1)
     assert err.startswith("pulsar-encore: interrupted: ")
     assert "in 1 batch" in err
     assert "with the same checkpoint" in err
     assert json.loads(out)["replayed"] == len(cluster.sent[0])
     cluster.rows = []
-    assert run(*words)[0] == 0
+    assert run(*arguments)[0] == 0
     assert [each for sent in cluster.sent for each in sorted(sent)].count(b"5") == 1
     assert set().union(*cluster.sent) == {b"1", b"2", b"5"}
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "expected"),
     [
         ([], "name a dead-letter topic"),
         (["--topic", DEAD, "--chart", ""], "--chart must name a file"),
@@ -237,61 +248,61 @@ def test_interrupted_it_says_what_was_done(
         (["--topic", DEAD, "--out", ""], "out must be"),
     ],
 )
-def test_what_is_wrong_is_said_before_spark_starts(
-    words: list[str], said: str, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_invalid_arguments_are_refused_before_spark_starts(
+    arguments: list[str], expected: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(master: str | None) -> None:
         raise AssertionError("a session was started")
 
     monkeypatch.setattr("pulsar_encore.cli.spark._session", started)
-    # That of an earlier test is none of this one's.
+    # Hide the active session of an earlier test.
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
-    code, out, err = run(*words)
+    code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected in err
     assert err.count("\n") == 1
     assert "s3cret" not in err
 
 
-def test_a_file_that_was_looked_at_is_as_it_was(tmp_path: Path) -> None:
+def test_checking_a_path_changes_no_file(tmp_path: Path) -> None:
     (tmp_path / "old.png").write_bytes(b"old")
     (tmp_path / "link.png").symlink_to(tmp_path / "target.png")
     for name in ("old.png", "new.png", "link.png"):
         check_file(str(tmp_path / name), "--chart")
     check_folder(str(tmp_path / "a" / "b"), "--out")
-    for elsewhere in ("s3a://bucket/a", "hdfs:/a"):
-        check_folder(elsewhere, "--out")
+    for remote in ("s3a://bucket/a", "hdfs:/a"):
+        check_folder(remote, "--out")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.png", "old.png"]
     assert (tmp_path / "old.png").read_bytes() == b"old"
 
 
-def test_a_path_without_a_scheme_may_be_of_a_cluster(
+def test_a_path_without_a_scheme_may_belong_to_a_hadoop_file_system(
     cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--topic", DEAD, "--replay", "--all", "--out", "/dev/null/a", "--no-text-keys"]
-    words += ["--checkpoint", "/dev/null/b"]
-    code, _, err = run(*words)
+    arguments = ["--topic", DEAD, "--replay", "--all", "--out", "/dev/null/a", "--no-text-keys"]
+    arguments += ["--checkpoint", "/dev/null/b"]
+    code, _, err = run(*arguments)
     assert (code, "is no folder" in err) == (2, True)
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
-    assert "is no folder" not in run(*words)[2]
+    assert "is no folder" not in run(*arguments)[2]
 
 
-def test_a_chart_may_lie_in_the_folder_that_the_triage_makes(
+def test_a_chart_can_be_written_into_the_output_folder(
     cluster: Cluster, run: Run, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    words = ["--topic", DEAD, "--out", str(out), "--chart", str(out / "a.png")]
-    assert run(*words, "--checkpoint", str(tmp_path / "done"))[0] == 0
+    arguments = ["--topic", DEAD, "--out", str(out), "--chart", str(out / "a.png")]
+    assert run(*arguments, "--checkpoint", str(tmp_path / "done"))[0] == 0
     assert (out / "a.png").is_file()
 
 
-def test_a_chart_elsewhere_that_cannot_be_written_is_said_before_anything_is_read(
+def test_an_unwritable_chart_url_is_refused_before_reading(
     cluster: Cluster, run: Run, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a.png"
     folder.mkdir()
     code, _, err = run("--topic", DEAD, "--chart", folder.as_uri())
-    assert (code, cluster.asked) == (2, [])
+    assert (code, cluster.reads) == (2, [])
     assert "is a folder" in err
     there = tmp_path / "there.png"
     there.write_bytes(b"an older one")
@@ -300,33 +311,38 @@ def test_a_chart_elsewhere_that_cannot_be_written_is_said_before_anything_is_rea
 
 
 @pytest.mark.parametrize("library", ["pyspark", "matplotlib"])
-def test_a_missing_extra_is_one_sentence(library: str) -> None:
+def test_a_missing_extra_is_reported_in_one_line(library: str) -> None:
     code = (
         f"import sys; sys.modules[{library!r}] = None; from pulsar_encore import cli;"
         f"sys.exit(cli.main(['spark', 'triage', '--topic', 'a', '--chart', 'a.png']))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == (
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
         f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,triage]"\n'
     )
 
 
-def test_help_needs_no_spark() -> None:
+def test_help_works_without_pyspark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; import pulsar_encore; from pulsar_encore import"
         " cli; sys.exit(cli.main(['--help']) + cli.main(['spark', 'triage', '--help']))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, "--select-fingerprint" in ran.stdout) == (0, True), ran.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, "--select-fingerprint" in result.stdout) == (0, True), result.stderr
 
 
-# How the source logs in
+# Authentication of the source
 
 
 def options_of(login: Login, url: str = URL, **environment: str) -> dict[str, str]:
     options = source_options(access(url, login, environment), login)
-    checked = read_options({**options, "topic": "t"}, streaming=None)  # the source takes them
+    # the source accepts the options
+    checked = read_options({**options, "topic": "t"}, streaming=None)
     assert "s3cret" not in repr(checked)
     return {name.removeprefix("pulsar.client."): value for name, value in options.items()}
 
@@ -346,11 +362,11 @@ def test_secrets_become_options_in_memory(tmp_path: Path) -> None:
     }
 
 
-def test_files_of_tls_are_named(tmp_path: Path) -> None:
+def test_tls_files_become_options(tmp_path: Path) -> None:
     both = tmp_path / "a,b:c.pem"
-    words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=one".split()
+    arguments = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=one".split()
     files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "certificate")]
-    subprocess.run(["openssl", *words, *files], check=True, capture_output=True)
+    subprocess.run(["openssl", *arguments, *files], check=True, capture_output=True)
     both.write_text((tmp_path / "certificate").read_text() + (tmp_path / "key").read_text())
     url, pem = "pulsar+ssl://b:6651", str(both)
     login = Login(tls_certificate_file=pem, tls_validate_hostname=False)
@@ -372,7 +388,7 @@ def test_files_of_tls_are_named(tmp_path: Path) -> None:
     }
 
 
-def test_an_error_of_spark_is_what_was_wrong() -> None:
+def test_the_cause_is_extracted_from_a_spark_error() -> None:
     inner = "pulsar_encore.errors.ConfigurationError: there is no topic t: check"
     spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\n{inner}\n SQLSTATE: 38000"
     assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
@@ -381,9 +397,11 @@ def test_an_error_of_spark_is_what_was_wrong() -> None:
         "there is no topic t: check\n SQLSTATE: 38000"
     )
     assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
-    of_java = "An error occurred while calling o50.start.\n: java.io.IOException: full\n\tat x.y\n"
-    assert said_by(ValueError(of_java)) == "java.io.IOException: full"
-    spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\npy4j.Py4JJavaError: {of_java}\n"
+    java_error = (
+        "An error occurred while calling o50.start.\n: java.io.IOException: full\n\tat x.y\n"
+    )
+    assert said_by(ValueError(java_error)) == "java.io.IOException: full"
+    spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\npy4j.Py4JJavaError: {java_error}\n"
     assert said_by(ValueError(spark_says)) == "java.io.IOException: full"
     assert said_by(ValueError("\n[NO_PATH] gone \x1b\nmore")) == "[NO_PATH] gone \\x1b"
     assert said_by(KeyError()) == "KeyError"

@@ -1,4 +1,4 @@
-"""Letters as rows: doubles, groups, routes; compared with what the single-process triage does."""
+"""Letters as rows: duplicates, groups and routes, compared with the single-process triage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_encore.spark.triage.letter_routes import ITSELF, NO_NAME, NO_TOPIC, 
 
 from .triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -34,7 +34,7 @@ def groups_of(spark: SparkSession, rows: list[Any], hour_of: HourOf = "last") ->
 def routes(
     spark: SparkSession, rows: list[Any], selection: GroupSelection | None = None
 ) -> dict[int, tuple[str, str | None]]:
-    """By entry."""
+    """Return the route and the reason of each row, by entry id."""
     found: list[Row] = routed(frame(spark, rows), selection).collect()
     assert len(found) == len(rows), "no row is lost or doubled"
     return {row["__entryId"]: (row["route"], row["why"]) for row in found}
@@ -45,7 +45,7 @@ def test_letters_are_grouped_by_fingerprint_real_topic_and_hour(spark: SparkSess
         letter(1, errorMessage="first"),
         letter(59, errorMessage="last", replayId="r1", batchIndex=3, partition=2),
         letter(30, errorMessage="middle"),
-        letter(60),  # another hour
+        letter(60),  # in another hour
         letter(2, realTopic=HOME + "2"),
         letter(3, fingerprint="bbbbbbbbbbbb"),
     ]
@@ -71,48 +71,52 @@ def test_letters_are_grouped_by_fingerprint_real_topic_and_hour(spark: SparkSess
     )
 
 
-def test_letters_without_evidence_are_a_group_too(spark: SparkSession) -> None:
-    nothing = dict.fromkeys(("errorClass", "errorMessage", "fingerprint", "lastTime", "firstTime"))
-    [found] = groups_of(spark, [letter(61, **nothing, realTopic=None)])
+def test_letters_without_evidence_form_a_group(spark: SparkSession) -> None:
+    no_evidence = dict.fromkeys(
+        ("errorClass", "errorMessage", "fingerprint", "lastTime", "firstTime")
+    )
+    [found] = groups_of(spark, [letter(61, **no_evidence, realTopic=None)])
     assert (found.fingerprint, found.real_topic, found.error_class) == ("-", "", "")
     assert found.hour_ms == NOON_MS + HOUR_MS, "the hour it was written in"
     assert found.sample_id == "5:61:-1"
-    [found] = groups_of(spark, [letter(1, **nothing, reason="ack timeout")])
+    [found] = groups_of(spark, [letter(1, **no_evidence, reason="ack timeout")])
     assert found.error_message == "ack timeout"
 
 
-def test_the_hour_is_of_the_last_failure_or_of_the_first(spark: SparkSession) -> None:
+def test_the_hour_is_taken_from_the_last_or_first_failure(spark: SparkSession) -> None:
     row = letter(70, firstTime=at(-100), lastTime=at(50))
     assert [each.hour_ms for each in groups_of(spark, [row])] == [NOON_MS]
     assert [each.hour_ms for each in groups_of(spark, [row], "first")] == [NOON_MS - 2 * HOUR_MS]
 
 
-def test_a_time_that_cannot_be_is_not_taken(spark: SparkSession) -> None:
-    longest, moment = timedelta(milliseconds=LONGEST_MS), timedelta(milliseconds=1)
-    cases = [
+def test_impossible_failure_times_are_replaced_by_the_publish_time(spark: SparkSession) -> None:
+    maximum, moment = timedelta(milliseconds=LONGEST_MS), timedelta(milliseconds=1)
+    times = [
         (at(70), True),
-        (at(70) - longest, True),
-        (at(70) - longest - moment, False),
+        (at(70) - maximum, True),
+        (at(70) - maximum - moment, False),
         (at(70) + moment, False),
         (datetime(1970, 1, 1, tzinfo=UTC), False),
         (datetime(9999, 1, 1, tzinfo=UTC), False),
     ]
     rows = [
-        letter(70, lastTime=said, fingerprint=f"{number}") for number, (said, _) in enumerate(cases)
+        letter(70, lastTime=last_time, fingerprint=f"{number}")
+        for number, (last_time, _) in enumerate(times)
     ]
     found = {each.fingerprint: each.hour_ms for each in groups_of(spark, rows)}
-    for number, (said, believed) in enumerate(cases):
-        taken = int(said.timestamp()) // 3600 * HOUR_MS
-        assert found[f"{number}"] == (taken if believed else NOON_MS + HOUR_MS), said
+    for number, (last_time, believed) in enumerate(times):
+        taken = int(last_time.timestamp()) // 3600 * HOUR_MS
+        assert found[f"{number}"] == (taken if believed else NOON_MS + HOUR_MS), last_time
 
 
-def test_of_letters_of_one_message_the_last_counts(spark: SparkSession) -> None:
-    same: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
+def test_only_the_last_letter_of_a_message_counts(spark: SparkSession) -> None:
+    same_message: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
     rows = [
-        letter(1, **same),
-        letter(9, **same, replayId="again"),
-        letter(2, **same, publishTime=at(9)),  # as late, and before it
-        letter(3, **same, realTopic=HOME + "2"),
+        letter(1, **same_message),
+        letter(9, **same_message, replayId="again"),
+        # published at the same time, with a lower entry id
+        letter(2, **same_message, publishTime=at(9)),
+        letter(3, **same_message, realTopic=HOME + "2"),
         letter(4, originMessageId="1:4:-1"),
     ]
     assert {entry: route for entry, (route, _) in routes(spark, rows).items()} == {
@@ -124,19 +128,19 @@ def test_of_letters_of_one_message_the_last_counts(spark: SparkSession) -> None:
     }
 
 
-def test_a_message_that_died_in_two_subscriptions_is_two_letters(spark: SparkSession) -> None:
-    same: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
+def test_a_message_dead_lettered_by_two_subscriptions_counts_twice(spark: SparkSession) -> None:
+    same_message: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
     shipped: dict[str, Any] = {
         "topic": f"{HOME}-shipping-DLQ",
         "realSubscription": "shipping",
         "errorClass": "TimeoutError",
     }
     rows = [
-        letter(1, **same),
-        letter(2, **same, **shipped),  # later, and not chosen
-        letter(3, **same, realSubscription="shipping"),  # on the same dead-letter topic
-        letter(4, **same, topic=f"{HOME}-other-DLQ"),  # would be refused
-        letter(5, **same, topic=f"{DEAD}-partition-1", publishTime=at(0)),
+        letter(1, **same_message),
+        letter(2, **same_message, **shipped),  # later, and not chosen
+        letter(3, **same_message, realSubscription="shipping"),  # on the same dead letter topic
+        letter(4, **same_message, topic=f"{HOME}-other-DLQ"),  # refused
+        letter(5, **same_message, topic=f"{DEAD}-partition-1", publishTime=at(0)),
     ]
     assert routes(spark, rows, GroupSelection(error_classes=["KeyError"])) == {
         1: ("replay", None),
@@ -147,23 +151,23 @@ def test_a_message_that_died_in_two_subscriptions_is_two_letters(spark: SparkSes
     }
 
 
-def test_a_value_is_no_key(spark: SparkSession) -> None:
-    same: dict[str, Any] = {"originMessageId": "1:1:-1"}
+def test_equal_bytes_in_value_and_key_are_not_duplicates(spark: SparkSession) -> None:
+    same_message: dict[str, Any] = {"originMessageId": "1:1:-1"}
     rows = [
-        letter(1, **same, value=b"a"),
-        letter(2, **same, value=None, key=b"a"),
-        letter(3, **same, value=None, orderingKey=b"a"),
+        letter(1, **same_message, value=b"a"),
+        letter(2, **same_message, value=None, key=b"a"),
+        letter(3, **same_message, value=None, orderingKey=b"a"),
     ]
     assert {route for route, _ in routes(spark, rows).values()} == {"kept"}
 
 
-def test_letters_of_different_messages_are_no_doubles(spark: SparkSession) -> None:
-    # The Go client names a message of a batch by its entry.
+def test_letters_of_different_messages_are_not_duplicates(spark: SparkSession) -> None:
+    # The Go client identifies a batch message by its entry.
     of_a_batch: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
     rows = [
         *(letter(each, **of_a_batch, consumer=None) for each in (1, 2)),
         *(letter(each, **of_a_batch, reconsumeTimes=1) for each in (3, 4)),
-        *(letter(each, originMessageId="1:1:-1") for each in (5, 6)),  # other values
+        *(letter(each, originMessageId="1:1:-1") for each in (5, 6)),  # with different values
         *(letter(each, **of_a_batch, key=b"%d" % each) for each in (7, 8)),
     ]
     assert {route for route, _ in routes(spark, rows).values()} == {"kept"}
@@ -173,7 +177,7 @@ def test_letters_of_different_messages_are_no_doubles(spark: SparkSession) -> No
         assert routes(spark, rows)[1] == ("duplicate", None)
 
 
-def test_letters_that_do_not_say_their_origin_are_no_doubles(spark: SparkSession) -> None:
+def test_letters_without_an_origin_are_not_duplicates(spark: SparkSession) -> None:
     rows = [
         *(letter(each, originMessageId=origin) for each, origin in enumerate([None, None, "", ""])),
         *(letter(9, originMessageId=None, batchIndex=index) for index in (0, 1)),
@@ -195,7 +199,7 @@ def test_letters_that_do_not_say_their_origin_are_no_doubles(spark: SparkSession
         (GroupSelection(fingerprints=["aaaaaaaaaaaa"], real_topics=["other"]), {2}),
     ],
 )
-def test_groups_are_chosen(
+def test_a_selection_chooses_groups(
     spark: SparkSession, selection: GroupSelection, chosen: set[int]
 ) -> None:
     other = "persistent://public/default/other"
@@ -224,13 +228,13 @@ def test_groups_are_chosen(
         {"until": 1e18},
     ],
 )
-def test_a_wrong_choice_names_the_field(given: dict[str, Any]) -> None:
+def test_an_invalid_selection_names_the_field(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=list(given)[-1]):
         GroupSelection(**given)
 
 
-class _Written:
-    """A message that is read as a letter."""
+class _FakeMessage:
+    """A message to be read as a letter."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
@@ -247,7 +251,7 @@ class _Written:
         return 1
 
 
-# (dead-letter topic, real topic, subscription or None where the letter does not say it)
+# (dead letter topic, real topic, subscription or None if the letter does not have it)
 NAMES = [
     (DEAD, HOME, "billing"),
     (DEAD, HOME, None),
@@ -267,19 +271,24 @@ NAMES = [
 ]
 
 
-def test_where_a_letter_may_go_is_what_a_replay_says(spark: SparkSession) -> None:
-    """The columns' rule is that of `deadletters`, over the same names."""
+def test_letter_routes_agree_with_the_rule_of_a_replay(spark: SparkSession) -> None:
+    """The rule on columns agrees with `deadletters` for the same names."""
     rows, expected = [], {}
-    for number, (dead, real, subscription) in enumerate(NAMES):
+    for number, (dead_topic, real, subscription) in enumerate(NAMES):
         properties = {letters.REAL_TOPIC: real}
         if subscription is not None:
             properties[letters.REAL_SUBSCRIPTION] = subscription
-        one: Letter = Letter(_Written(properties))  # type: ignore[arg-type]
+        written_letter: Letter = Letter(_FakeMessage(properties))  # type: ignore[arg-type]
         if subscription is None:
-            subscription = "billing"  # as the source reads it out of the name
-        row = letter(number, topic=dead, realTopic=one.real_topic, realSubscription=subscription)
+            subscription = "billing"  # the source takes it from the topic's name
+        row = letter(
+            number,
+            topic=dead_topic,
+            realTopic=written_letter.real_topic,
+            realSubscription=subscription,
+        )
         rows.append(row)
-        expected[number] = "replay" if one.named_by(dead) else "refused"
+        expected[number] = "replay" if written_letter.named_by(dead_topic) else "refused"
     found = routes(spark, rows, GroupSelection())
     assert {entry: route for entry, (route, _) in found.items()} == expected
     assert len(set(expected.values())) == 2
@@ -300,14 +309,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_letter_that_cannot_be_sent_says_why(spark: SparkSession) -> None:
-    rows = [letter(number, **said) for number, (said, _) in enumerate(REFUSALS)]
+def test_a_refused_letter_has_a_reason(spark: SparkSession) -> None:
+    rows = [letter(number, **values) for number, (values, _) in enumerate(REFUSALS)]
     assert routes(spark, rows, GroupSelection()) == {
-        number: ("refused", why) for number, (_, why) in enumerate(REFUSALS)
+        number: ("refused", reason) for number, (_, reason) in enumerate(REFUSALS)
     }
 
 
-def test_a_topic_chosen_by_name_is_a_place_to_go(spark: SparkSession) -> None:
+def test_a_real_topic_chosen_by_name_is_allowed(spark: SparkSession) -> None:
     rows = [letter(1, realTopic="persistent://public/default/payroll")]
     selection = GroupSelection(real_topics=["payroll"])
     assert routes(spark, rows, selection) == {1: ("replay", None)}
@@ -316,12 +325,12 @@ def test_a_topic_chosen_by_name_is_a_place_to_go(spark: SparkSession) -> None:
     assert routes(spark, rows, selection) == {1: ("refused", NO_NAME)}
 
 
-def test_a_double_of_a_chosen_letter_is_not_sent(spark: SparkSession) -> None:
+def test_a_duplicate_of_a_chosen_letter_is_not_sent(spark: SparkSession) -> None:
     rows = [letter(1), letter(2, originMessageId="1:1:-1", value=b"1")]
     assert routes(spark, rows, GroupSelection()) == {1: ("duplicate", None), 2: ("replay", None)}
 
 
-def test_other_rows_than_letters_are_refused(spark: SparkSession) -> None:
+def test_rows_without_letter_columns_are_refused(spark: SparkSession) -> None:
     rows: DataFrame = spark.range(1).toDF("value")
     with pytest.raises(ConfigurationError, match=r"__key.* view=dlq and includeMetadata=full"):
         check_columns(rows)

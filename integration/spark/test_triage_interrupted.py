@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a triage that sends letters home: a sentence, nothing lost, nobody left."""
+"""SIGINT and SIGTERM during a triage that replays letters: one line, no loss, no process left."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ TRACE = re.compile(r"Traceback|Error|Exception|^\s+at |pulsar-encore:")
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 
-async def bury(url: str) -> None:
+async def publish_letters(url: str) -> None:
     async with encore.Client(url, logger=QUIET) as client:
         producer = await client.create_producer(DEAD, batching_enabled=False)
-        said = {letters.REAL_TOPIC: HOME, letters.REAL_SUBSCRIPTION: "billing"}
+        sentence = {letters.REAL_TOPIC: HOME, letters.REAL_SUBSCRIPTION: "billing"}
         for number in range(LETTERS):
             origin = {letters.ORIGIN_MESSAGE_ID: f"1:{number}:-1"}
-            await producer.send(b"%d" % number, properties=said | origin)
+            await producer.send(b"%d" % number, properties=sentence | origin)
 
 
-async def home_again(url: str) -> list[int]:
+async def replayed_numbers(url: str) -> list[int]:
     async with encore.Client(url, logger=QUIET) as client:
         reader = await client.create_reader(HOME, encore.MessageId.earliest)
         found = []
@@ -52,8 +52,8 @@ async def home_again(url: str) -> list[int]:
         return found
 
 
-def begin(url: str, folder: Path) -> subprocess.Popen[str]:
-    """In a group of its own, as a shell does it; the JVM and the workers are in it."""
+def start_triage(url: str, folder: Path) -> subprocess.Popen[str]:
+    """Start the triage in a process group of its own, as a shell does, with its JVM and workers."""
     worker_environment()
     words = ["--topic", DEAD, "--url", url, "--replay", "--all", "--no-text-keys"]
     words += ["--checkpoint", str(folder / "done"), "--out", str(folder / "out")]
@@ -67,47 +67,47 @@ def begin(url: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def left_of(family: list[psutil.Process]) -> list[str]:
-    """Those that still run, after a while for those that end by themselves."""
+def still_running(children: list[psutil.Process]) -> list[str]:
+    """Return the command lines of the processes that still run after 30 s."""
     until = time.monotonic() + 30
     while True:
-        left = []
-        for each in family:
+        running = []
+        for each in children:
             try:
                 if each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(each.cmdline()))
+                    running.append(" ".join(each.cmdline()))
             except psutil.NoSuchProcess:
                 continue
-        if not left or time.monotonic() > until:
-            return left
+        if not running or time.monotonic() > until:
+            return running
         time.sleep(0.02)
 
 
-def test_interrupted_triages_lose_nothing_and_end_with_a_sentence(tmp_path: Path) -> None:
-    """Twice cut off where a batch is stored and its letters are being sent, then run to its end."""
+def test_interrupted_triages_lose_no_letter_and_end_with_one_line(tmp_path: Path) -> None:
+    """The run is interrupted twice while a stored batch is being sent, and then runs to its end."""
     with run_in_thread(BrokerSettings()) as broker:
-        asyncio.run(bury(broker.url))
+        asyncio.run(publish_letters(broker.url))
         for batch, number, code in ((0, signal.SIGINT, 130), (1, signal.SIGTERM, 143)):
-            process = begin(broker.url, tmp_path)
+            process = start_triage(broker.url, tmp_path)
             stored = f"groups/run=*/batch={batch}/_SUCCESS"
             while process.poll() is None and not [*(tmp_path / "out").glob(stored)]:
                 time.sleep(0.02)
             assert process.poll() is None, process.communicate()
-            family = psutil.Process(process.pid).children(recursive=True)
+            children = psutil.Process(process.pid).children(recursive=True)
             if number == signal.SIGINT:
-                os.killpg(process.pid, number)  # as a terminal does it
+                os.killpg(process.pid, number)  # as a terminal does
             else:
                 os.kill(process.pid, number)
             out, err = process.communicate(timeout=60)
             assert (process.returncode, out) == (code, "")
-            # Above it is what Java says when it starts.
-            *above, said = err.splitlines()
-            assert SENTENCE.fullmatch(said), err
-            assert not [each for each in above if TRACE.search(each)], err
-            assert left_of(family) == []
-        process = begin(broker.url, tmp_path)
+            # The lines above are Java's output at its start.
+            *java_lines, sentence = err.splitlines()
+            assert SENTENCE.fullmatch(sentence), err
+            assert not [each for each in java_lines if TRACE.search(each)], err
+            assert still_running(children) == []
+        process = start_triage(broker.url, tmp_path)
         out, err = process.communicate(timeout=240)
         assert (process.returncode, "were sent home" in out) == (0, True), err
-        found = asyncio.run(home_again(broker.url))
+        found = asyncio.run(replayed_numbers(broker.url))
     assert sorted(set(found)) == list(range(LETTERS))
     assert len(found) <= LETTERS + 2 * 40, "only those of a batch that was cut off come twice"

@@ -1,4 +1,4 @@
-"""The job: what is stored, sent and remembered, by batches and after a crash."""
+"""The triage job: stored, sent and checkpointed letters, by batch and after a crash."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pulsar_encore.spark.triage.output_files import write_file
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 KEYS = GroupSelection(fingerprints=["aaaaaaaaaaaa"])
 
 
 class Sink:
-    """Remembers what was sent; fails when it is told to."""
+    """Records the rows that it is given. Fails if `failing` is set."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, set[bytes]]] = []
@@ -55,7 +55,7 @@ def batch_one() -> list[dict[str, Any]]:
 
 
 def stored(spark: SparkSession, out: Path) -> dict[str, set[bytes]]:
-    """Payloads by route."""
+    """Return the stored payloads by route."""
     rows = spark.read.parquet(f"{out}/letters").collect()
     found: dict[str, set[bytes]] = {}
     for row in rows:
@@ -64,7 +64,7 @@ def stored(spark: SparkSession, out: Path) -> dict[str, set[bytes]]:
     return found
 
 
-def test_a_look_counts_and_touches_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_triage_without_output_only_counts(spark: SparkSession, tmp_path: Path) -> None:
     sink = Sink()
     report = triage_letters(frame(spark, batch_one()), TriagePlan(topics=(DEAD,)), sink)
     assert (report.letters, report.duplicates, report.kept, report.batches) == (3, 1, 3, 1)
@@ -77,7 +77,7 @@ def test_a_look_counts_and_touches_nothing(spark: SparkSession, tmp_path: Path) 
     assert (sink.sent, report.out, report.replay_id) == ([], None, None)
 
 
-def test_a_look_stores_where_it_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_triage_with_output_stores_each_run(spark: SparkSession, tmp_path: Path) -> None:
     plan = TriagePlan(topics=(DEAD,), out=str(tmp_path))
     first = triage_letters(frame(spark, batch_one()), plan, Sink())
     second = triage_letters(frame(spark, batch_one()), plan, Sink())
@@ -94,7 +94,7 @@ def test_a_look_stores_where_it_is_told(spark: SparkSession, tmp_path: Path) -> 
     ]
 
 
-def test_a_dry_run_counts_what_would_be_sent(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_dry_run_counts_the_letters_to_be_sent(spark: SparkSession, tmp_path: Path) -> None:
     sink = Sink()
     plan = TriagePlan(
         replay=KEYS, dry_run=True, out=str(tmp_path / "out"), checkpoint=str(tmp_path / "done")
@@ -107,8 +107,8 @@ def test_a_dry_run_counts_what_would_be_sent(spark: SparkSession, tmp_path: Path
     assert count == 1
 
 
-def test_runs_go_on_where_the_last_one_was(spark: SparkSession, tmp_path: Path) -> None:
-    """Each letter is sent once, and what is not sent is stored; also over several batches."""
+def test_runs_continue_after_the_last_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Each letter is sent once, over several batches too, and the others are stored."""
     sink, source, out = Sink(), str(tmp_path / "source"), tmp_path / "out"
     plan = TriagePlan(
         topics=(DEAD,),
@@ -156,7 +156,7 @@ def test_a_batch_that_failed_is_repeated_and_stored_once(
     assert sum(map(len, stored(spark, out).values())) == 4
 
 
-def test_a_new_checkpoint_writes_over_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_new_checkpoint_overwrites_no_output(spark: SparkSession, tmp_path: Path) -> None:
     letters = stream(spark, str(tmp_path / "source"), batch_one())
     for name in ("one", "two"):
         plan = TriagePlan(out=str(tmp_path / "out"), checkpoint=str(tmp_path / name))
@@ -164,7 +164,7 @@ def test_a_new_checkpoint_writes_over_nothing(spark: SparkSession, tmp_path: Pat
     assert spark.read.parquet(f"{tmp_path}/out/letters").count() == 8
 
 
-def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> None:
+def test_groups_beyond_the_limit_are_counted_together(spark: SparkSession) -> None:
     rows = [letter(each, fingerprint=f"{each:012}") for each in range(5)]
     rows += [letter(10 + each) for each in range(3)]
     report = triage_letters(frame(spark, rows), TriagePlan(most_groups=2), Sink())
@@ -177,7 +177,7 @@ def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("plan_options", "expected"),
     [
         ({"checkpoint": "c"}, "needs a folder"),
         ({"replay": KEYS, "out": "o"}, "needs a checkpoint"),
@@ -187,54 +187,60 @@ def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> Non
         ({"hour_of": "middle"}, "hour_of"),
     ],
 )
-def test_what_does_not_go_together_is_said(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        TriagePlan(**given)
+def test_contradicting_plan_options_are_refused(
+    plan_options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        TriagePlan(**plan_options)
 
 
-def test_a_stream_is_for_a_checkpoint_and_only_for_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_needs_a_checkpoint_and_a_batch_refuses_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = batch_one()
     letters = stream(spark, str(tmp_path / "source"), rows)
-    for wrong, plan in (
+    for invalid, plan in (
         (letters, TriagePlan()),
         (frame(spark, rows), TriagePlan(out="o", checkpoint=str(tmp_path / "done"))),
     ):
         with pytest.raises(ConfigurationError, match="stream"):
-            triage_letters(wrong, plan, Sink())
+            triage_letters(invalid, plan, Sink())
 
 
 def test_dead_letter_topics_are_named_after_a_subscription() -> None:
     assert dead_topics(["orders", "orders"], "billing") == (DEAD,)
     assert dead_topics([f"{HOME}-partition-1"], "billing") == (f"{HOME}-partition-1-billing-DLQ",)
     assert dead_topics([DEAD]) == (DEAD,)
-    for wrong in ([], "orders", [""]):
+    for invalid in ([], "orders", [""]):
         with pytest.raises(ConfigurationError):
-            dead_topics(wrong)
+            dead_topics(invalid)
     with pytest.raises(ConfigurationError, match="subscription"):
         dead_topics(["orders"], " ")
 
 
 class Reader:
-    """`spark.read` or `spark.readStream`, and a writer: remembers what it is told."""
+    """A replacement for `spark.read`, `spark.readStream` and a writer, which records its
+    options.
+    """
 
     def __init__(self) -> None:
-        self.given: dict[str, str] = {}
+        self.plan_options: dict[str, str] = {}
         self.kind = ""
 
     def format(self, name: str) -> Reader:
-        self.given["format"] = name
+        self.plan_options["format"] = name
         return self
 
     def mode(self, name: str) -> Reader:
-        self.given["mode"] = name
+        self.plan_options["mode"] = name
         return self
 
-    def options(self, **given: str) -> Reader:
-        self.given |= given
+    def options(self, **plan_options: str) -> Reader:
+        self.plan_options |= plan_options
         return self
 
     def option(self, name: str, value: str) -> Reader:
-        self.given[name] = value
+        self.plan_options[name] = value
         return self
 
     def load(self) -> Any:
@@ -261,7 +267,7 @@ def test_letters_are_read_from_the_beginning() -> None:
     session: Any = Session()
     read_letters(session, [DEAD, HOME], CLUSTER, cursor="c")
     assert session.registered == ["pulsar-encore"]
-    assert session.read.given == {
+    assert session.read.plan_options == {
         **CLUSTER,
         "format": "pulsar-encore",
         "topics": f"{DEAD},{HOME}",
@@ -273,16 +279,16 @@ def test_letters_are_read_from_the_beginning() -> None:
     }
     started = {**CLUSTER, "startingTime": "5"}
     read_letters(session, [DEAD], started, cursor="c", streaming=True)
-    assert session.readStream.given["subscription"] == "c"
-    assert "startingOffsets" not in session.readStream.given
+    assert session.readStream.plan_options["subscription"] == "c"
+    assert "startingOffsets" not in session.readStream.plan_options
     with pytest.raises(ConfigurationError, match="View"):
         read_letters(session, [DEAD], {**CLUSTER, "View": "plain"})
 
 
-def test_letters_are_read_without_what_is_for_their_copies() -> None:
+def test_letters_are_read_without_producer_options() -> None:
     session: Any = Session()
     read_letters(session, [DEAD], {**CLUSTER, "pulsar.producer.encryptionKeys": "k"})
-    assert "pulsar.producer.encryptionKeys" not in session.read.given
+    assert "pulsar.producer.encryptionKeys" not in session.read.plan_options
 
 
 class Rows:
@@ -295,11 +301,11 @@ class Rows:
         return self
 
 
-def test_letters_go_home_through_the_sink() -> None:
+def test_letters_are_replayed_through_the_sink() -> None:
     rows: Any = Rows()
-    reading = {**CLUSTER, "admin.url": "http://b:8080", "maxBytesPerTrigger": "1g"}
-    send_home(reading, TriagePlan())(rows, "r1")
-    assert rows.write.given == {
+    with_options = {**CLUSTER, "admin.url": "http://b:8080", "maxBytesPerTrigger": "1g"}
+    send_home(with_options, TriagePlan())(rows, "r1")
+    assert rows.write.plan_options == {
         **CLUSTER,
         "format": "pulsar-encore",
         "mode": "append",
@@ -310,69 +316,73 @@ def test_letters_go_home_through_the_sink() -> None:
     assert (rows.write.kind, rows.dropped) == ("saved", [])
 
 
-def test_what_was_secret_does_not_go_home_in_clear() -> None:
+def test_encrypted_letters_are_not_replayed_unencrypted() -> None:
     with_key = {**CLUSTER, "pulsar.reader.cryptoPrivateKeyPath": "/keys/private.pem"}
     chosen = TriagePlan(replay=GroupSelection(real_topics=["b"]), dry_run=True, text_keys=True)
     with pytest.raises(ConfigurationError, match="would be sent home in clear"):
         send_home(with_key, chosen)
-    send_home(with_key, TriagePlan())  # a look
+    send_home(with_key, TriagePlan())  # a plan without a replay
     rows: Any = Rows()
     producing = {
         "pulsar.producer.encryptionKeys": "k",
         "pulsar.producer.cryptoPublicKeyPath": "/keys/public.pem",
     }
     send_home({**with_key, **producing}, chosen)(rows, "r1")
-    assert rows.write.given.items() >= producing.items()
-    assert not any("reader" in each for each in rows.write.given)
+    assert rows.write.plan_options.items() >= producing.items()
+    assert not any("reader" in each for each in rows.write.plan_options)
     with pytest.raises(ConfigurationError, match="CONSUME cannot be sent home"):
         send_home({**CLUSTER, "pulsar.reader.cryptoFailureAction": "consume"}, chosen)
 
 
-def test_the_sink_is_told_what_the_plan_says() -> None:
+def test_the_sink_gets_the_options_of_the_plan() -> None:
     rows: Any = Rows()
     chosen = GroupSelection(real_topics=["b", "a-partition-1"])
     send_home(CLUSTER, TriagePlan(replay=chosen, dry_run=True, text_keys=False))(rows, "r1")
     home = "persistent://public/default"
-    assert rows.write.given["textKeys"] == "false"
-    assert rows.write.given["realTopics"] == f"{home}/a,{home}/b"
+    assert rows.write.plan_options["textKeys"] == "false"
+    assert rows.write.plan_options["realTopics"] == f"{home}/a,{home}/b"
     assert rows.dropped == []
 
 
-def test_letters_say_whether_their_keys_are_text_or_bytes(spark: SparkSession) -> None:
+def test_letters_record_whether_their_keys_are_text_or_bytes(spark: SparkSession) -> None:
     rows = [letter(1, key=b"text", keyIsBytes=False), letter(2, key=b"\xff", keyIsBytes=True)]
-    given: dict[str, Any] = {"replay": KEYS, "dry_run": True}
-    told = triage_letters(frame(spark, rows), TriagePlan(**given), Sink())
-    assert (told.selected, told.refused) == (2, 0)
-    wrong = [letter(1, key=b"\xff", keyIsBytes=False)]
-    assert triage_letters(frame(spark, wrong), TriagePlan(**given), Sink()).refused == 1
-    stored = frame(spark, rows).drop("__keyIsBytes")  # by an older release
+    plan_options: dict[str, Any] = {"replay": KEYS, "dry_run": True}
+    report = triage_letters(frame(spark, rows), TriagePlan(**plan_options), Sink())
+    assert (report.selected, report.refused) == (2, 0)
+    invalid = [letter(1, key=b"\xff", keyIsBytes=False)]
+    assert triage_letters(frame(spark, invalid), TriagePlan(**plan_options), Sink()).refused == 1
+    stored = frame(spark, rows).drop("__keyIsBytes")  # stored by an older release
     with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
-        triage_letters(stored, TriagePlan(**given), Sink())
+        triage_letters(stored, TriagePlan(**plan_options), Sink())
 
 
-def test_keys_are_text_or_bytes_and_somebody_has_to_say_which(
+def test_a_replay_with_keys_of_unknown_kind_needs_text_keys(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = [letter(1, key=b"text"), letter(2, key=b"\xff"), letter(3, fingerprint="b", key=b"k")]
-    given: dict[str, Any] = {"replay": KEYS, "dry_run": True}
+    plan_options: dict[str, Any] = {"replay": KEYS, "dry_run": True}
     with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
-        triage_letters(frame(spark, rows), TriagePlan(**given), Sink())
-    as_bytes = triage_letters(frame(spark, rows), TriagePlan(text_keys=False, **given), Sink())
+        triage_letters(frame(spark, rows), TriagePlan(**plan_options), Sink())
+    as_bytes = triage_letters(
+        frame(spark, rows), TriagePlan(text_keys=False, **plan_options), Sink()
+    )
     assert (as_bytes.selected, as_bytes.refused) == (2, 0)
-    as_text = triage_letters(frame(spark, rows), TriagePlan(text_keys=True, **given), Sink())
+    as_text = triage_letters(frame(spark, rows), TriagePlan(text_keys=True, **plan_options), Sink())
     assert (as_text.selected, as_text.refused) == (1, 1)
     assert triage_letters(frame(spark, rows), TriagePlan(), Sink()).letters == 3
-    assert triage_letters(frame(spark, [letter(1)]), TriagePlan(**given), Sink()).selected == 1
+    assert (
+        triage_letters(frame(spark, [letter(1)]), TriagePlan(**plan_options), Sink()).selected == 1
+    )
 
 
-def test_a_wrong_plan_connects_nothing() -> None:
+def test_an_invalid_plan_is_refused_before_connecting() -> None:
     session: Any = Session()
     with pytest.raises(ConfigurationError, match="needs a checkpoint"):
         triage(session, ["orders"], CLUSTER, subscription="billing", replay=KEYS)
-    assert session.read.given == {}
+    assert session.read.plan_options == {}
 
 
-def test_a_file_is_written_at_the_driver_or_through_spark(
+def test_a_file_is_written_on_the_driver_or_through_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for path in (f"{tmp_path}/a.png", f"file://{tmp_path}/b.png"):

@@ -1,4 +1,4 @@
-"""What a query says of itself: observed by Spark, counted in ledgers, told to Prometheus."""
+"""Metrics of a query: observed by Spark, counted in ledgers, formatted for Prometheus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pulsar_encore.spark.metrics import (
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 ID = "11111111-2222-3333-4444-555555555555"
@@ -37,15 +37,15 @@ ID = "11111111-2222-3333-4444-555555555555"
 # Observed
 
 
-def test_rows_are_observed(spark: SparkSession) -> None:
+def test_row_metrics_are_observed(spark: SparkSession) -> None:
     rows = [
         letter(1, value=b"12345", redeliveryCount=2),
         letter(2, value=None, topic=DEAD + "-partition-3"),
         letter(3, value=b"1", topic=HOME),
     ]
-    seen = Observation("seen")
-    assert with_metrics(frame(spark, rows), seen).count() == 3
-    assert seen.get == {
+    observation = Observation("observation")
+    assert with_metrics(frame(spark, rows), observation).count() == 3
+    assert observation.get == {
         "rows": 3,
         "bytes": 6,
         "first_published_ms": NOON_MS + 60_000,
@@ -55,16 +55,24 @@ def test_rows_are_observed(spark: SparkSession) -> None:
     }
 
 
-def test_what_is_not_there_is_not_observed(spark: SparkSession) -> None:
+def test_metrics_of_missing_columns_are_none(spark: SparkSession) -> None:
     fewer = frame(spark, [letter(1)]).select("__publishTime", "__topic")
-    seen = Observation("fewer")
-    assert with_metrics(fewer, seen).count() == 1
-    assert (seen.get["rows"], seen.get["bytes"], seen.get["redelivered"]) == (1, None, None)
+    observation = Observation("fewer")
+    assert with_metrics(fewer, observation).count() == 1
+    assert (observation.get["rows"], observation.get["bytes"], observation.get["redelivered"]) == (
+        1,
+        None,
+        None,
+    )
     with pytest.raises(ConfigurationError, match="__publishTime"):
         with_metrics(fewer.drop("__publishTime"))
-    seen = Observation("none")
-    assert with_metrics(frame(spark, []), seen).count() == 0
-    assert (seen.get["rows"], seen.get["bytes"], seen.get["last_published_ms"]) == (0, 0, None)
+    observation = Observation("none")
+    assert with_metrics(frame(spark, []), observation).count() == 0
+    assert (
+        observation.get["rows"],
+        observation.get["bytes"],
+        observation.get["last_published_ms"],
+    ) == (0, 0, None)
 
 
 # The listener
@@ -73,7 +81,7 @@ def test_what_is_not_there_is_not_observed(spark: SparkSession) -> None:
 def progress(
     batch: int, end: dict[str, str] | str, start: dict[str, str] | None = None, **observed: Any
 ) -> QueryProgressEvent:
-    """As Spark tells of a batch that began 10 s after noon."""
+    """Return Spark's event for a batch that began 10 s after noon."""
     source: dict[str, Any] = {
         "description": "Python",
         "startOffset": "None" if start is None else json.dumps({"p": start, "v": 1}),
@@ -84,7 +92,7 @@ def progress(
         "processedRowsPerSecond": 1.0,
         "metrics": {},
     }
-    said = StreamingQueryProgress.fromJson(
+    progress_value = StreamingQueryProgress.fromJson(
         {
             "id": ID,
             "runId": ID,
@@ -104,11 +112,11 @@ def progress(
         }
     )
     if observed:
-        said.observedMetrics["pulsar"] = Row(**observed)
-    return QueryProgressEvent(said)
+        progress_value.observedMetrics["pulsar"] = Row(**observed)
+    return QueryProgressEvent(progress_value)
 
 
-def seen(rows: int, newest: float | None, oldest: float | None = None) -> dict[str, Any]:
+def observation(rows: int, newest: float | None, oldest: float | None = None) -> dict[str, Any]:
     """An observation; times in s after noon."""
     return {
         "rows": rows,
@@ -120,35 +128,39 @@ def seen(rows: int, newest: float | None, oldest: float | None = None) -> dict[s
     }
 
 
-def test_batches_are_added_up_and_the_lag_is_of_the_last() -> None:
-    told: list[QueryMetrics] = []
-    listener = PulsarProgressListener(told.append)
-    listener.onQueryProgress(progress(4, {HOME: "5:1:-1"}, **seen(3, 7.5, 2)))
-    listener.onQueryProgress(progress(5, {HOME: "5:2:-1"}, **seen(2, 12)))
-    listener.onQueryProgress(progress(6, {HOME: "5:2:-1"}, **seen(0, None)))
+def test_metrics_sum_over_batches_and_the_lag_is_the_last() -> None:
+    reported: list[QueryMetrics] = []
+    listener = PulsarProgressListener(reported.append)
+    listener.onQueryProgress(progress(4, {HOME: "5:1:-1"}, **observation(3, 7.5, 2)))
+    listener.onQueryProgress(progress(5, {HOME: "5:2:-1"}, **observation(2, 12)))
+    listener.onQueryProgress(progress(6, {HOME: "5:2:-1"}, **observation(0, None)))
     listener.onQueryProgress(progress(7, {HOME: "5:2:-1"}))
-    assert [(each.batch, each.rows, each.lag_s, each.longest_lag_s) for each in told] == [
+    assert [(each.batch, each.rows, each.lag_s, each.longest_lag_s) for each in reported] == [
         (4, 3, 2.5, 8.0),
-        (5, 5, 0.0, 0.0),  # a producer's clock that is ahead is no negative lag
+        (5, 5, 0.0, 0.0),  # a producer's clock that is ahead causes no negative lag
         (6, 5, 0.0, 0.0),
         (7, 5, 0.0, 0.0),
     ]
-    assert (told[-1].bytes, told[-1].dead_letters, told[-1].redelivered) == (50, 3, None)
-    assert (told[-1].backlog_entries, told[-1].commit_errors) == (None, None)
-    assert listener.queries == {ID: told[-1]}
+    assert (reported[-1].bytes, reported[-1].dead_letters, reported[-1].redelivered) == (
+        50,
+        3,
+        None,
+    )
+    assert (reported[-1].backlog_entries, reported[-1].commit_errors) == (None, None)
+    assert listener.queries == {ID: reported[-1]}
     listener.onQueryTerminated(QueryTerminatedEvent(ID, ID, None, None))  # type: ignore[arg-type]
     assert listener.queries == {}
 
 
-def test_other_sources_are_none_of_its_business() -> None:
-    told: list[QueryMetrics] = []
-    listener = PulsarProgressListener(told.append)
+def test_a_listener_ignores_other_sources() -> None:
+    reported: list[QueryMetrics] = []
+    listener = PulsarProgressListener(reported.append)
     for offset in ('{"logOffset": 3}', "7", "null", '{"p": {"t": "x"}, "v": 1}'):
-        listener.onQueryProgress(progress(1, offset, **seen(3, 7.5)))
-    assert told == []
+        listener.onQueryProgress(progress(1, offset, **observation(3, 7.5)))
+    assert reported == []
 
 
-def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fail(metrics: QueryMetrics) -> None:
         raise KeyError(metrics.query)
 
@@ -157,17 +169,17 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
     assert "KeyError: 'orders'" in caplog.text
 
 
-# What the web service tells
+# Figures from the admin API
 
 
 class Brokers:
-    """A web service with the ledgers of topics."""
+    """An admin API with the ledgers of topics."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.stats: dict[str, dict[str, Any]] = {}
-        self.asked: list[str] = []
-        self.away = False
+        self.requests: list[str] = []
+        self.unavailable = False
 
     def options(self, **more: str) -> dict[str, str]:
         return {
@@ -178,7 +190,9 @@ class Brokers:
         }
 
     def store(self, name: str, ledgers: list[tuple[int, int, int]], last: str, **at: str) -> None:
-        """Ledgers as (id, entries, bytes), the last one open; where subscriptions are."""
+        """Set the ledgers as (id, entries, bytes), the last one open, and the positions of
+        subscriptions.
+        """
         self.stats[name] = {
             "ledgers": [
                 {"ledgerId": number, "entries": entries, "size": size}
@@ -187,7 +201,7 @@ class Brokers:
             "currentLedgerEntries": ledgers[-1][1],
             "currentLedgerSize": ledgers[-1][2],
             "lastConfirmedEntry": last,
-            "cursors": {each: {"markDeletePosition": place} for each, place in at.items()},
+            "cursors": {each: {"markDeletePosition": position} for each, position in at.items()},
         }
 
 
@@ -195,11 +209,11 @@ class Brokers:
 def brokers() -> Iterator[Brokers]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            made.asked.append(self.path)
+            fake_service.requests.append(self.path)
             name = self.path.split("/")[-2]
-            found = made.stats.get(name)
+            found = fake_service.stats.get(name)
             body = json.dumps(found or {"reason": "not there"}).encode()
-            self.send_response(503 if made.away else 200 if found else 404)
+            self.send_response(503 if fake_service.unavailable else 200 if found else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -208,10 +222,10 @@ def brokers() -> Iterator[Brokers]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made = Brokers(f"http://127.0.0.1:{server.server_port}")
+    fake_service = Brokers(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    yield made
+    yield fake_service
     server.shutdown()
     server.server_close()
     thread.join()
@@ -224,7 +238,8 @@ def test_the_backlog_is_counted_in_ledgers(brokers: Brokers) -> None:
     listener = PulsarProgressListener(options=brokers.options())
     listener.onQueryProgress(progress(1, {HOME: "5:6:-1", bills: "6:2:-1"}))
     [found] = listener.queries.values()
-    # Of ledger 5 the entries 7, 8 and 9 of 100 bytes, of ledger 7 all four of 20.
+    # The entries 7, 8 and 9 of ledger 5 with 100 bytes each, and all four entries of ledger 7 with
+    # 20.
     assert found.backlog == {
         HOME: TopicBacklog(entries=7, bytes=380),
         bills: TopicBacklog(entries=0, bytes=0),
@@ -234,11 +249,11 @@ def test_the_backlog_is_counted_in_ledgers(brokers: Brokers) -> None:
     [found] = listener.queries.values()
     assert {each: (of.entries, of.bytes) for each, of in found.backlog.items()} == {
         HOME: (14, 1080),
-        bills: (3, 30),  # of a batch that is read in part all is counted
+        bills: (3, 30),  # a partly read batch counts in full
     }
 
 
-def test_an_ack_that_did_not_arrive_is_counted(brokers: Brokers) -> None:
+def test_missing_acks_are_counted(brokers: Brokers) -> None:
     listener = PulsarProgressListener(options=brokers.options(subscription="job"))
 
     def errors(cursor: str, start: str) -> int | None:
@@ -253,10 +268,10 @@ def test_an_ack_that_did_not_arrive_is_counted(brokers: Brokers) -> None:
     assert errors("5:3", "5:4:-1") == 1
     assert errors("5:2", "5:4:2") == 2
     assert errors("6:-1", "5:4:-1") == 2
-    assert len(set(brokers.asked)) == 1
+    assert len(set(brokers.requests)) == 1
 
 
-def test_what_is_not_watched_is_not_known(brokers: Brokers) -> None:
+def test_commit_errors_are_none_without_a_subscription(brokers: Brokers) -> None:
     brokers.store("orders", [(5, 10, 1000)], "5:9")
     for more in ({}, {"subscription": "job", "cursorCommit": "none"}):
         listener = PulsarProgressListener(options=brokers.options(**more))
@@ -267,23 +282,23 @@ def test_what_is_not_watched_is_not_known(brokers: Brokers) -> None:
         PulsarProgressListener(options=brokers.options(subscribtion="job"))
 
 
-def test_a_web_service_that_is_away_is_counted_and_told(
+def test_failed_admin_requests_are_counted_and_logged(
     brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[QueryMetrics] = []
-    brokers.away = True
-    listener = PulsarProgressListener(told.append, brokers.options())
+    reported: list[QueryMetrics] = []
+    brokers.unavailable = True
+    listener = PulsarProgressListener(reported.append, brokers.options())
     with caplog.at_level(logging.WARNING, "pulsar_encore.spark"):
-        listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}, **seen(3, 7.5)))
-    assert (told[0].ask_errors, told[0].backlog_entries, told[0].rows) == (1, None, 3)
+        listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}, **observation(3, 7.5)))
+    assert (reported[0].ask_errors, reported[0].backlog_entries, reported[0].rows) == (1, None, 3)
     assert "the backlog is not known" in caplog.text
-    brokers.away = False
+    brokers.unavailable = False
     brokers.store("orders", [(5, 10, 1000)], "5:9")
     listener.onQueryProgress(progress(2, {HOME: "5:8:-1"}))
-    assert (told[1].ask_errors, told[1].backlog_entries) == (1, 1)
+    assert (reported[1].ask_errors, reported[1].backlog_entries) == (1, 1)
 
 
-def test_a_topic_that_was_deleted_has_no_backlog(brokers: Brokers) -> None:
+def test_a_deleted_topic_has_no_backlog(brokers: Brokers) -> None:
     brokers.store("orders", [(5, 10, 1000)], "5:9")
     listener = PulsarProgressListener(options=brokers.options(subscription="job"))
     ends = {HOME: "5:7:-1", "persistent://public/default/deleted": "4:2:-1"}
@@ -292,7 +307,7 @@ def test_a_topic_that_was_deleted_has_no_backlog(brokers: Brokers) -> None:
     assert (list(found.backlog), found.backlog_entries, found.ask_errors) == ([HOME], 2, 0)
 
 
-def test_a_ledger_that_nobody_knows_is_no_backlog_of_0(brokers: Brokers) -> None:
+def test_an_unknown_ledger_leaves_the_backlog_unknown(brokers: Brokers) -> None:
     brokers.store("orders", [(9, 3, 30)], "9:2")
     listener = PulsarProgressListener(options=brokers.options())
     listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}))
@@ -303,7 +318,7 @@ def test_a_ledger_that_nobody_knows_is_no_backlog_of_0(brokers: Brokers) -> None
 # Prometheus
 
 
-def test_prometheus_reads_it() -> None:
+def test_metrics_are_formatted_for_prometheus() -> None:
     one = QueryMetrics(
         query='a"b\\c\nd',
         batch=7,

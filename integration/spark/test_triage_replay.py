@@ -1,4 +1,4 @@
-"""End to end: letters of a consumer are triaged, and chosen ones are home again, once each."""
+"""End to end: letters of a consumer are triaged, and chosen letters are replayed once each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread
 from pulsar_encore.spark.triage import GroupSelection, TriageReport, triage
 
-#: Two cores may be shared, and the first test here starts the session.
+#: The two cores may be shared with other programs, and the first test starts the session.
 pytestmark = pytest.mark.timeout(240)
 
 ORDERS = 12
@@ -21,8 +21,10 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 DEAD = "persistent://public/default/orders-billing-DLQ"
 
 
-async def bury(url: str) -> None:
-    """Orders that a consumer gives up, a third of them by a time-out; and one that is forged."""
+async def dead_letter_orders(url: str) -> None:
+    """Dead-letter orders with a consumer, a third of them for a timeout, and add a forged
+    letter.
+    """
     async with encore.Client(url, logger=QUIET) as client:
         policy = encore.DeadLetterPolicy(max_redeliver_count=1, initial_subscription_name="keep")
         consumer = await client.subscribe(
@@ -52,8 +54,8 @@ async def bury(url: str) -> None:
         await forger.send(b"forged", properties=properties | forged)
 
 
-async def home_again(url: str, topic: str = "orders") -> list[encore.Message]:
-    """The replayed messages on a topic."""
+async def replayed_messages(url: str, topic: str = "orders") -> list[encore.Message]:
+    """Return the replayed messages on a topic."""
     found = []
     async with encore.Client(url, logger=QUIET) as client:
         reader = await client.create_reader(topic, encore.MessageId.earliest)
@@ -62,10 +64,10 @@ async def home_again(url: str, topic: str = "orders") -> list[encore.Message]:
     return [each for each in found if letters.REPLAY_ID in each.properties()]
 
 
-def test_chosen_letters_are_home_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_chosen_letters_are_replayed_once(spark: SparkSession, tmp_path: Path) -> None:
     with run_in_thread(BrokerSettings()) as broker:
         url = broker.url
-        asyncio.run(bury(url))
+        asyncio.run(dead_letter_orders(url))
         options = {"service.url": url}
 
         def run(selection: GroupSelection, *, dry_run: bool = False) -> TriageReport:
@@ -83,16 +85,18 @@ def test_chosen_letters_are_home_again(spark: SparkSession, tmp_path: Path) -> N
 
         chosen = GroupSelection(error_classes=["KeyError"])
         dry = run(chosen, dry_run=True)
-        assert asyncio.run(home_again(url)) == []
+        assert asyncio.run(replayed_messages(url)) == []
         real = run(chosen)
         for report in (dry, real):
             assert (report.letters, report.selected, report.refused) == (ORDERS + 1, 8, 1)
             assert report.kept == ORDERS + 1 - 8 - 1
         assert (dry.replayed, real.replayed) == (0, 8)
 
-        came = {each.properties()["order"]: each for each in asyncio.run(home_again(url))}
-        assert sorted(map(int, came)) == [each for each in range(ORDERS) if each % 3]
-        for order, message in came.items():
+        by_order = {
+            each.properties()["order"]: each for each in asyncio.run(replayed_messages(url))
+        }
+        assert sorted(map(int, by_order)) == [each for each in range(ORDERS) if each % 3]
+        for order, message in by_order.items():
             assert message.partition_key() == f"k{order}"
             assert message.event_timestamp() == 1000 + int(order)
             assert message.has_null_value() == (order == "1")
@@ -102,7 +106,11 @@ def test_chosen_letters_are_home_again(spark: SparkSession, tmp_path: Path) -> N
         assert broker.call(lambda running: "payroll" in str(running.service.catalogue)) is False
 
         again = run(chosen)
-        assert (again.letters, again.replayed, len(asyncio.run(home_again(url)))) == (0, 0, 8)
+        assert (again.letters, again.replayed, len(asyncio.run(replayed_messages(url)))) == (
+            0,
+            0,
+            8,
+        )
 
     rows = spark.read.parquet(f"{tmp_path}/out/letters").groupBy("route").count().collect()
     assert {row["route"]: row["count"] for row in rows} == {"replay": 8, "kept": 4, "refused": 1}

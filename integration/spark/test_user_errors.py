@@ -1,4 +1,4 @@
-"""Errors of a user, as Spark reports them: a sentence that says what to change comes first."""
+"""User errors as Spark reports them: the first lines say what to change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from harness.pulsar_server import Server
 
-from .numbered_topics import publish, reading
+from .numbered_topics import publish, with_options
 
 SOON = {"pulsar__client__operationTimeoutMs": 2000}
 DEAD = {**SOON, "service__url": "pulsar://127.0.0.1:1"}
@@ -20,13 +20,13 @@ DEAD = {**SOON, "service__url": "pulsar://127.0.0.1:1"}
 
 @pytest.fixture
 def batch(spark: SparkSession, pulsar: Server, topic: str) -> Callable[..., Any]:
-    return lambda **options: reading(spark.read, pulsar, topic, **options).load().collect()
+    return lambda **options: with_options(spark.read, pulsar, topic, **options).load().collect()
 
 
 @pytest.fixture
 def stream(spark: SparkSession, pulsar: Server, topic: str, folder: Path) -> Callable[..., Any]:
     def run(**options: Any) -> None:
-        frame = reading(spark.readStream, pulsar, topic, **options).load()
+        frame = with_options(spark.readStream, pulsar, topic, **options).load()
         query = frame.writeStream.format("noop").option("checkpointLocation", str(folder)).start()
         try:
             query.processAllAvailable()
@@ -39,11 +39,13 @@ def stream(spark: SparkSession, pulsar: Server, topic: str, folder: Path) -> Cal
 @pytest.fixture
 def sink(spark: SparkSession, pulsar: Server, topic: str) -> Callable[..., Any]:
     rows = spark.range(1).selectExpr("CAST(id AS STRING) AS value").coalesce(1)
-    return lambda **options: reading(rows.write, pulsar, topic, **options).mode("append").save()
+    return lambda **options: (
+        with_options(rows.write, pulsar, topic, **options).mode("append").save()
+    )
 
 
 @pytest.mark.parametrize(
-    ("way", "options", "said"),
+    ("fixture_name", "options", "expected"),
     [
         ("batch", DEAD, "no connection to pulsar://127.0.0.1:1"),
         ("stream", DEAD, "no connection to pulsar://127.0.0.1:1"),
@@ -65,20 +67,20 @@ def sink(spark: SparkSession, pulsar: Server, topic: str) -> Callable[..., Any]:
         ("stream", {"subscription": "none", "subscriptionCreate": "false"}, "has no subscription"),
     ],
 )
-def test_the_first_line_says_it(
+def test_the_first_lines_of_an_error_say_what_to_change(
     request: pytest.FixtureRequest,
     pulsar: Server,
     topic: str,
-    way: str,
+    fixture_name: str,
     options: dict[str, Any],
-    said: str,
+    expected: str,
 ) -> None:
-    if options:  # else the topic is missing
+    if options:  # without options the topic is missing
         publish(pulsar, topic, range(2))
-    with pytest.raises(PySparkException) as told:
-        request.getfixturevalue(way)(**options)
-    text = str(told.value)
+    with pytest.raises(PySparkException) as error:
+        request.getfixturevalue(fixture_name)(**options)
+    text = str(error.value)
     lines = text.splitlines()
-    assert said in "".join(lines[:2])
+    assert expected in "".join(lines[:2])
     assert "Traceback" not in text
-    assert text.count(said) == 1
+    assert text.count(expected) == 1

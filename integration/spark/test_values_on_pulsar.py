@@ -1,4 +1,6 @@
-"""Values as a real registry says, in Spark: records as columns, versions, what is malformed."""
+"""Values with schemas of a real registry, in Spark: records as columns, versions, malformed
+values.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from harness.admin import Admin, AdminError
 from harness.pulsar_server import Server
 from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, String, StringSchema
 
-from .numbered_topics import reading
+from .numbered_topics import with_options
 
 
 class Order(Record):
@@ -28,7 +30,7 @@ class Order(Record):
 
 
 def send(server: Server, topic: str, *values: Any, schema: Any = None, batch: bool = True) -> None:
-    """Publish, and register the schema, if any."""
+    """Publish values, and register the schema if there is one."""
     options = {} if schema is None else {"schema": schema}
 
     async def run() -> None:
@@ -39,7 +41,7 @@ def send(server: Server, topic: str, *values: Any, schema: Any = None, batch: bo
     asyncio.run(run())
 
 
-def test_a_table_of_avro_whose_schema_has_grown(
+def test_avro_rows_of_an_older_schema_have_null_in_new_columns(
     spark: SparkSession, pulsar: Server, topic: str
 ) -> None:
     old = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
@@ -48,11 +50,11 @@ def test_a_table_of_avro_whose_schema_has_grown(
     send(pulsar, topic, *({"id": each} for each in range(100)), schema=AvroSchema(None, old))
     grown = [{"id": each, "size": each} for each in range(100, 200)]
     send(pulsar, topic, *grown, schema=AvroSchema(None, new))
-    frame = reading(spark.read, pulsar, topic, valueFormat="schema", minPartitions=2).load()
+    frame = with_options(spark.read, pulsar, topic, valueFormat="schema", minPartitions=2).load()
     assert frame.columns[:3] == ["id", "size", "_corrupt_record"]
     found = sorted((row["id"], row["size"]) for row in frame.select("id", "size").collect())
     assert found == [(each, each if each >= 100 else None) for each in range(200)]
-    slim = reading(spark.read, pulsar, topic, valueFormat="schema").schema("id BIGINT").load()
+    slim = with_options(spark.read, pulsar, topic, valueFormat="schema").schema("id BIGINT").load()
     assert slim.groupBy().sum("id").collect()[0][0] == sum(range(200))
 
 
@@ -77,22 +79,24 @@ class After(Record):
 
 
 @pytest.mark.parametrize("strategy", ["FORWARD", "FORWARD_TRANSITIVE"])
-def test_a_forward_evolution_leaves_old_rows_as_they_are(
+def test_a_forward_evolution_leaves_old_rows_unchanged(
     spark: SparkSession, pulsar: Server, admin: Admin, folder: Path, strategy: str
 ) -> None:
-    """`String()` is nullable and has no default, which a broker accepts going forward only."""
-    space = f"public/{uuid.uuid4().hex[:10]}"
+    """`String()` is nullable and has no default, so a broker accepts it for forward compatibility
+    only.
+    """
+    namespace = f"public/{uuid.uuid4().hex[:10]}"
     policies = {"schema_compatibility_strategy": strategy, "replication_clusters": ["standalone"]}
-    admin.create_namespace(space, policies)
-    topic = f"persistent://{space}/t"
+    admin.create_namespace(namespace, policies)
+    topic = f"persistent://{namespace}/t"
     old = Before(id=1, line=Line(item="a"))
     send(pulsar, topic, old, schema=AvroSchema(Before))
     new = After(id=2, note="x", line=LineAfter(item="b", note="y"))
     send(pulsar, topic, new, schema=AvroSchema(After))
     options = {"valueFormat": "schema", "startingOffsets": "earliest"}
-    found = reading(spark.read, pulsar, topic, **options).load()
+    found = with_options(spark.read, pulsar, topic, **options).load()
     query = (
-        reading(spark.readStream, pulsar, topic, **options)
+        with_options(spark.readStream, pulsar, topic, **options)
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -109,12 +113,12 @@ def test_a_forward_evolution_leaves_old_rows_as_they_are(
 
 
 @pytest.mark.parametrize("schema", [JsonSchema(Order), AvroSchema(Order)])
-def test_a_stream_of_records_into_parquet(
+def test_a_stream_of_records_is_written_to_parquet(
     spark: SparkSession, pulsar: Server, topic: str, folder: Path, schema: Any
 ) -> None:
     orders = [Order(id=each, name=f"é{each}", notes={"k": "v"}) for each in range(50)]
     send(pulsar, topic, *orders, schema=schema)
-    frame = reading(
+    frame = with_options(
         spark.readStream, pulsar, topic, valueFormat="schema", startingOffsets="earliest"
     ).load()
     query = (
@@ -131,28 +135,35 @@ def test_a_stream_of_records_into_parquet(
     assert {row["_corrupt_record"] for row in found} == {None}
 
 
-def test_json_by_ddl_and_what_is_malformed(spark: SparkSession, pulsar: Server, topic: str) -> None:
+def test_malformed_json_is_kept_dropped_or_fails_by_mode(
+    spark: SparkSession, pulsar: Server, topic: str
+) -> None:
     values = [json.dumps({"id": each, "at": "2024-01-01T00:00:00Z"}).encode() for each in range(20)]
     values[7] = b'{"id": 7'
     send(pulsar, topic, *values)
     options = {"valueFormat": "json", "valueSchema": "id BIGINT, at TIMESTAMP"}
-    frame = reading(spark.read, pulsar, topic, **options).load()
+    frame = with_options(spark.read, pulsar, topic, **options).load()
     assert frame.where("at = timestamp'2024-01-01 00:00:00 UTC'").count() == 19
     [broken] = frame.where("_corrupt_record IS NOT NULL").collect()
     assert (broken["id"], bytes(broken["_corrupt_record"])) == (None, values[7])
-    assert reading(spark.read, pulsar, topic, mode="DROPMALFORMED", **options).load().count() == 19
-    with pytest.raises(PySparkException, match="MalformedValueError") as told:
-        reading(spark.read, pulsar, topic, mode="FAILFAST", **options).load().collect()
-    assert topic in str(told.value)
+    assert (
+        with_options(spark.read, pulsar, topic, mode="DROPMALFORMED", **options).load().count()
+        == 19
+    )
+    with pytest.raises(PySparkException, match="MalformedValueError") as error:
+        with_options(spark.read, pulsar, topic, mode="FAILFAST", **options).load().collect()
+    assert topic in str(error.value)
 
 
-def test_values_that_are_one_text(spark: SparkSession, pulsar: Server, topic: str) -> None:
+def test_values_of_a_string_schema_are_one_text_column(
+    spark: SparkSession, pulsar: Server, topic: str
+) -> None:
     send(pulsar, topic, "a", "b", schema=StringSchema())
-    frame = reading(spark.read, pulsar, topic, valueFormat="schema").load()
+    frame = with_options(spark.read, pulsar, topic, valueFormat="schema").load()
     assert [row["value"] for row in frame.select("value").collect()] == ["a", "b"]
 
 
-def test_a_topic_that_is_made_again_has_new_schemas(
+def test_a_recreated_topic_has_new_schemas(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str
 ) -> None:
     """Versions begin at 0 again, and the session's workers have read the old ones."""
@@ -160,9 +171,11 @@ def test_a_topic_that_is_made_again_has_new_schemas(
         fields = [{"name": each, "type": "int"} for each in names]
         schema = AvroSchema(None, {"type": "record", "name": "R", "fields": fields})
         send(pulsar, topic, *[{each: ord(each) for each in names}] * 4, schema=schema)
-        frame = reading(spark.read, pulsar, topic, valueFormat="schema", minPartitions=2).load()
+        frame = with_options(
+            spark.read, pulsar, topic, valueFormat="schema", minPartitions=2
+        ).load()
         assert {tuple(row) for row in frame.select("a", "b").collect()} == {(97, 98)}
         admin.delete_topic(topic)
-        with contextlib.suppress(AdminError):  # it may be gone with the topic
+        with contextlib.suppress(AdminError):  # the broker may have deleted it with the topic
             path = topic.removeprefix("persistent://")
             admin.call("DELETE", f"/schemas/{path}/schema", force=True)

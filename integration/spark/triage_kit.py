@@ -1,4 +1,4 @@
-"""What the tests of the triage share: letters as rows, as the source reads them."""
+"""Letters as rows, as the source reads them, for the tests of the triage."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ SCHEMA: Final[StructType] = schema_of([StructField("value", BinaryType())], FULL
 
 
 def at(minutes: float) -> datetime:
-    """So many minutes after noon."""
+    """Return a time in minutes after noon."""
     return NOON + timedelta(minutes=minutes)
 
 
-def letter(number: int, **said: Any) -> dict[str, Any]:
-    """A row: the letter of order `number`, in an entry of its own; `said` by column's key."""
+def letter(number: int, **columns: Any) -> dict[str, Any]:
+    """Return a row with the letter of order `number`, in an entry of its own.
+
+    Args:
+        columns: Values that differ, by column name without the prefix.
+    """
     row: dict[str, Any] = {
         "key": None,
         "topic": DEAD,
@@ -50,19 +54,19 @@ def letter(number: int, **said: Any) -> dict[str, Any]:
         "lastTime": at(number),
         "consumer": "worker",
     }
-    value = said.pop("value", b"%d" % number)
-    return {"value": value, **{f"__{key}": each for key, each in (row | said).items()}}
+    value = columns.pop("value", b"%d" % number)
+    return {"value": value, **{f"__{key}": each for key, each in (row | columns).items()}}
 
 
 def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
-    """As a batch read gives them."""
-    whole = [{name: row.get(name) for name in SCHEMA.names} for row in rows]
-    # By Arrow, which needs no worker.
-    return spark.createDataFrame(pa.Table.from_pylist(whole, arrow_schema(SCHEMA)), SCHEMA)
+    """Return the rows as a batch read returns them."""
+    complete_rows = [{name: row.get(name) for name in SCHEMA.names} for row in rows]
+    # With Arrow, which needs no worker.
+    return spark.createDataFrame(pa.Table.from_pylist(complete_rows, arrow_schema(SCHEMA)), SCHEMA)
 
 
 def stream(spark: SparkSession, folder: str, rows: Iterable[dict[str, Any]]) -> DataFrame:
-    """As a stream gives them: each call adds a file, which is a micro-batch of its own."""
+    """Return the rows as a stream. Each call adds a file, which is a micro-batch of its own."""
     frame(spark, rows).coalesce(1).write.mode("append").parquet(folder)
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     return reader.parquet(folder)

@@ -32,7 +32,7 @@ async def test_a_consumer_that_the_library_closed_has_failed(
         consumer = await client.subscribe(topic, "s", event_listener=events.append)
         link = cast(StockConsumer, consumer._link)
         # The library never answers a receive that begins while it closes.
-        await until(lambda: link._pump._asked)
+        await until(lambda: link._pump._receiving)
         await asyncio.sleep(0.2)
         link._native.close_async(ignore)
         await until(lambda: [each for each in events if isinstance(each, encore.Failed)])

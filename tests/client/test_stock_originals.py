@@ -109,7 +109,7 @@ def test_an_acked_batch_pins_nothing_while_nothing_arrives() -> None:
 def test_compaction_says_when_it_is_needed_and_ends_after_a_few_ms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_STEP", 10)
+    monkeypatch.setattr(module, "_MAX_COMPACTED", 10)
     originals = CppOriginals()
     assert originals.compact(0.0) is None
     for entry in range(12):
@@ -127,7 +127,7 @@ def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
 ) -> None:
     """An ack that was perhaps lost with the connection is sent again: of the last chunk alone it
     would leave the others with nobody."""
-    monkeypatch.setattr(module, "_MAX_SPARE", 2)
+    monkeypatch.setattr(module, "_MAX_SPARE_IDS", 2)
     originals = CppOriginals()
     for entry in (3, 6, 9):
         delivery = chunked(0, entry)

@@ -160,7 +160,7 @@ async def test_what_was_acked_before_a_redeliver_all_goes_to_nobody(
 async def test_a_payload_that_waits_for_its_ack_is_let_go_though_nothing_more_comes(
     client: encore.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(originals, "_PAYLOAD_S", 0.1)
+    monkeypatch.setattr(originals, "_PAYLOAD_KEEP_S", 0.1)
     await fill(client, topic, 4, 2)
     async with await subscribe(client, topic) as consumer:
         got = [await consumer.receive(timeout=5) for _ in range(4)]
@@ -249,7 +249,7 @@ async def main(url, topic):
         print("sought")
 
 
-pump._LOOK_S = pump._WATCHFUL_LOOK_S = 0.0
+pump._POLL_S = pump._WATCHFUL_POLL_S = 0.0
 asyncio.run(main(*sys.argv[1:]))
 """
 
@@ -311,7 +311,7 @@ async def test_a_seek_that_is_answered_late_loses_nothing(
     late by little, they come after some silence."""
     if not seen:
         monkeypatch.setattr(seeking, "_LATE_S", 60.0)
-        monkeypatch.setattr(consumer_module, "_SILENCE_S", 0.5)
+        monkeypatch.setattr(consumer_module, "_SEEK_CHECK_S", 0.5)
     numbers = [b"%d" % number for number in range(60)]
     async with (
         client.subscribe(
@@ -355,7 +355,7 @@ async def test_a_silent_seek_is_repeated_where_nobody_else_can_have_what_it_brou
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With others on the subscription it would come to them a second time."""
-    monkeypatch.setattr(consumer_module, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(consumer_module, "_SEEK_CHECK_S", 0.2)
     async with client.subscribe(topic, "s", kind) as consumer:
         before = len(broker.recorded("SEEK"))
         await consumer.seek(encore.MessageId.earliest)

@@ -1,4 +1,4 @@
-"""Acknowledging beside the work: create_task, gather, wait_for, and by id."""
+"""Ack in the background: create_task, gather, wait_for, and by id."""
 
 import asyncio
 import os

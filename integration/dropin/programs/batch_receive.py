@@ -1,4 +1,4 @@
-"""Several messages at once into a database, as a batch receive policy says."""
+"""Write several messages at once into a database, with a batch receive policy."""
 
 import asyncio
 import os

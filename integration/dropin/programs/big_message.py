@@ -1,4 +1,4 @@
-"""A message larger than the broker takes, in chunks; its id; and what refuses it without them."""
+"""Send a message over the broker's limit in chunks, read its id, and fail without chunking."""
 
 import asyncio
 import hashlib

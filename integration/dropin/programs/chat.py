@@ -1,4 +1,4 @@
-"""A chat room: each member has a subscription of its own; one comes late and reads the history."""
+"""A chat room: each member has a subscription; one joins late and reads the history."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ async def main():
     await grace.leave()
     await ada.say("she left")
     await edsger.join(history=True)
-    await grace.join()  # gets what was said meanwhile
+    await grace.join()  # receives the messages sent meanwhile
     await ada.say("good bye")
     await until(lambda: len(edsger.heard) == 4 and len(grace.heard) == 4)
     for member in (ada, grace, edsger):

@@ -1,4 +1,4 @@
-"""Closing in every order: exit stacks, context managers, client first, at once, not at all."""
+"""Close in every order: exit stacks, context managers, client first, concurrently, not at all."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A table as a compacted topic: the last value of each key, and a tombstone that deletes one."""
+"""A table as a compacted topic: the last value of each key, and a null value that deletes one."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ async def main():
     print("all", await read(client, compacted=False))
     print(await compact())
     expected = 2
-    for _ in range(50):  # the broker takes a moment to read from the compacted ledger
+    for _ in range(50):  # the broker needs a moment to read from the compacted ledger
         if len(await read(client, compacted=True)) == expected:
             break
         await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Every compression, and messages that only holders of the private key can read."""
+"""Every compression, and messages that need the private key."""
 
 import asyncio
 import os

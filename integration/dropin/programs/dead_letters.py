@@ -1,4 +1,4 @@
-"""Messages that fail again and again end on the dead-letter topic, by nack and by redelivery."""
+"""Messages that always fail reach the dead letter topic, by nack and by redelivery."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Messages for later: deliver_after and deliver_at come in the order of their times."""
+"""Delayed messages: deliver_after and deliver_at are delivered in the order of their times."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A function makes a producer and drops the client; what was made goes on working."""
+"""A function creates a producer and drops the client; the producer still works."""
 
 import asyncio
 import gc

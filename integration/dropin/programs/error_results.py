@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by `error()` and `pulsar.Result`."""
+"""Tell errors apart by `error()` and `pulsar.Result`."""
 
 import asyncio
 import os

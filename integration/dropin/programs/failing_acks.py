@@ -1,4 +1,6 @@
-"""Acks that cannot be made any more, gathered and in tasks: each error is where stock has it."""
+"""Late acks that fail, gathered and in tasks: each error is raised where the stock client raises
+it.
+"""
 
 import asyncio
 import os

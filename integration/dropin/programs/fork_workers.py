@@ -1,4 +1,4 @@
-"""Prefork: the parent has a client and goes on using it; each child makes one of its own."""
+"""Prefork: the parent continues to use its client, and each child creates its own."""
 
 import asyncio
 import multiprocessing

@@ -22,7 +22,7 @@ class AckPolicy(enum.Enum):
 
 
 class Delivered:
-    """What a manual handler gets: the message, and what it can do with it."""
+    """The argument of a manual handler: the message and its settlement methods."""
 
     def __init__(self, consumer: Consumer, raw: pulsar.Message) -> None:
         self.consumer = consumer
@@ -153,7 +153,7 @@ async def main():
         if seen["replies"] and len(seen["manual"]) == 2:
             break
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.6)  # time for what should not come again
+    await asyncio.sleep(0.6)  # time for unexpected redeliveries
     await broker.stop()
     for name, what in seen.items():
         print(name, what)

@@ -1,4 +1,4 @@
-"""One producer of the module, used by a loop for each call, as a blocking web framework does."""
+"""One global producer, used with a loop for each call, as in a blocking web framework."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a child of fork may not do: use what its parent made. It is told so at once."""
+"""A forked child gets an error at once when it uses its parent's objects."""
 
 import asyncio
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Ctrl-C while it waits for a message; the program says good bye, and another loop works on."""
+"""Ctrl-C during a receive; the program prints a farewell, and another loop continues."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Jobs under a scheduler that knows no asyncio: one client of the module, one loop for each job."""
+"""Jobs under a scheduler without asyncio: one global client, one loop for each job."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ client = Client(URL)
 
 
 def job(function):
-    """What the scheduler calls."""
+    """The function that the scheduler calls."""
 
     def run(*args):
         return asyncio.run(function(*args))
@@ -41,7 +41,7 @@ async def publish(count):
 @job
 async def publish_and_forget(text):
     producer = await client.create_producer(TOPIC)
-    return (await producer.send(text)).entry_id() >= 0  # the producer is left to the client
+    return (await producer.send(text)).entry_id() >= 0  # the client closes the producer
 
 
 @job

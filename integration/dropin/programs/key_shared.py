@@ -1,4 +1,4 @@
-"""Messages of one key go to one consumer: ranges given by hand, and split by the broker."""
+"""Messages of one key go to one consumer: with sticky ranges, and with auto-split ranges."""
 
 import asyncio
 import os

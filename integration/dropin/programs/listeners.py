@@ -1,4 +1,4 @@
-"""Message listeners: one acknowledges, one refuses the first time, one answers with a producer."""
+"""Message listeners: one acks, one nacks the first delivery, one replies with a producer."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ async def main():
     await asyncio.sleep(0.5)
     await client.close()
 
-    # What was acknowledged does not come again.
+    # Acked messages are not redelivered.
     client = pulsar.Client(URL)
     for name in ("listens", "picky"):
         consumer = await client.subscribe(TOPIC, name, consumer_type=pulsar.ConsumerType.Shared)

@@ -1,7 +1,8 @@
-"""The blocking client sets up and checks, the asyncio client works: one program, both of stock's.
+"""One program with both stock clients: the blocking client sets up and checks, the asyncio client
+works.
 
-For ours only the line of the asyncio client is changed: enums, ids, schemas, policies, messages'
-ids and exceptions of the blocking package go into it and come out.
+For this package only the asyncio client's import line changes. Enums, ids, schemas, policies and
+exceptions of the blocking package are passed to this package and returned by it.
 """
 
 import asyncio

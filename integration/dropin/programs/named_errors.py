@@ -1,4 +1,4 @@
-"""The blocking client's exceptions, caught by their names."""
+"""Catch the blocking client's exceptions by their names."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What belongs to a loop that lives: from another one it says so, and nothing is sent or taken."""
+"""Objects of a running loop, used from another loop, raise an error and do nothing."""
 
 import asyncio
 import os

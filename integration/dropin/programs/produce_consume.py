@@ -1,4 +1,4 @@
-"""Ten messages sent, received and acknowledged; nothing is left over: page one of any guide."""
+"""Send, receive and ack ten messages, with no backlog left: page one of any guide."""
 
 import asyncio
 import os

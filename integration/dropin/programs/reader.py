@@ -1,4 +1,6 @@
-"""Readers: from earliest, latest and an id; is there more; seek by id and time; a stored id."""
+"""Readers from earliest, latest and an id; has_message_available; seek by id and time; a stored
+id.
+"""
 
 import asyncio
 import os

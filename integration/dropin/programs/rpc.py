@@ -1,4 +1,4 @@
-"""Request and reply: a correlation id and the reply topic in the properties."""
+"""Request and reply, with a correlation id and the reply topic in the properties."""
 
 import asyncio
 import os

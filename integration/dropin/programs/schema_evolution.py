@@ -1,4 +1,4 @@
-"""A record gains a field: old and new readers get old and new messages."""
+"""A record gains a field: old and new readers read old and new messages."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ class Second(Record):
     size = Integer(required=True, default=7, required_default=True)
 
 
-First.__name__ = Second.__name__ = "Item"  # one record, in two versions
+First.__name__ = Second.__name__ = "Item"  # one record in two versions
 
 
 async def main():

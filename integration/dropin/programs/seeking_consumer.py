@@ -1,4 +1,4 @@
-"""A consumer that goes back, by id and by time, and forward to the end."""
+"""A consumer seeks back by id and by time, and forward to the end."""
 
 import asyncio
 import os

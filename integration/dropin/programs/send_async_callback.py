@@ -1,4 +1,4 @@
-"""Batches by `send_async` with a callback, and `flush` at the end."""
+"""Batches with `send_async` and a callback, and `flush` at the end."""
 
 import asyncio
 import os

@@ -68,7 +68,7 @@ async def test_the_client_is_the_same_and_the_loop_is_not(client, topic):
 
 
 if __name__ == "__main__":
-    # Quiet: what the tests print is the output.
+    # Quiet, because the output of the tests is compared.
     plain = ["-p", "no:terminal", "-p", "no:randomly", "-p", "no:cacheprovider", "-s"]
     failed = pytest.main(
         [__file__, "-c", os.devnull, "--rootdir", os.path.dirname(__file__), *plain]

@@ -1,4 +1,4 @@
-"""A worker under a supervisor: SIGTERM ends it in the middle; the next one goes on from there."""
+"""A worker under a supervisor: SIGTERM ends it midway, and the next worker continues."""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""Message ids kept as bytes in a database, read back, compared, sorted, and used to settle."""
+"""Message ids stored as bytes in a database: read, compared, sorted, and used for acks and
+nacks.
+"""
 
 import asyncio
 import os

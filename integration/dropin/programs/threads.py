@@ -1,4 +1,4 @@
-"""Threads that each have an event loop and a client of their own."""
+"""Threads with an event loop and a client each."""
 
 import asyncio
 import os

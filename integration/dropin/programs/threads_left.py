@@ -1,4 +1,4 @@
-"""No thread is left behind: by one client, by ten in threads of their own, closed or not."""
+"""No thread is left by one client, or by ten in threads of their own, closed or not."""
 
 import asyncio
 import logging

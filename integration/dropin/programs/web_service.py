@@ -14,7 +14,7 @@ TOPIC = f"orders-{uuid.uuid4().hex[:8]}"
 
 
 class App:
-    """As much of a web framework as this needs."""
+    """A minimal web framework."""
 
     def __init__(self, lifespan):
         self.lifespan = lifespan
@@ -88,7 +88,7 @@ async def serve(numbers):
 
 async def main():
     await serve(range(5))
-    await serve(range(5, 8))  # the second start: nothing of the first comes again
+    await serve(range(5, 8))  # the second start: messages of the first are not redelivered
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Four workers on one consumer, each with its own receive loop, under one gather."""
+"""Four workers on one consumer, each with its own receive loop, in one gather."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The transport over the stock `pulsar-client`: the only package that imports it."""
+"""The transport over the stock `pulsar-client`. No other package imports that library."""
 
 from .stock_transport import StockTransport
 

@@ -1,14 +1,12 @@
-"""Ending native clients so that the interpreter can end after them; in a forked child, never.
+"""Close native clients before the interpreter ends, and never in a forked child.
 
-Owns the order at exit, and what a fork leaves. A native thread that wants the interpreter lock
-after finalization has begun is unwound by force through C++ and aborts the process, even when all
-it does is to let go of a callback. So every client still open is closed at exit, and the native
-side's last reference to each closing callback is waited for: from then on it has nothing of
-Python's.
+A native thread that wants the GIL after finalization has begun, even to release a Python callback,
+is unwound by force through C++ and aborts the process. At exit this module therefore closes every
+open client, and waits until the native side has dropped its last reference to each close callback.
 
 A forked child has copies of the native objects without their threads, over the parent's sockets.
-One that is destroyed waits for a thread that is not there, or tells the broker to close what the
-parent still uses. So in the child none of them ever is.
+Destroying a copy waits for a missing thread, or closes an object of the parent at the broker. The
+child therefore keeps all copies.
 """
 
 from __future__ import annotations
@@ -25,50 +23,54 @@ from weakref import WeakValueDictionary, finalize
 from ...eventloop.process import at_end, keep_for_ever
 from .cpp_calls import ignore
 
-#: Longest wait at exit for a broker that does not answer, all clients together.
+#: Longest wait at exit for a broker that does not answer, in s, for all clients together.
 _EXIT_WAIT_S: Final = 2.0
 _SHUTDOWN_WAIT_S: Final = 1.0
 
 _open: dict[int, Any] = {}
 _ending: dict[threading.Event, Any] = {}
-_natives: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: they are not hashable
+# by id, because they are not hashable
+_natives: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 class _Callback:
-    """What the native client calls when it has closed; its deletion is what exit waits for."""
+    """The close callback of a native client. Its deletion ends the wait at exit."""
 
-    __slots__ = ("_done", "_gone")
+    __slots__ = ("_callback", "_released")
 
     def __init__(self, native: Any, done: Callable[..., None]) -> None:
-        self._done = done
-        self._gone = threading.Event()
-        _ending[self._gone] = native
+        self._callback = done
+        self._released = threading.Event()
+        _ending[self._released] = native
 
     def __call__(self, *outcome: Any) -> None:
-        self._done(*outcome)
+        self._callback(*outcome)
 
     def __del__(self) -> None:
-        _ending.pop(self._gone, None)
-        self._gone.set()
+        _ending.pop(self._released, None)
+        self._released.set()
 
 
-def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]) -> None:
-    """End `native` when its owner is collected, or at exit, unless `end` did before.
+def watch(
+    owner: object, native: Any, when: Callable[[Callable[[], None]], None], keep: object = None
+) -> None:
+    """Close `native` when its owner is collected or at exit, unless `end` has closed it before.
 
     Args:
-        when: Calls what it is given as soon as the native client may be ended.
+        when: Takes an action, and calls it as soon as the native client may be closed.
+        keep: An object to keep until the native client was closed.
     """
     _open[id(native)] = keep_in_child(native)
-    finalize(owner, when, partial(end_open, native)).atexit = False
+    finalize(owner, when, partial(end_open, native, keep)).atexit = False
 
 
 def keep_in_child(native: Any) -> Any:
-    """`native`, which is never destroyed in a child process that has it from its parent."""
+    """Return `native`. A forked child never destroys its copy of it."""
     _natives[id(native)] = native
     return native
 
 
-def _in_child() -> None:
+def _forget_in_child() -> None:
     for native in list(_natives.values()):
         keep_for_ever(native)
     _natives.clear()
@@ -77,11 +79,11 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def end_open(native: Any) -> None:
-    """`end`, unless that was done before."""
+def end_open(native: Any, keep: object = None) -> None:
+    """Close a native client unless `end` was called for it. `keep` stays alive meanwhile."""
     if id(native) in _open:
         end(native)
 
@@ -98,8 +100,9 @@ def _end_all() -> None:
         with contextlib.suppress(Exception):
             end(native)
     deadline = time.monotonic() + _EXIT_WAIT_S
-    for gone, native in list(_ending.items()):
-        if not gone.wait(max(0.0, deadline - time.monotonic())):
+    for released, native in list(_ending.items()):
+        if not released.wait(max(0.0, deadline - time.monotonic())):
             with contextlib.suppress(Exception):  # no answer: stop the native threads instead
                 native.shutdown()
-            gone.wait(_SHUTDOWN_WAIT_S)  # that answers, on a thread that must not outlive us
+            # `shutdown` calls back on a native thread, which must end before the process
+            released.wait(_SHUTDOWN_WAIT_S)

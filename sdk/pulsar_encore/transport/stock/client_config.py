@@ -1,7 +1,6 @@
-"""Values of `ClientOptions` as the stock library takes them.
+"""Convert the values of `ClientOptions` to the classes of `pulsar-client`.
 
-The library's own `Client` checks for its own classes, so values of this package are handed over as
-those. Values that are the library's already are left alone.
+`pulsar.Client` checks for its own classes. Values that are already of those classes pass unchanged.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ class _Provider(pulsar.ServiceInfoProvider):  # type: ignore[misc]
 
 
 def authentication(given: Any) -> Any:
-    """The `pulsar.Authentication` for an `authentication=`; None without one.
+    """Return the `pulsar.Authentication` for an `authentication=`, or None without one.
 
     Raises:
-        ConfigurationError: The library cannot make one.
+        ConfigurationError: if `pulsar-client` cannot create it.
     """
     return _Authentication(given.auth) if isinstance(given, Authentication) else given
 
 
 def service_url(given: Any) -> Any:
-    """What the library takes for a `service_url=`: a str, or an object of its own."""
     if isinstance(given, AutoClusterFailover):
         return pulsar.AutoClusterFailover(
             _service_info(given.primary),
@@ -59,7 +57,6 @@ def service_url(given: Any) -> Any:
 
 
 def logger(given: Any) -> Any:
-    """What the library takes for a `logger=`: a `logging.Logger`, or an object of its own."""
     if isinstance(given, ConsoleLogger):
         return pulsar.ConsoleLogger(_level(given))
     if isinstance(given, FileLogger):

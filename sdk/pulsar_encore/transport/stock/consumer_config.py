@@ -1,7 +1,6 @@
-"""A subscription as the stock library takes it.
+"""The C++ client's configuration of consumers and readers.
 
-Owns what the library is told, as against what the application asked for: negative acks, ack
-timeouts and dead letters are this package's, so the library's own stay out of the way
+Nacks, ack timeouts and dead letters are this package's, so the C++ client's stay unset
 (`docs/notes/cpp-client.md#rules-for-the-stock-transport`).
 """
 
@@ -16,10 +15,10 @@ from ...errors import NotSupportedError
 from ...options import Subscription
 from .stock_schemas import schema_info
 
-#: The C++ client raises it to its floor of 100 ms. Nacks handed over are due already:
+#: Raised to the C++ client's minimum of 100 ms. Nacks handed over are due:
 #: `docs/notes/cpp-client.md#negative-acks`.
 NACK_DELAY_MS: Final = 1
-#: How much one `batch_receive` of the pump takes at most, and how long it waits for more.
+#: Limits of one `batch_receive` of the pump, and the time it waits for more messages.
 PUMP_MAX_MESSAGES: Final = 1000
 PUMP_MAX_BYTES: Final = 10 * 1024 * 1024
 PUMP_TIMEOUT_MS: Final = 2
@@ -27,20 +26,20 @@ PUMP_TIMEOUT_MS: Final = 2
 _READER_NAME: Final = re.compile(r"(?:(.*)-)?reader-[0-9a-f]+", re.DOTALL)
 
 
-def queue_share(asked: int) -> int:
-    """The library's part of a receiver queue; the consumer above buffers the other half.
+def queue_share(requested: int) -> int:
+    """Return the C++ client's half of a receiver queue; the consumer above buffers the other half.
 
-    Never 1: a seek by id costs the library a permit, and with the only one it stands still.
+    At least 2: a seek by id costs the C++ client a permit.
     """
-    return max(2, asked - asked // 2)
+    return max(2, requested - requested // 2)
 
 
 def consumer_configuration(subscription: Subscription) -> Any:
-    """The `_pulsar.ConsumerConfiguration` for a durable `subscription`.
+    """Return the `_pulsar.ConsumerConfiguration` for a durable `subscription`.
 
     Raises:
-        NotSupportedError: A receiver queue of 0.
-        ConfigurationError: The library refuses a value.
+        NotSupportedError: for a receiver queue of 0.
+        ConfigurationError: if the C++ client refuses a value.
     """
     if subscription.receiver_queue_size == 0:
         raise NotSupportedError(
@@ -59,7 +58,7 @@ def consumer_configuration(subscription: Subscription) -> Any:
     conf.negative_ack_redelivery_delay_ms(NACK_DELAY_MS)
     conf.batch_index_ack_enabled(True)
     conf.batch_receive_policy(
-        # More than the queue holds makes the library warn and take the queue's size.
+        # With a limit above the queue's size the C++ client logs a warning and takes that size.
         _pulsar.BatchReceivePolicy(min(PUMP_MAX_MESSAGES, queue), PUMP_MAX_BYTES, PUMP_TIMEOUT_MS)
     )
     conf.broker_consumer_stats_cache_time_ms(subscription.broker_consumer_stats_cache_time_ms)
@@ -75,8 +74,8 @@ def consumer_configuration(subscription: Subscription) -> Any:
     )
     conf.schema(schema_info(subscription.schema))
     conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
-    # The library forgets what it drops for the limit, and never asks for it again: without the
-    # permission to ack it there is no limit.
+    # The C++ client never requests chunks that it dropped for this limit. The limit is therefore
+    # set only if it may ack the dropped message.
     acks_dropped = subscription.auto_ack_oldest_chunked_message_on_queue_full
     conf.max_pending_chunked_message(
         subscription.max_pending_chunked_message if acks_dropped else 0
@@ -96,10 +95,10 @@ def consumer_configuration(subscription: Subscription) -> Any:
 
 
 def reader_configuration(subscription: Subscription) -> Any:
-    """The `_pulsar.ReaderConfiguration` for a `subscription` that is not durable.
+    """Return the `_pulsar.ReaderConfiguration` for a `subscription` that is not durable.
 
     Raises:
-        NotSupportedError: Several topics, or a pattern.
+        NotSupportedError: for several topics or a pattern.
     """
     if len(subscription.topics) != 1:
         raise NotSupportedError("a reader of the stock library reads one topic: make one for each")
@@ -120,14 +119,16 @@ def reader_configuration(subscription: Subscription) -> Any:
 
 
 def _role_prefix(name: str) -> str:
-    """The library gives its readers names of its own, `prefix-reader-random`: what of one of ours
-    comes before that, so that who may subscribe by the prefix still may; else all of it."""
+    """Return the role prefix for a reader with this subscription name.
+
+    The C++ client names readers `prefix-reader-random`. For a name of this package in that form,
+    only the prefix is passed, so that a permission for the prefix applies.
+    """
     match = _READER_NAME.fullmatch(name)
     return name if match is None else match[1] or ""
 
 
 def subscribed_topics(subscription: Subscription) -> Any:
-    """What `subscribe_async_v2` takes: a pattern, one topic, or a list."""
     if subscription.pattern is not None:
         return _pulsar.TopicRegex(subscription.pattern)
     return subscription.topics[0] if len(subscription.topics) == 1 else list(subscription.topics)

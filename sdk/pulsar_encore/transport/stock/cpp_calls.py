@@ -1,9 +1,8 @@
-"""From native callbacks to awaitables: nothing thrown, nothing lost, nothing left hanging.
+"""Turn native callbacks into awaitables.
 
-Owns the only functions handed to the C++ library as callbacks. They run on its threads, where an
-exception ends the process (`docs/notes/cpp-client.md#callbacks`), so they swallow everything and
-never block. An object that arrives after its caller was cancelled is closed, not orphaned. The
-library forgets some callbacks when it closes; `CppCalls.abandon` settles those.
+The callbacks run on threads of the C++ client, where an exception ends the process
+(`docs/notes/cpp-client.md#callbacks`): they catch everything and never block. The C++ client drops
+some callbacks when it closes; `CppCalls.abandon` fails their calls.
 """
 
 from __future__ import annotations
@@ -19,97 +18,97 @@ from ...errors import ClosedError, EncoreError, TransportError
 from .cpp_log import engine_log
 from .result_errors import failure, own_authentication_failure, raised
 
-#: Begins a native operation: called with the callback to hand over.
+#: Begins a native operation with the callback that it is given.
 Start = Callable[[Callable[..., None]], Any]
 
 
 def ignore(*_outcome: Any) -> None:
-    """The callback for operations whose end nobody waits for."""
+    """The callback for operations without a waiter."""
 
 
 def close_quietly(native: Any) -> None:
-    """Close a native producer, consumer, reader or client that nobody has; never raises."""
+    """Close a native object that has no owner. Never raises."""
     with contextlib.suppress(BaseException):
         native.close_async(ignore)
 
 
 class CppCalls:
-    """The native operations under way for one object."""
+    """The pending native operations of one object."""
 
     def __init__(self) -> None:
-        self._under_way: dict[asyncio.Future[Any], str] = {}  # and what is being done
+        self._pending: dict[asyncio.Future[Any], str] = {}
         self._abandoned = False
 
     async def run(
-        self, start: Start, doing: str, *, discard: Callable[[Any], None] | None = None
+        self, start: Start, action: str, *, discard: Callable[[Any], None] | None = None
     ) -> Any:
         """Begin an operation and wait for its result.
 
         Args:
-            start: Takes the callback.
-            doing: What is being done, for the text of an error.
-            discard: Called with a result that nobody waits for any more, on any thread.
+            start: Begins the operation with the callback it is given.
+            action: Name of the operation, for the error text.
+            discard: Called on any thread with a result that arrives after the caller was cancelled.
 
         Raises:
-            ClosedError: Closed before or meanwhile.
-            TransportError: It failed.
+            ClosedError: if the object is closed, before or during the call.
+            TransportError: if the operation failed.
         """
         if self._abandoned:
-            raise ClosedError(f"{doing}: it is closed")
+            raise ClosedError(f"{action}: it is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        # A native reader keeps the callback that announced it; a callback that kept the future, and
-        # so the reader, would keep both, and the threads of their client, for ever.
-        once = [future]
-        began = engine_log.position()
+        # A native reader keeps the callback of its creation for ever. Without the emptied cell the
+        # callback would keep the future, the reader, and the threads of its client.
+        future_cell = [future]
+        log_start = engine_log.position()
 
         def done(*outcome: Any) -> None:
-            outcome = _reasoned(outcome, began)
+            outcome = _with_reason(outcome, log_start)
             try:
-                loop.call_soon_threadsafe(_settle, once.pop(), outcome, discard)
-            except BaseException:  # the loop is closed: nobody can wait for this any more
-                _drop(outcome, discard)
+                loop.call_soon_threadsafe(_resolve, future_cell.pop(), outcome, discard)
+            except BaseException:  # the loop is closed, so no caller waits
+                _discard(outcome, discard)
 
-        self._under_way[future] = doing  # first: it may be abandoned on another thread meanwhile
+        self._pending[future] = action  # before `start`: another thread may call `abandon`
         try:
             start(done)
         except Exception as error:
-            self._under_way.pop(future, None)
-            raise raised(error, doing) from error
+            self._pending.pop(future, None)
+            raise raised(error, action) from error
         if self._abandoned:
             _abandon(future)
         try:
-            return _result_of(await future, doing)
+            return _result_of(await future, action)
         except TransportError:
             await engine_log.delivered()
             raise
         except asyncio.CancelledError:
-            # Cancelled in the very turn in which the result came: `_settle` saw nobody gone.
+            # Cancelled in the loop pass in which the result arrived: `_resolve` did not see it.
             if future.done() and not future.cancelled() and future.exception() is None:
-                _drop(future.result(), discard)
+                _discard(future.result(), discard)
             raise
         finally:
-            self._under_way.pop(future, None)
+            self._pending.pop(future, None)
 
     def abandon(self) -> None:
-        """Fail what is under way, and what comes later, with `ClosedError`."""
+        """Fail all pending and later calls with `ClosedError`."""
         self._abandoned = True
-        for future in list(self._under_way):
+        for future in list(self._pending):
             loop = future.get_loop()
             if loop is asyncio._get_running_loop():
                 _abandon(future)
             else:
-                with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(_abandon, future)
 
-    def fail_authentication(self, why: str) -> None:
-        """Fail the calls under way with an AuthenticationError; on any thread.
+    def fail_authentication(self, reason: str) -> None:
+        """Fail the pending calls with an AuthenticationError, on any thread.
 
-        The library still works on them. A call that succeeds later is given back (`discard`).
+        A result that arrives later goes to `discard`.
         """
-        for future, doing in list(self._under_way.items()):
-            error = own_authentication_failure(doing, why)
-            with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
+        for future, action in list(self._pending.items()):
+            error = own_authentication_failure(action, reason)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 future.get_loop().call_soon_threadsafe(_fail, future, error)
 
 
@@ -123,15 +122,15 @@ def _abandon(future: asyncio.Future[Any]) -> None:
         future.set_exception(ClosedError("closed while the call was under way"))
 
 
-class _Refused(NamedTuple):
-    """A `_pulsar.Result` with the broker's reason, as a `_pulsar.Error` has it."""
+class _RefusedResult(NamedTuple):
+    """A `_pulsar.Result` with the broker's reason, like a `_pulsar.Error`."""
 
     error: Any
     message: str
 
 
-def _reasoned(outcome: tuple[Any, ...], began: int) -> tuple[Any, ...]:
-    """The outcome with the broker's reason, if there is one. In the callback; never raises."""
+def _with_reason(outcome: tuple[Any, ...], log_start: int) -> tuple[Any, ...]:
+    """Add the broker's reason to an outcome. Called in the callback; never raises."""
     first = outcome[0]
     if isinstance(first, _pulsar.Error):
         result, reason = first.error, first.message
@@ -143,48 +142,48 @@ def _reasoned(outcome: tuple[Any, ...], began: int) -> tuple[Any, ...]:
         if reason:
             engine_log.told(result.name, reason)
             return outcome
-        return (_Refused(result, engine_log.reason(result.name, began)),)
-    except Exception:  # without a reason it is an error all the same
+        return (_RefusedResult(result, engine_log.reason(result.name, log_start)),)
+    except Exception:  # report the error without a reason
         return outcome
 
 
-def _settle(
+def _resolve(
     future: asyncio.Future[Any], outcome: tuple[Any, ...], discard: Callable[[Any], None] | None
 ) -> None:
     if future.done():
-        _drop(outcome, discard)
+        _discard(outcome, discard)
     else:
         future.set_result(outcome)
 
 
-def _drop(outcome: tuple[Any, ...], discard: Callable[[Any], None] | None) -> None:
+def _discard(outcome: tuple[Any, ...], discard: Callable[[Any], None] | None) -> None:
     if discard is None:
         return
     with contextlib.suppress(BaseException):
         discard(_result_of(outcome, ""))
 
 
-def _result_of(outcome: tuple[Any, ...], doing: str) -> Any:
-    """Native calls answer (Result), (Result, value), or (value or Error)."""
+def _result_of(outcome: tuple[Any, ...], action: str) -> Any:
+    """Return the value of an outcome: (Result), (Result, value), or (value or Error)."""
     first = outcome[0]
-    if isinstance(first, (_pulsar.Error, _Refused)):
-        raise failure(first.error, doing, first.message)
+    if isinstance(first, (_pulsar.Error, _RefusedResult)):
+        raise failure(first.error, action, first.message)
     if isinstance(first, _pulsar.Result):
         if first != _pulsar.Result.Ok:
-            raise failure(first, doing)
+            raise failure(first, action)
         return outcome[1] if len(outcome) > 1 else None
     return first
 
 
-async def in_thread(blocking: Callable[[], Any], doing: str) -> Any:
-    """Run a native call that blocks, on another thread.
+async def in_thread(blocking: Callable[[], Any], action: str) -> Any:
+    """Run a blocking native call on another thread.
 
     Raises:
-        TransportError: It failed.
+        TransportError: if the call failed.
     """
     try:
         return await asyncio.to_thread(blocking)
     except EncoreError:
         raise
     except Exception as error:
-        raise raised(error, doing) from error
+        raise raised(error, action) from error

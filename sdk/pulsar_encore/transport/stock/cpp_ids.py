@@ -1,6 +1,5 @@
-"""Message ids across the border to the C++ library.
-
-Owns both directions. Ids go over as bytes, which keeps the batch size and the first chunk.
+"""Convert message ids to and from the C++ client's, as bytes, which keep batch size and first
+chunk.
 """
 
 from __future__ import annotations
@@ -15,25 +14,24 @@ from ...values.message_id import MessageId
 class StockMessageId(MessageId, pulsar.MessageId):  # type: ignore[misc]
     """The id of a message that the stock transport received or sent.
 
-    It is also a `pulsar.MessageId`, so that code written for that class accepts it. It compares
-    and hashes as every `MessageId`. Pickles and copies of it are plain `MessageId`s: a stored id
-    must not need the C++ library, or the place of this file.
+    It is also a `pulsar.MessageId`, for code written for that class. It compares and hashes like
+    every `MessageId`. Pickles and copies are plain `MessageId`s, which need no C++ client.
     """
 
     __slots__ = ()
 
 
 def to_native(message_id: MessageId) -> Any:
-    """The `_pulsar.MessageId` of an id, for seeking and for a reader's start.
+    """Return the `_pulsar.MessageId` of an id, for a seek or the start of a reader.
 
-    Never hand the result to an ack: it lacks the batch's shared state, and the library would ack
-    the whole entry: `docs/notes/cpp-client.md#acks`.
+    Never ack with it: without the shared state of the batch, the C++ client acks the whole entry
+    (`docs/notes/cpp-client.md#acks`).
     """
     return message_id._msg_id
 
 
 def from_native(native: Any, topic: str = "") -> MessageId:
-    """The id of a `_pulsar.MessageId`, known to be of `topic`."""
+    """Return the id of a `_pulsar.MessageId` that belongs to `topic`."""
     read = MessageId.deserialize(native.serialize())
     return StockMessageId(
         read.partition(),

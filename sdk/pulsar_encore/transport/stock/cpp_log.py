@@ -1,13 +1,10 @@
-"""The C++ library's log: reasons for errors, and records of the logger "pulsar_encore.engine".
+"""Read the C++ client's log: reasons for errors, and records of the logger "pulsar_encore.engine".
 
-The library hands most refusals over as a bare result code. The broker's words are only in its log,
-so `EngineLog` offers the library a file in memory to log into, and reads that. The library has one
-log for a process, that of its first client, for ever. Its own bridge to `logging` would cost a lock
-and a formatted line for every message (`docs/notes/cpp-client.md#logging`).
-
-The library writes with blocking calls while it holds its locks, so a pipe would stop its threads
-behind a slow handler. A thread of this module reads the file and calls the handlers. Only Linux has
-such files.
+The broker's text of most refusals is only in the C++ client's log. `EngineLog` gives it a file in
+memory as its log, and reads that file. A process has one log: that of its first client. The bridge
+to `logging` would cost a lock and a formatted line for every message
+(`docs/notes/cpp-client.md#logging`), and with a pipe a slow handler would stop the C++ client's
+threads, which write under locks. Only Linux has files in memory.
 """
 
 from __future__ import annotations
@@ -30,73 +27,73 @@ from ...errors import ConfigurationError
 from ...eventloop.process import at_end, forked
 from .cpp_log_lines import LogLine, Refusals, lines
 
-#: Its level when the first client is made decides, unless it lets less through than warnings.
+#: Its level at the creation of the first client decides how much is logged, at least warnings.
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")
 _PACKAGE: Final = logging.getLogger("pulsar_encore")
 
-_PERIOD_S: Final = 0.5  # a line becomes a record at most so long after it was written
-_CHUNK: Final = 1 << 18  # bytes read at once: a few ms of parsing at most
-_FREED_AT: Final = 1 << 20  # bytes read before their memory is given back
-_MOST_LINES: Final = 10_000  # not given to a handler yet; older ones are dropped
-_DELIVERY_WAIT_S: Final = 0.05  # how long an error waits for its own log lines to be records
-_LOOK_S: Final = 0.001
-_EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for handlers
+_PERIOD_S: Final = 0.5  # longest time from a log line to its record
+_CHUNK: Final = 1 << 18
+_FREED_AT: Final = 1 << 20
+_MAX_LINES: Final = 10_000  # lines that wait for a handler; older ones are dropped
+_DELIVERY_WAIT_S: Final = 0.05  # longest time that an error waits for its log lines
+_POLL_S: Final = 0.001
+_EXIT_WAIT_S: Final = 1.0  # longest time that the end of the process waits for handlers
 
 
 class EngineLog:
-    """Reads the library's log: keeps the reasons of refusals, and delivers the lines."""
+    """The C++ client's log: keeps the reasons of refusals, and passes the lines to `logging`."""
 
     def __init__(self) -> None:
-        self._fd = -1  # of the file, by which this process reads; -1 without a file
-        self._library_fd = -1  # by which the library writes
-        self._offered = -1, _identity(-1)  # a file that the library may have taken
-        self._making = threading.Lock()  # one client at a time
-        self._child = forked()
+        self._fd = -1  # descriptor of the file for reading; -1 without a file
+        self._library_fd = -1
+        self._candidate = -1, _identity(-1)  # a file that the C++ client may have opened
+        self._making = threading.Lock()
+        self._is_child = forked()
         self._begin(-1)
 
     def _begin(self, fd: int) -> None:
-        """Read from the beginning of a file."""
         self._fd, self._file = fd, _identity(fd)
-        self._lock = threading.Lock()  # of the next five; never held while a handler runs
-        self._at = self._freed = 0  # bytes read, and those whose memory was given back
-        self._rest = b""  # the beginning of a line
-        self._lines: deque[LogLine] = deque(maxlen=_MOST_LINES)
+        self._lock = threading.Lock()  # guards the next five attributes; no handler runs under it
+        self._at = self._freed_to = 0
+        self._partial_line = b""  # an incomplete last line
+        self._lines: deque[LogLine] = deque(maxlen=_MAX_LINES)
         self._refusals = Refusals()
-        self._delivered = 0  # handlers had what was read up to here
+        self._delivered_to = 0  # bytes that handlers have received
         self._wake = threading.Event()
-        self._ending = self._over = False  # deliver the last lines; no more handlers at all
+        self._is_ending = self._silenced = False  # deliver the last lines; call no handler any more
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def offered(self, given: Any) -> Iterator[Any]:
-        """The `logger=` with which a native client is to be made within.
+    def offered(self, user_logger: Any) -> Iterator[Any]:
+        """Yield the `logger=` for a native client that is created in the `with` block.
 
         Args:
-            given: The user's, or None for this log (the console if there can be no file).
+            user_logger: The user's logger, or None for this log (the console without files in
+                memory).
 
         Raises:
-            ConfigurationError: The program closed the log's descriptor and uses it otherwise.
+            ConfigurationError: if the program closed the log's descriptor and reuses its number.
         """
         with self._making:
             if self._fd >= 0:
                 if not self._file == _identity(self._fd) == _identity(self._library_fd):
                     self._renew()
-                yield given
-            elif given is not None:
-                yield given
+                yield user_logger
+            elif user_logger is not None:
+                yield user_logger
             else:
-                fd, file = self._offered
+                fd, file = self._candidate
                 try:
                     if file is None or _identity(fd) != file:
                         fd = _new_file()
-                        self._offered = fd, _identity(fd)
+                        self._candidate = fd, _identity(fd)
                 except OSError:
                     yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
                 yield pulsar.FileLogger(_level(), f"/proc/self/fd/{fd}")
-                self._offered = -1, None
-                self._library_fd = _other(fd)
-                if self._library_fd < 0:  # an earlier client of this process had another logger
+                self._candidate = -1, None
+                self._library_fd = _duplicate_of(fd)
+                if self._library_fd < 0:  # an earlier client of this process set another logger
                     os.close(fd)
                 else:
                     os.set_inheritable(self._library_fd, False)
@@ -108,18 +105,19 @@ class EngineLog:
                 self._thread.start()
 
     def _renew(self) -> None:
-        """Have the library write into a new file: a fork shares this one, or it was closed.
+        """Move the C++ client's log to a new file, after a fork or a close of the old one.
 
         Raises:
-            ConfigurationError: The program uses the library's descriptor for something else.
+            ConfigurationError: if the program uses the C++ client's descriptor for something else.
         """
-        import fcntl  # not on Windows, which has no such files
+        import fcntl  # missing on Windows, which never gets here
 
         old, fd, new = self._fd, self._library_fd, _new_file()
         if _identity(fd) == self._file:
             os.dup2(new, fd, inheritable=False)
         else:
-            # Closed. Unlike dup2 this never takes a number that is in use again.
+            # The descriptor was closed. Unlike dup2, F_DUPFD never takes a number that is in use
+            # again.
             got = new if new == fd else fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, fd)
             if got != fd:
                 os.close(got)
@@ -139,53 +137,51 @@ class EngineLog:
         while not ending and wake is self._wake:
             wake.wait(_PERIOD_S)
             wake.clear()
-            # A child that was forked from a thread ends with the last of its threads, and without
-            # the interpreter's exit: this one must not be the last.
-            ending = self._ending or (self._child and not threading.main_thread().is_alive())
+            # A child forked from a thread ends with its last thread, which must not be this one.
+            ending = self._is_ending or (self._is_child and not threading.main_thread().is_alive())
             self._deliver()
 
     def _deliver(self) -> None:
-        """Call the handlers with all lines, on one thread, so that records keep their order."""
         self._read()
-        while self._lines and not self._over:
+        while self._lines and not self._silenced:
             _emit(self._lines.popleft())
-            self._read()  # handlers may be slower than the library, and memory is bounded
-        self._delivered = self._at
+            self._read()  # handlers may be slower than the C++ client, and `_lines` is bounded
+        self._delivered_to = self._at
 
     def _read(self) -> bool:
-        """Read to the end of the log; False if there is no file, or the program closed it."""
+        """Read to the end of the log. Return False without a readable file."""
         with self._lock, contextlib.suppress(OSError):
             while self._file is not None and _identity(self._fd) == self._file:
-                at = self._at - len(self._rest)
+                at = self._at - len(self._partial_line)
                 data = os.pread(self._fd, _CHUNK, self._at)
                 if not data:
                     return True
                 self._at += len(data)
-                whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+                whole, newline, self._partial_line = (self._partial_line + data).rpartition(b"\n")
                 for line in lines(whole + newline, at):
                     self._refusals.add(line)
                     self._lines.append(line)
-                if self._at - self._freed >= _FREED_AT:
-                    self._freed = _give_back(self._fd, self._freed, self._at)
+                if self._at - self._freed_to >= _FREED_AT:
+                    self._freed_to = _free_memory(self._fd, self._freed_to, self._at)
         return False
 
     async def delivered(self) -> None:
-        """Wait, not long, until the lines that were logged so far are records."""
+        """Wait at most `_DELIVERY_WAIT_S` until the lines logged so far are records."""
         end, deadline = self.position(), time.monotonic() + _DELIVERY_WAIT_S
         self._wake.set()
-        while self._delivered < end and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+        while self._delivered_to < end and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
 
     def position(self) -> int:
-        """Where the log ends now: a call that begins now is logged behind it."""
+        """Return the current end of the log."""
         with contextlib.suppress(OSError):
             return 0 if self._file is None else os.fstat(self._fd).st_size
         return 0
 
     def reason(self, result: str, since: int) -> str:
-        """The broker's words for `result`, or "". Callable on any thread.
+        """Return the broker's text for `result`, or "". Callable on any thread.
 
-        The library logs before it calls back, so in a call's callback its line is there.
+        The C++ client logs before it calls back, so a call's callback finds the line.
 
         Args:
             result: The name of the result code.
@@ -197,22 +193,21 @@ class EngineLog:
             return self._refusals.take(result, since)
 
     def told(self, result: str, reason: str) -> None:
-        """Forget a logged reason: the library gave that to its call itself."""
+        """Forget a reason that the C++ client also returned with the call."""
         if self._read():
             with self._lock:
                 self._refusals.forget(result, reason)
 
     def end(self) -> None:
-        """Deliver the last lines, and no more."""
         if self._thread is not None:
-            self._ending = True
+            self._is_ending = True
             self._wake.set()
             self._thread.join(_EXIT_WAIT_S)
-            self._over = True  # `logging` waits for the lock of a slow handler when it ends
+            self._silenced = True  # at its own end `logging` waits for the lock of a slow handler
 
     def forked(self) -> None:
-        """Give a forked child a file of its own, at once: it shares the parent's."""
-        self._child, self._making, self._offered = True, threading.Lock(), (-1, None)
+        """Give a forked child a file of its own at once."""
+        self._is_child, self._making, self._candidate = True, threading.Lock(), (-1, None)
         if self._fd >= 0:
             try:
                 self._renew()
@@ -221,14 +216,14 @@ class EngineLog:
 
 
 def _level() -> Any:
-    """What the library is to write: warnings at least, for the reasons in them.
+    """Return the C++ client's log level: at least warnings, which hold the reasons.
 
-    The root logger's level does not count: a program that sets it to DEBUG means its own lines.
+    The root logger's level is ignored, because it is meant for the program's own lines.
     """
-    asked = ENGINE.level or _PACKAGE.level or logging.WARNING
-    if asked <= logging.DEBUG:
+    level = ENGINE.level or _PACKAGE.level or logging.WARNING
+    if level <= logging.DEBUG:
         return pulsar.LoggerLevel.Debug
-    return pulsar.LoggerLevel.Info if asked <= logging.INFO else pulsar.LoggerLevel.Warn
+    return pulsar.LoggerLevel.Info if level <= logging.INFO else pulsar.LoggerLevel.Warn
 
 
 def _emit(line: LogLine) -> None:
@@ -243,7 +238,6 @@ def _emit(line: LogLine) -> None:
 
 
 def _new_file() -> int:
-    """Make a file in memory that appends, and return its descriptor."""
     if not hasattr(os, "memfd_create"):
         raise OSError("no files in memory on this system")
     made = os.memfd_create("pulsar-encore-log", os.MFD_CLOEXEC)
@@ -254,7 +248,7 @@ def _new_file() -> int:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file a descriptor is: a program may have closed it, and opened something else."""
+    """Return device and inode of a descriptor's file, to detect a reused number."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -262,24 +256,23 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _other(fd: int) -> int:
+def _duplicate_of(fd: int) -> int:
     """Return another descriptor of this process for the same file, or -1."""
     numbers = (int(name) for name in os.listdir("/proc/self/fd"))
     same = (each for each in numbers if each != fd and _identity(each) == _identity(fd))
     return next(same, -1)
 
 
-def _give_back(fd: int, start: int, end: int) -> int:
-    """Free the memory of bytes that were read, in whole pages; return where it ends."""
+def _free_memory(fd: int, start: int, end: int) -> int:
+    """Free the memory of read bytes in whole pages, and return their end."""
     end -= end % mmap.ALLOCATIONGRANULARITY
     with contextlib.suppress(OSError), mmap.mmap(fd, end - start, offset=start) as pages:
         pages.madvise(mmap.MADV_REMOVE)  # the file keeps its size
     return end
 
 
-#: Of this process.
 engine_log: Final = EngineLog()
-# `at_exit` registers after this, so the engine ends before its log does; `logging` ends last.
+# `at_exit` registers later, so clients are closed before this log ends, and `logging` last.
 at_end(engine_log.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine_log.forked)

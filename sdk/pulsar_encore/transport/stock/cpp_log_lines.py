@@ -1,8 +1,7 @@
-"""The C++ library's log as text: its records, and the broker's reasons in them. Pure.
+"""Parse the C++ client's log: its records, and the broker's reasons in them. Pure.
 
-Owns `LogLine`, `lines` and `Refusals`. The library hands most refusals over as a bare result code;
-the broker's own words are only in what it logs just before (ClientConnection.cc, at WARN and
-above).
+The broker's text is logged just before the bare result code is returned (ClientConnection.cc, at
+WARN and above).
 """
 
 from __future__ import annotations
@@ -30,17 +29,14 @@ _REFUSED: Final = re.compile(
     r"|Failed (?:partition-metadata )?lookup req_id: \d+ error: (\w+) msg: (.+)\Z",
     re.DOTALL,
 )
-# What authentication= raised, when the library made the client's own part of it; as producers and
-# readers are told.
+# Logged when the client's own authentication failed. Creating calls get the same text.
 _OWN_FAILURE: Final = re.compile(r"Failed to create Connect command: .+\Z", re.DOTALL)
-#: Refusals kept for a caller that may yet ask.
-_KEPT: Final = 256
+#: Refusals kept for calls that have not ended yet.
+_MAX_REFUSALS: Final = 256
 
 
 class LogLine(NamedTuple):
-    """One record of the library's log."""
-
-    at: int  # where it begins, in bytes since the log's beginning
+    at: int  # offset of the record in the log, in bytes
     text: str  # may be several lines: brokers send whole schemas
     level: int = logging.WARNING
     source: str = ""
@@ -48,10 +44,14 @@ class LogLine(NamedTuple):
 
 
 def lines(data: bytes, at: int) -> Iterator[LogLine]:
-    """The records in `data`, which ends where one ends and begins at the log's byte `at`.
+    """Yield the records in `data`.
 
-    What has no header (two threads wrote at once: the library's file logger takes no lock) is a
-    warning without a source.
+    Text without a header, which two threads can cause because the file logger takes no lock,
+    becomes a warning without a source.
+
+    Args:
+        data: Log text that ends at the end of a record.
+        at: Offset of `data` in the log, in bytes.
     """
     headers = list(_HEADER.finditer(data))
     first = headers[0].start() if headers else len(data)
@@ -76,15 +76,14 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """What the broker refused lately, each for the call that it was the answer to."""
+    """The broker's recent refusals, until a call takes its reason."""
 
     def __init__(self) -> None:
-        self._recent: deque[_Refusal] = deque(maxlen=_KEPT)
-        # Of lookups, when one call has it: equal ones at the same time are one request, one line.
-        self._shared: deque[_Refusal] = deque(maxlen=_KEPT)
+        self._recent: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
+        # Reasons of lookups that one call has taken: concurrent equal lookups share one log line.
+        self._shared_lookups: deque[_Refusal] = deque(maxlen=_MAX_REFUSALS)
 
     def add(self, line: LogLine) -> None:
-        """Keep the refusal that `line` tells of, if it does."""
         own = _OWN_FAILURE.search(line.text)
         if own is not None:
             self._recent.append(_Refusal(line.at, "AuthenticationError", own[0], True))
@@ -93,16 +92,16 @@ class Refusals:
         if found is not None:
             result, reason = found[1] or found[3], found[2] or found[4]
             if reason:
-                # The log's names differ from the codes' in this ("ResultNotAllowedError").
+                # Some names in the log have a prefix that the codes lack ("ResultNotAllowedError").
                 result = result.removeprefix("Result")
                 self._recent.append(_Refusal(line.at, result, reason, found[3] is not None))
 
     def take(self, result: str, since: int) -> str:
-        """The reason of a call that ended with `result` and began at the log's byte `since`.
+        """Return the reason of a call that ended with `result` and began at log offset `since`.
 
-        Empty when there is none, or when several differ: no reason is better than another's.
+        Empty if there is none, or if several differ.
         """
-        for refusals in self._recent, self._shared:
+        for refusals in self._recent, self._shared_lookups:
             found = [each for each in refusals if each.result == result and each.at >= since]
             if found:
                 break
@@ -111,11 +110,11 @@ class Refusals:
         if refusals is self._recent:
             refusals.remove(found[-1])
             if found[-1].is_lookup:
-                self._shared.append(found[-1])
+                self._shared_lookups.append(found[-1])
         return found[-1].reason
 
     def forget(self, result: str, reason: str) -> None:
-        """A call had `result` and its reason from the library itself: it is nobody else's."""
+        """Drop a reason that the C++ client returned with its call."""
         for each in reversed(self._recent):
             if (each.result, each.reason) == (result, reason):
                 self._recent.remove(each)

@@ -1,7 +1,7 @@
-"""Native producers, consumers and readers on their way, also those that nobody waits for any more.
+"""Pending creations of native objects, including abandoned ones.
 
-Owns `Creations`. A native client that is closed while something of it is being made, or given back
-unwanted, keeps threads and descriptors for ever; so it is ended only when nothing is.
+A native client that is closed during a creation, or during the close of an unwanted object, keeps
+threads and descriptors for ever. It is closed only when no creation is pending.
 """
 
 from __future__ import annotations
@@ -16,77 +16,77 @@ from .cpp_calls import CppCalls, Start
 
 
 class Creations:
-    """Counts what is under way in one native client, on whichever event loops it is used from."""
+    """Counts the pending creations of one native client, for all event loops that use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By loop: a closed one takes what it was told last with it, so its counts mean nothing.
-        self._under_way: dict[asyncio.AbstractEventLoop | None, int] = {}
+        # Counted by loop. A closed loop drops its scheduled callbacks, so its counts are void.
+        self._pending: dict[asyncio.AbstractEventLoop | None, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
-    async def make(self, calls: CppCalls, start: Start, doing: str) -> Any:
-        """What `start` makes; closed, not orphaned, when the caller is gone before it comes.
+    async def make(self, calls: CppCalls, start: Start, action: str) -> Any:
+        """Return the object that `start` creates. It is closed if the caller is cancelled before.
 
         Raises:
-            ClosedError: `calls` was abandoned.
-            TransportError: It failed.
+            ClosedError: if `calls` was abandoned.
+            TransportError: if the creation failed.
         """
         loop = asyncio.get_running_loop()
-        left = self._begin(loop)
+        caller_done = self._begin(loop)
 
         def begin(done: Callable[..., None]) -> None:
-            answered = self._begin(loop)
+            native_done = self._begin(loop)
 
             def answer(*outcome: Any) -> None:
-                done(*outcome)  # first: there the closing of what is unwanted begins
-                answered()
+                done(*outcome)  # first, because this begins to close an unwanted object
+                native_done()
 
             try:
                 start(answer)
             except BaseException:
-                answered()
+                native_done()
                 raise
 
         def discard(native: Any) -> None:
             native.close_async(self._begin(None if loop.is_closed() else loop))
 
         try:
-            return await calls.run(begin, doing, discard=discard)
+            return await calls.run(begin, action, discard=discard)
         finally:
-            left()
+            caller_done()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Call `action` once nothing is under way: now, or later on a loop or a native thread."""
+        """Call `action` once nothing is pending, on any thread."""
         with self._lock:
             self._waiting.append(action)
         self._check()
 
     async def settled(self) -> None:
-        """Wait until nothing is under way."""
         loop = asyncio.get_running_loop()
-        nothing = asyncio.Event()
+        all_done = asyncio.Event()
 
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # closed: nobody waits any more
-                loop.call_soon_threadsafe(nothing.set)
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(all_done.set)
 
-        self.then(tell)
-        await nothing.wait()
+        self.then(wake)
+        await all_done.wait()
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Callable[..., None]:
-        """Count one more; returns what counts it off, once, from any thread.
+        """Count one pending creation. Return a function that ends it, callable once from any
+        thread.
 
-        On the loop, where there is one: what that was told before, to give something back, goes
-        before.
+        On a loop, the count goes down after the callbacks scheduled before, which may close an
+        object.
         """
         with self._lock:
-            self._under_way[loop] = self._under_way.get(loop, 0) + 1
+            self._pending[loop] = self._pending.get(loop, 0) + 1
 
         def end() -> None:
             with self._lock:
-                left = self._under_way.pop(loop, 0) - 1
-                if left > 0:
-                    self._under_way[loop] = left
+                remaining = self._pending.pop(loop, 0) - 1
+                if remaining > 0:
+                    self._pending[loop] = remaining
             self._check()
 
         def end_soon(*_outcome: Any) -> None:
@@ -94,7 +94,7 @@ class Creations:
                 if loop is not None:
                     loop.call_soon_threadsafe(end)
                     return
-            except BaseException:  # closed; and on a native thread nothing may pass
+            except BaseException:  # the loop is closed, and a native thread must not raise
                 pass
             with contextlib.suppress(BaseException):
                 end()
@@ -103,10 +103,10 @@ class Creations:
 
     def _check(self) -> None:
         with self._lock:
-            for loop in list(self._under_way):
+            for loop in list(self._pending):
                 if loop is not None and loop.is_closed():
-                    del self._under_way[loop]
-            if self._under_way:
+                    del self._pending[loop]
+            if self._pending:
                 return
             actions, self._waiting = self._waiting, []
         for action in actions:

@@ -1,8 +1,8 @@
-"""From lists of native messages to deliveries: which entry, which index, of which topic.
+"""Group lists of native messages into deliveries by entry.
 
-Owns `Grouper`. Reading an id costs as much as receiving the message. Where the native queue's order
-proves what lies between, only the ends of a run are read; elsewhere the bytes of an id are compared
-with those of the message before, and parsed only when more than the index differs.
+Reading an id costs as much as receiving the message. If the queue's order proves which messages lie
+between two ids, only these are read. Otherwise the bytes of each id are compared with the entry's
+first id, and parsed only if more than the batch index differs.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from ...values.message_id import MessageId
 from ...values.topic_names import full_name
 from ..interface import Delivery
 
-_ONLY: Final = (0,)  # the index of a message that is no batch
+_SINGLE_INDEX: Final = (0,)  # the index of an unbatched message
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
 
 
 class TopicNames:
-    """The topics and partitions of one consumer, numbered as they are first seen."""
+    """The topics and partitions of one consumer, numbered as first seen."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self._declared = topics
         self._by_topic: dict[str, int] = {}
         self._names: list[tuple[str, int]] = []
         self._by_ledger: dict[int, int] = {}
-        self._volatile: set[int] = set()
+        self._non_persistent: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._names)
 
     def of(self, ledger: int, partition: int, native: Any) -> int:
-        """Source of a native message. A ledger is of one topic, so its name is read once each."""
+        """Return the number of a message's topic. The name is read once for each ledger."""
         source = self._by_ledger.get(ledger)
         if source is None:
             topic = native.topic_name()
@@ -46,18 +46,18 @@ class TopicNames:
             source = self._by_topic[topic] = len(self._names)
             self._names.append((topic, partition))
             if topic.startswith("non-persistent://"):
-                self._volatile.add(source)
+                self._non_persistent.add(source)
         return source
 
     def volatile(self, source: int) -> bool:
-        """Nothing of it is stored at the broker: neither acked nor redelivered."""
-        return source in self._volatile
+        """True for a non-persistent topic, without acks and redelivery."""
+        return source in self._non_persistent
 
     def name(self, source: int) -> tuple[str, int]:
         return self._names[source]
 
     def find(self, topic: str, partition: int) -> int | None:
-        """The source of an id: by its topic, or without one by what can only be meant."""
+        """Return the topic number of an id: by its topic, or by the only declared topic."""
         if topic:
             full = partition_name(topic, partition)
             if full in self._by_topic:
@@ -71,7 +71,6 @@ class TopicNames:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """The full name, of the partition where the id names one."""
     topic = full_name(topic)
     if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
         topic = f"{topic}-partition-{partition}"
@@ -83,13 +82,13 @@ def _varint_size(value: int) -> int:
 
 
 class Grouper:
-    """Turns native messages, in order, into deliveries; one for each run of one entry.
+    """Turns native messages, in order, into deliveries: one for each run of an entry.
 
     Args:
         sources: Numbers the topics.
-        one_queue: The native consumer has one topic without partitions and a Shared type, so that
-            within one list two messages of an entry, both never redelivered, are of one delivery.
-            Then the ids between two that are as far apart as their indexes need not be read.
+        one_queue: True for one unpartitioned topic on a Shared type. Two messages of an entry in
+            one list, both with the redelivery count 0, are then of one delivery, and if their
+            distances in the list and in the batch are equal, the ids between them need not be read.
     """
 
     def __init__(self, sources: TopicNames, *, one_queue: bool) -> None:
@@ -114,7 +113,7 @@ class Grouper:
             index = max(0, message_id.batch_index())
             end = self._run_end(natives, at, delivery, index)
             if end is None:
-                delivery.indexes, end = _matching(natives, at, data, message_id)
+                delivery.indexes, end = _matching_indexes(natives, at, data, message_id)
             else:
                 delivery.indexes = range(index, index + end - at)
             delivery.messages = natives[at:end]
@@ -123,16 +122,18 @@ class Grouper:
         return deliveries
 
     def _plain(self, native: Any, native_id: Any, size: int) -> Delivery | None:
-        """A message that is its entry, read by the native getters; None for a chunked one."""
+        """Return the delivery of an unbatched message by native getters; None if it is chunked."""
         ledger, entry = native_id.ledger_id(), native_id.entry_id()
         partition = native_id.partition()
         expected = 2 + _varint_size(ledger) + _varint_size(entry)
         if partition != -1:
             expected += 1 + _varint_size(partition)
         if size != expected:
-            return None  # there is more in the id
+            return None  # the id has more fields
         source = self._sources.of(ledger, partition, native)
-        return Delivery(source, ledger, entry, 0, native.redelivery_count(), _ONLY, (native,))
+        return Delivery(
+            source, ledger, entry, 0, native.redelivery_count(), _SINGLE_INDEX, (native,)
+        )
 
     def _begin(self, native: Any, message_id: MessageId) -> Delivery:
         first = message_id.first_chunk
@@ -148,7 +149,7 @@ class Grouper:
         )
 
     def _run_end(self, natives: list[Any], at: int, delivery: Delivery, index: int) -> int | None:
-        """Where the entry's run ends, by looking at its last message only; None when unsure."""
+        """Return the end of the entry's run by its last message, or None if uncertain."""
         if not self._one_queue or delivery.redelivery_count or delivery.batch_size < 2:
             return None
         last = min(len(natives) - 1, at + delivery.batch_size - 1 - index)
@@ -165,18 +166,18 @@ class Grouper:
         return None
 
 
-def _matching(
+def _matching_indexes(
     natives: list[Any], at: int, data: bytes, message_id: MessageId
 ) -> tuple[list[int], int]:
-    """Indexes of the messages from `at` on that are of the same entry, and where they end."""
+    """Return the indexes of the entry's messages from `at` on, and their end."""
     indexes = [max(0, message_id.batch_index())]
-    prefix, suffix, place = _template(data, message_id)
+    prefix, suffix, index_at = _id_template(data, message_id)
     end = at + 1
     while end < len(natives):
         data = natives[end].message_id().serialize()
         if not (data.startswith(prefix) and data.endswith(suffix)):
             break
-        index, after = data[place], place + 1
+        index, after = data[index_at], index_at + 1
         if index > 0x7F:
             index = index & 0x7F | data[after] << 7
             after += 1
@@ -187,10 +188,10 @@ def _matching(
     return indexes, end
 
 
-def _template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:
-    """What the ids of this entry share: (bytes up to the index, bytes after it, where it stands).
+def _id_template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:
+    """Return the bytes around the batch index in the ids of an entry, and the index's offset.
 
-    For a message that is no batch nothing matches: its own id cannot come twice in a row.
+    For an unbatched message they match no other id.
     """
     index = message_id.batch_index()
     if index < 0 or message_id.batch_size < 2 or index >= 0x4000:

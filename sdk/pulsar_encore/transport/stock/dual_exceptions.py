@@ -1,8 +1,8 @@
-"""Exceptions that a program on the stock transport catches by the names of `pulsar` as well.
+"""Exceptions that a program on the stock transport can also catch as exceptions of `pulsar`.
 
-Each class made here derives from an exception of this package, from the exception of the same name
-in `pulsar.exceptions`, and from `pulsar.asyncio.PulsarException`. Most exceptions are raised above
-the transports, so these classes are not named where one is raised: `PulsarException` picks them.
+Each class derives from an exception of this package, its namesake in `pulsar.exceptions`, and
+`pulsar.asyncio.PulsarException`. Most exceptions are raised above the transports, so
+`PulsarException` picks these classes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import pulsar.exceptions
 from ...errors import PulsarException
 
 
-def _theirs(ours: type[PulsarException]) -> type[Exception]:
-    """The exception of `pulsar` that one of ours stands for."""
+def _pulsar_class(ours: type[PulsarException]) -> type[Exception]:
     for kind in ours.__mro__:
-        # `ClosedError` has another name there: that of its result.
+        # `ClosedError` has another name in `pulsar`: the name of its result.
         for name in (kind.__name__, vars(kind).get("result", "")):
             found: type[Exception] | None = getattr(pulsar.exceptions, name, None)
             if found is not None:
@@ -29,18 +28,19 @@ def _theirs(ours: type[PulsarException]) -> type[Exception]:
 
 @cache
 def _dual(ours: type[PulsarException]) -> type[PulsarException]:
-    """The class to raise in place of one of this package, or of one that a program derived."""
+    """Return the class to raise in place of a class of this package or a program's subclass."""
     if issubclass(ours, pulsar.asyncio.PulsarException):
         return ours
 
     def reduce(self: Any) -> Any:
-        # As an exception of ours: where a pickle is read, `pulsar` need not be loaded.
+        # Pickle as the plain class, because the process that reads the pickle need not have
+        # `pulsar`.
         _, *rest = super(dual, self).__reduce__()
         return (ours, *rest)
 
     dual: type[PulsarException] = type(
         ours.__name__,
-        (ours, _theirs(ours), pulsar.asyncio.PulsarException),
+        (ours, _pulsar_class(ours), pulsar.asyncio.PulsarException),
         {
             "__doc__": ours.__doc__,
             "__module__": ours.__module__,  # as tracebacks show it

@@ -1,8 +1,4 @@
-"""A producer's options as the stock library takes them, and the guard around a message router.
-
-Owns `RouterGuard`: it is called by the library in the middle of a send, where an exception must not
-pass, so the exception is kept for the producer and the library gets a partition that cannot be.
-"""
+"""The C++ client's configuration of a producer, and the guard around a message router."""
 
 from __future__ import annotations
 
@@ -21,7 +17,10 @@ _NO_LIMIT: Final = 0
 
 
 class RouterGuard:
-    """A user's `message_router(message, partitions)` made safe for the library."""
+    """Wraps a user's `message_router(message, partitions)` for the C++ client.
+
+    An exception must not pass into its send, so `failed` keeps it for the producer.
+    """
 
     def __init__(self, route: Callable[[Any, int], int], schema: Any) -> None:
         self._route = route
@@ -40,11 +39,11 @@ class RouterGuard:
                 f"message_router failed and nothing was sent: {_described(error)}"
             )
             self.failed.__cause__ = error
-            return partitions  # one past the last: the library refuses it
+            return partitions  # one past the last, which the C++ client refuses
 
 
 def _described(error: BaseException) -> str:
-    """Name an exception; its own `__str__` may raise, which the library does not survive."""
+    """Name an exception whose `__str__` may raise, which would end the process."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:
@@ -52,7 +51,7 @@ def _described(error: BaseException) -> str:
 
 
 def pending_limit(options: ProducerOptions) -> int:
-    """Most chunks that `StockProducer` has under way, over all partitions; 0 for no limit of it."""
+    """Return how many chunks `StockProducer` sends at once over all partitions; 0 for no limit."""
     if not (options.block_if_queue_full or options.chunking_enabled):
         return 0
     limits = (options.max_pending_messages, options.max_pending_messages_across_partitions)
@@ -60,10 +59,10 @@ def pending_limit(options: ProducerOptions) -> int:
 
 
 def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard | None]:
-    """The `_pulsar.ProducerConfiguration` for `options`, and the router in it.
+    """Return the `_pulsar.ProducerConfiguration` for `options`, and the router in it.
 
     Raises:
-        NotSupportedError: The library has no way to say what an option says.
+        NotSupportedError: if the C++ client lacks an option.
     """
     if options.initial_subscription_name is not None:
         raise NotSupportedError(
@@ -78,8 +77,8 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, RouterGuard |
         conf.initial_sequence_id(options.initial_sequence_id)
     conf.send_timeout_millis(options.send_timeout_millis)
     conf.compression_type(getattr(_pulsar.CompressionType, options.compression_type.name))
-    limited_here = options.block_if_queue_full or options.chunking_enabled
-    conf.max_pending_messages(_NO_LIMIT if limited_here else options.max_pending_messages)
+    has_own_limit = options.block_if_queue_full or options.chunking_enabled
+    conf.max_pending_messages(_NO_LIMIT if has_own_limit else options.max_pending_messages)
     conf.max_pending_messages_across_partitions(options.max_pending_messages_across_partitions)
     conf.block_if_queue_full(False)  # it would block the event loop
     conf.batching_enabled(options.batching_enabled)

@@ -1,11 +1,11 @@
-"""The one thread of a stock consumer: takes messages out of the native queue, loses none.
+"""The receiving thread of a stock consumer, and the thread that watches connections.
 
-Owns `Pump`. The native receive cannot be cancelled without losing a message, so nobody but this
-thread receives, into a bounded buffer. It takes single messages while traffic is thin (no waiting)
-and batches while it is thick (one native call and one wake-up of the loop for hundreds). While
-nothing comes it sleeps, and a native callback wakes it: a consumer that is idle costs nothing. One
-thread for all of them, `Watcher`, looks after the connections, and ends each pump when its loop is
-closed or the main thread is over, so it can neither hang the process nor abort it.
+A native receive cannot be cancelled without losing its message, so only the pump's thread receives,
+into a bounded buffer: single messages while traffic is thin, batches while it is thick. An idle
+pump sleeps until a native callback wakes it.
+
+The `Watcher` ends a pump when its loop is closed or the main thread has ended, so that a pump can
+neither hang nor abort the process.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from .result_errors import failure
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.050  # how often a connection is looked at
-# While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
-# none must go unseen.
-_WATCHFUL_LOOK_S: Final = 0.010
+_POLL_S: Final = 0.050  # time between two polls of a connection
+# While a lost connection may lose acks. A reconnect takes 90 ms or more, and none may be missed.
+_WATCHFUL_POLL_S: Final = 0.010
 _WATCHFUL_S: Final = 1.0
-# A connection has to stay for so long to count: the library says it is there a moment before it
-# throws away what it had queued from the one before.
+# A new connection counts after this time. The C++ client reports it shortly before it discards the
+# messages queued from the old one.
 _STEADY_S: Final = 0.050
-_WITHDRAW_S: Final = 5.0  # longest wait for a native consumer to be closed
-_THIN: Final = 16  # a batch smaller than this means traffic is thin
-_QUICK_S: Final = 0.001  # singles closer than this mean it is thick
+_WITHDRAW_S: Final = 5.0  # longest wait for a native close
+_THIN_BATCH: Final = 16  # a batch smaller than this means traffic is thin
+_QUICK_GAP_S: Final = 0.001  # single messages closer than this mean that traffic is thick
 _QUICK_COUNT: Final = 4
 
 
 class Steadiness:
-    """Whether a connection that was looked at now and then counts as one: it has been seen twice,
-    `_STEADY_S` apart, and never gone between. Pure."""
+    """Counts a connection as up once two polls `_STEADY_S` apart, and all between them, saw it.
+    Pure.
+    """
 
     __slots__ = ("_since",)
 
     def __init__(self) -> None:
-        self._since: float | None = float("-inf")  # the first look that saw it, if the last did
+        self._since: float | None = float("-inf")  # the first poll of the current row that saw it
 
     def counts(self, connected: bool, now: float) -> bool:
-        """A look at `now`, in seconds, saw it `connected` or not."""
+        """Note a poll at `now`, in s. Return True if the connection counts."""
         if not connected:
             self._since = None
         elif self._since is None:
@@ -60,12 +60,12 @@ class Steadiness:
 
     @property
     def hesitates(self) -> bool:
-        """Whether it is there and does not count yet."""
+        """True if the last poll saw the connection."""
         return self._since is not None
 
 
 class Watcher:
-    """The thread that sees connections come and go, for every pump of the process."""
+    """The thread that polls the connections of all pumps."""
 
     def __init__(self) -> None:
         self._pumps: set[Pump] = set()
@@ -84,47 +84,49 @@ class Watcher:
                 self._thread.start()
 
     def forget(self) -> None:
-        """In a forked child: the thread and the pumps' threads stayed in the parent."""
+        """Forget the pumps in a forked child: their threads stayed in the parent."""
         for pump in self._pumps:
             pump.left_behind = True
         self._pumps.clear()
-        self._begin()  # the lock may be one that a thread of the parent holds
+        self._begin()  # a thread of the parent may hold the old lock
 
     def remove(self, pump: Pump) -> None:
         with self._lock:
             self._pumps.discard(pump)
 
     def hurry(self) -> None:
-        """A pump has become watchful: do not sleep until the next ordinary look."""
+        """Poll now: a pump has become watchful."""
         self._wake.set()
 
     def _run(self) -> None:
-        looked = 0.0
+        last_poll = 0.0
         while True:
             now = time.monotonic()
-            everyone = now - looked >= _LOOK_S
-            looked = now if everyone else looked
+            all_pumps = now - last_poll >= _POLL_S
+            last_poll = now if all_pumps else last_poll
             self._wake.clear()
-            watchful = self._look(now, everyone)
+            watchful = self._poll(now, all_pumps)
             if watchful is None:
                 return
-            self._wake.wait(_WATCHFUL_LOOK_S if watchful else _LOOK_S)
+            self._wake.wait(_WATCHFUL_POLL_S if watchful else _POLL_S)
 
-    def _look(self, now: float, everyone: bool) -> bool | None:
-        """Whether some pump is watchful; None when there is none left, and the thread ends."""
+    def _poll(self, now: float, all_pumps: bool) -> bool | None:
+        """Poll the due pumps. Return True if one is watchful, None if none is left and the thread
+        ends.
+        """
         with self._lock:
             pumps = list(self._pumps)
             if not pumps:
                 self._thread = None
                 return None
-        over = not threading.main_thread().is_alive()
+        main_ended = not threading.main_thread().is_alive()
         watchful = False
         for pump in pumps:
-            hurried = now < pump.watchful_until
-            watchful = watchful or hurried
-            if over:
+            is_watched = now < pump.watchful_until
+            watchful = watchful or is_watched
+            if main_ended:
                 pump.forsake()
-            elif hurried or everyone:
+            elif is_watched or all_pumps:
                 pump.look()
         return watchful
 
@@ -136,21 +138,21 @@ _unanswered: list[Any] = []  # native consumers that must not be destroyed
 
 
 class _Inbox:
-    """What a native receive calls, on a native thread; keeps nothing of the pump's or native."""
+    """The callback of native receives. It refers to neither the pump nor the native consumer."""
 
     __slots__ = ("arrived", "epoch", "losses", "wake")
 
     def __init__(self, wake: threading.Event) -> None:
         self.arrived: deque[tuple[int, int, Any, Any]] = deque()  # epoch, losses, result, message
         self.epoch = 0  # seeks so far
-        self.losses = 0  # times the connection was seen to be lost
+        self.losses = 0  # losses of the connection so far
         self.wake = wake
 
     def __call__(self, result: Any, message: Any) -> None:
         try:
             self.arrived.append((self.epoch, self.losses, result, message))
             self.wake.set()
-        except BaseException:  # nothing may pass
+        except BaseException:  # a native thread must not raise
             return
 
 
@@ -159,21 +161,21 @@ class Pump:
 
     Args:
         native: The native consumer, with a batch receive policy of a few ms.
-        mailbox: Where to hand over, on the loop.
-        room: Messages the buffer may hold.
-        deliver: Called on this thread with a list of messages; returns what is posted to `arrived`.
-        arrived: Called on the loop with what `deliver` returned.
-        connection: Called on the loop with True or False when the connection comes or goes.
-        ended: Called on the loop once the thread is over, with the error that ended it or None.
-        rests: Take nothing while the connection is lost. What is queued comes again then, and the
-            library throws it away at the reconnect: so nothing old mixes with what is new.
+        mailbox: Runs callbacks on the loop.
+        capacity: Messages that the buffer may hold.
+        deliver: Called on this thread with messages.
+        arrived: Called on the loop with the result of `deliver`.
+        connection: Called on the loop when the connection comes (True) or goes (False).
+        ended: Called on the loop after the thread has ended, with its error or None.
+        rests: Receive nothing while disconnected: the C++ client discards its queue at the
+            reconnect, and the broker resends it.
     """
 
     def __init__(
         self,
         native: _pulsar.Consumer,
         mailbox: Mailbox,
-        room: int,
+        capacity: int,
         deliver: Callable[[list[Any]], Any],
         arrived: Callable[[Any], None],
         connection: Callable[[bool], None],
@@ -183,7 +185,7 @@ class Pump:
     ) -> None:
         self._native = native
         self._mailbox = mailbox
-        self._room = room
+        self._capacity = capacity
         self._deliver = deliver
         self._arrived = arrived
         self._connection = connection
@@ -195,27 +197,27 @@ class Pump:
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
         self._inbox = _Inbox(self._wake)
-        self._asked = False  # a native receive is under way, and calls the inbox
+        self._receiving = False  # a native receive is pending and will call the inbox
         self._stopping = False
         self._forsaken = False
         self._paused = False
         self._full = False
-        self._connected = True  # as last looked at
-        self._up = True  # as last told
-        # Held where the native consumer is told to seek, and where it is asked, on any thread,
-        # whether it is connected or for everything again: of several topics it takes a lock of its
-        # own for each, wants the interpreter during the seek and keeps it during the others.
+        self._connected = True  # as last polled
+        self._reported_up = True  # as last reported
+        # Held during a native `seek_async`, `is_connected` and `redeliver_unacknowledged_messages`,
+        # on any thread. All three take a lock for each topic of the consumer. The seek needs the
+        # GIL and the other two keep it, so they could deadlock.
         self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
-        self._look_failed = False
-        self._changes: deque[bool] = deque()  # of the connection, not yet told
-        self._losses = 0  # of those that were told
+        self._poll_failed = False
+        self._changes: deque[bool] = deque()  # of the connection, not reported yet
+        self._losses = 0  # losses that were reported
         self.watchful_until: float = 0.0
-        self._thick = False
+        self._is_thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
 
-        self.left_behind = False  # in the parent process, by a fork
+        self.left_behind = False  # in the parent process, after a fork
 
     def start(self) -> None:
         self._thread.start()
@@ -224,18 +226,16 @@ class Pump:
     # From the loop
 
     def taken(self, messages: int) -> None:
-        """That many left the buffer.
+        """Note that `messages` left the buffer.
 
-        Half of it has to be free before the thread is woken: many messages at once cost it, and the
-        loop that it takes the interpreter from, far less than many wake-ups.
+        The thread is woken when half of the buffer is free, because each wake-up costs it and the
+        loop.
         """
         self._taken += messages
-        if self._full and self._posted - self._taken <= self._room // 2:
+        if self._full and self._posted - self._taken <= self._capacity // 2:
             self._wake.set()
 
     def watch(self) -> None:
-        """Look closely for a while: acks were handed over, which a lost connection may take along,
-        or a connection is back and has to stay."""
         now = time.monotonic()
         if now >= self.watchful_until:
             _watcher.hurry()
@@ -246,17 +246,15 @@ class Pump:
         self._wake.set()
 
     def call(self, command: Callable[[], object]) -> None:
-        """Run `command` on the thread, between two receives."""
         self._commands.append(command)
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread; the native consumer is about to be closed, or its client."""
         self._stopping = True
         self._wake.set()
 
     def forsake(self) -> None:
-        """End the thread, and close the native consumer: nobody is left to do so."""
+        """End the thread and close the native consumer, which has no owner any more."""
         if self._stopping or self.left_behind:
             return
         self._forsaken = True
@@ -265,25 +263,23 @@ class Pump:
             self._native.close_async(ignore)
 
     def sought(self) -> None:
-        """On a native thread, when a seek is done: a message that a receive under way took out of
-        the native queue before is outdated with all the others."""
+        """Note a completed seek, on a native thread. A message of the pending receive is
+        outdated.
+        """
         self._inbox.epoch += 1
 
     # On the watcher's thread
 
     def look(self) -> None:
-        """Note a change of the connection; stop when there is nobody left to hand over to.
-
-        Never raises: the thread looks after every other consumer too.
-        """
+        """Note a change of the connection. Forsake the pump if its loop is closed. Never raises."""
         try:
-            self._look()
+            self._poll()
         except Exception:
-            if not self._look_failed:  # once: it may fail at every look
+            if not self._poll_failed:  # once: every poll may fail
                 logger.exception("whether a consumer is connected could not be found out")
-            self._look_failed = True
+            self._poll_failed = True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._mailbox.loop.is_closed():
             self.forsake()
             return
@@ -301,30 +297,30 @@ class Pump:
     # On the thread
 
     def ask_for_all(self) -> None:
-        """Everything unacked comes again. For a command."""
+        """Request all unacked messages. A command."""
         with self.asking:
             self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:
-        """Take nothing for so long. For a command."""
+        """Receive nothing for `seconds`. A command."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK_S))
+            time.sleep(min(left, _POLL_S))
             self._report()
 
     def drain(self, most: int) -> list[Any]:
-        """Take out what the native queue holds, up to `most`. For a command; it comes again.
+        """Take up to `most` messages, which will be resent, out of the native queue. A command.
 
-        Bounded, because taking messages out lets the broker send more.
+        Bounded, because each message taken lets the broker send another.
         """
-        drained = self._taken_in()
+        drained = self._take_received()
         while most > 0:
             messages = self._native.batch_receive()
             if not messages:
                 break
             most -= len(messages)
             drained += messages
-        return drained + self._taken_in()
+        return drained + self._take_received()
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -338,16 +334,18 @@ class Pump:
         except Exception as unexpected:
             error = unexpected
         _watcher.remove(self)
-        self._withdraw()
+        self._wait_for_receive()
         self._mailbox.post(self._ended, error)
 
-    def _withdraw(self) -> None:
-        """Wait until a receive that is under way is answered, as it is when the native consumer is
-        closed: to be destroyed with one ends the process. Two closes at once are no better, they
-        may leave the subscription at the broker, so only what nobody else closes is closed here."""
+    def _wait_for_receive(self) -> None:
+        """Wait for the pending receive, which closing the native consumer answers.
+
+        Destroying a native consumer with a pending receive ends the process. Two closes may leave
+        the subscription at the broker, so only a forsaken consumer is closed here.
+        """
         if self._forsaken:
             self._native.close_async(ignore)
-        if not self._asked:
+        if not self._receiving:
             return
         deadline = time.monotonic() + _WITHDRAW_S
         while not self._inbox.arrived:
@@ -358,23 +356,24 @@ class Pump:
                 return
 
     def _step(self) -> bool:
-        """One turn; False when there is nobody left to hand over to."""
+        """Do one step. Return False if the loop is closed."""
         while self._commands:
             self._commands.popleft()()
         if not self._report():
             return False
-        self._full = self._posted - self._taken >= self._room
-        if self._holds_back():
+        self._full = self._posted - self._taken >= self._capacity
+        if self._is_held_back():
             if self._has_ended():
                 raise pulsar.AlreadyClosed("closed by the library")
             self._sleep()
             return True
-        return self._hand_over(self._receive())
+        return self._post(self._receive())
 
     def _report(self) -> bool:
-        """Tell of the connection; what came before it was lost goes before the news.
+        """Report changes of the connection, after delivering the messages from before a loss.
 
-        And nothing else does: when this thread is late, a message of the next connection is here.
+        If this thread is late, the inbox may already hold a message of the next connection; its
+        loss count tells.
         """
         while self._changes:
             up = self._changes.popleft()
@@ -383,31 +382,28 @@ class Pump:
                 arrived = self._inbox.arrived
                 old = arrived and arrived[0][1] < self._losses
                 if old and self._paused:
-                    # A seek is under way: what it outdates is not handed out in the middle of it.
+                    # A seek is pending and outdates these messages, so they are not delivered.
                     if self._rests:
-                        self._taken_in()
-                elif old and not self._hand_over(self._taken_in()):
+                        self._take_received()
+                elif old and not self._post(self._take_received()):
                     return False
-            self._up = up
-            if not self._mailbox.post(self._connection, self._up):
+            self._reported_up = up
+            if not self._mailbox.post(self._connection, self._reported_up):
                 return False
         return True
 
-    def _holds_back(self) -> bool:
-        if self._paused or (self._rests and not self._up):
+    def _is_held_back(self) -> bool:
+        if self._paused or (self._rests and not self._reported_up):
             return True
-        return self._full and self._posted - self._taken >= self._room
+        return self._full and self._posted - self._taken >= self._capacity
 
     def _has_ended(self) -> bool:
-        """Whether the library closed the consumer while it was not connected.
-
-        Nothing is taken then, so `_taken_in` would never find out, and receives would hang.
-        """
-        if self._up or not self._inbox.arrived:
+        """True if the C++ client closed the disconnected consumer."""
+        if self._reported_up or not self._inbox.arrived:
             return False
         return bool(self._inbox.arrived[0][2] == _pulsar.Result.AlreadyClosed)
 
-    def _hand_over(self, messages: list[Any]) -> bool:
+    def _post(self, messages: list[Any]) -> bool:
         if not messages:
             return True
         self._posted += len(messages)
@@ -415,33 +411,33 @@ class Pump:
 
     def _receive(self) -> list[Any]:
         messages: list[Any]
-        if self._thick:
+        if self._is_thick:
             messages = self._native.batch_receive()
-            if len(messages) < _THIN:
-                self._thick, self._quick = False, 0
+            if len(messages) < _THIN_BATCH:
+                self._is_thick, self._quick = False, 0
             return messages
         began = time.monotonic()
-        if not self._asked:
-            self._asked = True
+        if not self._receiving:
+            self._receiving = True
             self._native.receive_async(self._inbox)
         if not self._inbox.arrived:
             self._sleep()
-        messages = self._taken_in()
+        messages = self._take_received()
         if messages:
-            self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_S else 0
-            self._thick = self._quick >= _QUICK_COUNT
+            self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_GAP_S else 0
+            self._is_thick = self._quick >= _QUICK_COUNT
         return messages
 
-    def _taken_in(self) -> list[Any]:
-        """What the native receive brought: a message at most.
+    def _take_received(self) -> list[Any]:
+        """Return the received message, or nothing.
 
         Raises:
-            AlreadyClosed: Nothing more will come.
+            AlreadyClosed: if no more messages will arrive.
         """
         if not self._inbox.arrived:
             return []
         epoch, _, result, message = self._inbox.arrived.popleft()
-        self._asked = False
+        self._receiving = False
         if result == _pulsar.Result.Ok:
             return [message] if epoch == self._inbox.epoch else []
         if result == _pulsar.Result.AlreadyClosed:
@@ -449,13 +445,13 @@ class Pump:
         raise failure(result, "receive")
 
     def _sleep(self) -> None:
-        """Until something is to be done; whoever gives that sets `_wake` after it."""
+        """Sleep until there is work. Every source of work sets `_wake` after adding it."""
         self._wake.clear()
         if not (
             self._stopping
             or self._commands
             or self._changes
             or self._has_ended()
-            or (not self._holds_back() and (self._inbox.arrived or not self._asked))
+            or (not self._is_held_back() and (self._inbox.arrived or not self._receiving))
         ):
             self._wake.wait()

@@ -1,7 +1,4 @@
-"""The C++ library's result codes as this package's errors, each with what to change.
-
-What each says about what to change is `advice`'s; the classes are `exceptions`'.
-"""
+"""Errors for the C++ client's result codes, each with advice from `error_advice`."""
 
 from __future__ import annotations
 
@@ -14,16 +11,15 @@ from ...errors import ClosedError, ConfigurationError, EncoreError, PulsarExcept
 from ..error_advice import ADVICE
 
 _UNKNOWN: Final = "the engine gives no reason; its log may"
-# How the library begins the detail when the client's own part of the authentication failed.
+# The beginning of the detail when the client's own part of the authentication failed.
 _OWN_AUTHENTICATION: Final = "Failed to create Connect command"
-# The text of an exception of Python's may hold the secret; its type does not.
+# Only the type of the Python exception is shown, because its text may hold the secret.
 _EXCEPTION_TYPE: Final = re.compile(rf"{_OWN_AUTHENTICATION}: \w+")
 
 
-def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
-    """The error for a `_pulsar.Result` other than Ok."""
+def failure(native: Any, action: str, detail: str = "") -> PulsarException:
     if native == _pulsar.Result.AlreadyClosed:
-        return ClosedError(f"{doing}: it is closed")
+        return ClosedError(f"{action}: it is closed")
     advice = ADVICE.get(native.name, _UNKNOWN)
     if detail.startswith(_OWN_AUTHENTICATION):
         advice = (
@@ -32,25 +28,24 @@ def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
         )
         shown = _EXCEPTION_TYPE.match(detail)
         detail = _OWN_AUTHENTICATION if shown is None else shown[0]
-    text = f"{doing}: {native.name}: {advice}" + (f" ({detail})" if detail else "")
+    text = f"{action}: {native.name}: {advice}" + (f" ({detail})" if detail else "")
     return named(native.name, text)
 
 
-def own_authentication_failure(doing: str, why: str) -> PulsarException:
-    """The error for data of `authentication=` that could not be had on this side.
+def own_authentication_failure(action: str, why: str) -> PulsarException:
+    """Return the error for `authentication=` data that this process could not obtain.
 
     Args:
-        doing: What is being done.
-        why: Without a secret.
+        action: Name of the operation.
+        why: The reason, without a secret.
     """
-    return named("AuthenticationError", f"{doing}: authentication= failed here: {why}")
+    return named("AuthenticationError", f"{action}: authentication= failed here: {why}")
 
 
-def raised(error: Exception, doing: str) -> EncoreError:
-    """The error for an exception that the stock library raised."""
+def raised(error: Exception, action: str) -> EncoreError:
     native = getattr(_pulsar.Result, type(error).__name__, None)
     if native is not None:
-        return failure(native, doing, str(error))
+        return failure(native, action, str(error))
     if isinstance(error, (ValueError, TypeError)):
-        return ConfigurationError(f"{doing}: {error}")
-    return failure(_pulsar.Result.UnknownError, doing, f"{type(error).__name__}: {error}")
+        return ConfigurationError(f"{action}: {error}")
+    return failure(_pulsar.Result.UnknownError, action, f"{type(error).__name__}: {error}")

@@ -1,9 +1,8 @@
-"""A native seek that throws nothing away.
+"""A native seek that loses no messages.
 
-Owns `seek`. A broker closes the consumer for a seek, and answers; the library connects again, and
-clears its queue on the answer. An answer of a busy broker that comes after the connection finds
-messages from after the seek in that queue: they are cleared with the others, and nobody asks for
-them. So a seek that was answered late is done again.
+For a seek the broker closes the consumer and answers; the C++ client reconnects, and clears its
+queue at the answer. If a busy broker answers after the reconnect, messages from after the seek are
+discarded and never requested again. A late answer therefore repeats the seek.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import _pulsar
 
 from .cpp_calls import CppCalls
 
-_LOOK_S: Final = 0.002
-# An answer within so long of the connection is the one that waited for it, as the library arranges
-# when it can; messages need longer to get here.
+_POLL_S: Final = 0.002
+# The C++ client tries to hold the answer back until it has reconnected. An answer within this time
+# after the reconnect is such an answer; messages take longer.
 _LATE_S: Final = 0.020
-_NOBODY: Final = nullcontext()
-_MOST: Final = 4  # seeks in all; a connection that comes and goes looks like late answers
+_NO_LOCK: Final = nullcontext()
+_MAX_SEEKS: Final = 4  # seeks in all; an unstable connection looks like late answers
 
 
 async def seek(
@@ -31,22 +30,22 @@ async def seek(
     calls: CppCalls,
     target: Any,
     sought: Callable[[], None] = lambda: None,
-    asking: AbstractContextManager[object] = _NOBODY,
+    asking: AbstractContextManager[object] = _NO_LOCK,
 ) -> None:
-    """Seek, and again while what came after it may have been thrown away.
+    """Seek, and repeat the seek while messages after it may have been discarded.
 
     Args:
-        native: The native consumer or reader, of which nothing is taken meanwhile.
-        calls: Where the operation counts.
+        native: The native consumer or reader, without other receives.
+        calls: Runs the operation.
         target: A native message id, or a publish time in ms.
-        sought: Called on a native thread each time it is done.
-        asking: Held while another thread asks the native consumer something; see `Pump.asking`.
+        sought: Called on a native thread after each completed seek.
+        asking: Held while the native seek begins; see `Pump.asking`.
 
     Raises:
-        ClosedError: It was closed meanwhile.
-        TransportError: The broker refused.
+        ClosedError: if the object was closed meanwhile.
+        TransportError: if the broker refused.
     """
-    for _ in range(_MOST):
+    for _ in range(_MAX_SEEKS):
         answered: list[float] = []
 
         def start(done: Callable[..., None], answered: list[float] = answered) -> None:
@@ -59,22 +58,22 @@ async def seek(
             with asking:
                 native.seek_async(target, answer)
 
-        back = asyncio.create_task(_connected_again(native))
+        reconnect = asyncio.create_task(_reconnected_at(native))
         try:
             await calls.run(start, "seek")
         finally:
-            back.cancel()
-            await asyncio.wait((back,))
-        if back.cancelled() or answered[0] - back.result() < _LATE_S:
+            reconnect.cancel()
+            await asyncio.wait((reconnect,))
+        if reconnect.cancelled() or answered[0] - reconnect.result() < _LATE_S:
             return
 
 
-async def _connected_again(native: Any) -> float:
-    """When it was first seen to be connected after it was not."""
+async def _reconnected_at(native: Any) -> float:
+    """Return the time of the first poll that saw a connection after a lost one."""
     lost = False
     while True:
         connected = native.is_connected()
         if connected and lost:
             return time.monotonic()
         lost = lost or not connected
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)

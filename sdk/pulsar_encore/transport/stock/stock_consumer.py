@@ -1,9 +1,9 @@
-"""A subscription on the stock client: the nearest it allows to the seam.
+"""A durable subscription over the C++ client.
 
-Owns `StockConsumer`. Acks go through the native ids of the last delivery, because an id rebuilt
-from parts acks its whole batch. They are refused while disconnected, when the C++ client would lose
-them. Redelivery goes through the C++ client's nack timer at its floor, fed in bursts that are far
-enough apart not to starve it. The rules: `docs/notes/cpp-client.md#rules-for-the-stock-transport`.
+Acks use the native ids of the last delivery, because an id built from its parts acks its whole
+batch. They are refused while disconnected, when the C++ client would lose them. Redelivery uses the
+C++ client's nack timer at its minimum, fed in bursts that do not starve it. The rules:
+`docs/notes/cpp-client.md#rules-for-the-stock-transport`.
 """
 
 from __future__ import annotations
@@ -36,30 +36,31 @@ from .stock_messages import dress
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing
-# is ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a
-# look between them, or it never comes to one.
+# The C++ client holds a nacked id for at least 100 ms and checks every 33 ms, so no redelivery is
+# early with this lead. Each hand-over restarts its timer, so bursts are more than one interval
+# apart.
 _LEAD_MS: Final = 100
 _BURST_GAP_S: Final = 0.050
-_BURST: Final = 10_000  # ids a burst, 3 us each
-_SLICE: Final = 1_000  # in one turn of the loop
-_NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and time to send them
-# A chunked message that a reconnect cut in two is not put together when its chunks come again: the
-# library still has the first ones, and drops all. With the next redelivery it is.
-_CHUNKS_AGAIN_S: Final = 1.0
-_TIDY_S: Final = 0.02  # at least so long between two looks at what is kept
+_BURST: Final = 10_000  # ids in one burst, 3 us each
+_SLICE: Final = 1_000  # ids in one pass of the loop
+_NATIVE_GROUP_S: Final = 0.2  # the C++ client groups acks for 100 ms, then sends them
+# If a reconnect interrupts a chunked message, the C++ client keeps its first chunks and drops the
+# message when all arrive again. The next redelivery, requested after this time, completes it.
+_CHUNK_RETRY_S: Final = 1.0
+_CLEANUP_GAP_S: Final = 0.02  # least time between two cleanups of `_originals`
 _CLOSE_S: Final = 5.0
 # A rewind during a read makes the broker skip a block. Nothing is received for this long before a
 # rewind, so that the permits are used up. After the pause 0 of 12 rewinds skipped messages, without
 # it 9 of 12: `docs/notes/wire-protocol.md#rewind-during-a-read`.
-_QUIET_S: Final = 0.300
-# After a seek; a broker needs one for the active consumer of a Failover subscription alone.
-_SILENCE_S: Final = 3.0
+_REWIND_PAUSE_S: Final = 0.300
+# Time after a seek until it is checked for a lost answer. A broker needs 1 s of it to choose the
+# active consumer on Failover.
+_SEEK_CHECK_S: Final = 3.0
 
 STOCK: Final = Capabilities(
     name="stock",
     redeliver_lead_ms=_LEAD_MS,
-    rewind_lead_ms=int(_QUIET_S * 1000) - 10,
+    rewind_lead_ms=int(_REWIND_PAUSE_S * 1000) - 10,
     ack_unseen_index=False,
     rewind_one_source=False,
     binary_keys=False,
@@ -71,13 +72,13 @@ STOCK: Final = Capabilities(
 
 
 class StockConsumer:
-    """`TransportConsumer` over a native consumer, subscribed with the options of `consumer_config`.
+    """A `TransportConsumer` over a native consumer.
 
     Args:
-        native: The native consumer.
-        subscription: Durable.
-        several: It reads several topics or partitions. The library says of all of them together
-            whether they are connected, so with one of them away the others go on.
+        native: The native consumer, subscribed with `consumer_config`.
+        subscription: A durable subscription.
+        several: It reads several topics or partitions. The C++ client has one connection state for
+            all, so with one disconnected the others continue.
     """
 
     capabilities = STOCK
@@ -90,25 +91,29 @@ class StockConsumer:
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(self._loop)
         self._calls = CppCalls()
-        self._sources = TopicNames(subscription.topics)
-        self._several = several or subscription.pattern is not None or len(subscription.topics) > 1
-        self._grouper = Grouper(self._sources, one_queue=subscription.shared and not self._several)
+        self._topics = TopicNames(subscription.topics)
+        self._is_multi_topic = (
+            several or subscription.pattern is not None or len(subscription.topics) > 1
+        )
+        self._grouper = Grouper(
+            self._topics, one_queue=subscription.shared and not self._is_multi_topic
+        )
         self._originals = CppOriginals()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
-        self._chunked = False  # chunked messages have come
+        self._has_chunked = False
         self._flow_stopped = False
         self._seeking = False
         self._seeks = asyncio.Lock()
-        self._sought = 0  # seeks so far
-        self._came = 0  # hand-overs of the pump so far
-        self._again: asyncio.Task[None] | None = None
-        self._leaving = False  # the subscription is being deleted, and the native end with it
-        self._connected = self._told_connected = True
+        self._seek_count = 0
+        self._arrivals = 0  # lists received from the pump so far
+        self._seek_retry: asyncio.Task[None] | None = None
+        self._unsubscribing = False  # the native consumer ends with its subscription
+        self._connected = self._reported_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
-        self._tidy_timer: asyncio.TimerHandle | None = None
+        self._cleanup_timer: asyncio.TimerHandle | None = None
         self._listener: DeliveryListener | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -118,12 +123,12 @@ class StockConsumer:
             self._mailbox,
             max(1, subscription.receiver_queue_size // 2),
             self._grouper.group,
-            _weakly(self._arrived),
-            _weakly(self._connection),
+            _weakly(self._on_arrived),
+            _weakly(self._on_connection),
             _weakly(self._pump_ended),
-            rests=not self._several,
+            rests=not self._is_multi_topic,
         )
-        # Its thread must not keep what nobody has any more; nor go on without it.
+        # The thread must not keep a consumer without references alive, nor run on without it.
         finalize(self, self._pump.forsake).atexit = False
 
     @property
@@ -136,7 +141,7 @@ class StockConsumer:
 
     @property
     def consumer_name(self) -> str:
-        # The library's, of a list of topics, is empty.
+        # For a list of topics the C++ client returns an empty name.
         return self._subscription.consumer_name or str(self._native.consumer_name())
 
     def is_connected(self) -> bool:
@@ -146,13 +151,13 @@ class StockConsumer:
             return bool(self._native.is_connected())
 
     def topic_of(self, source: int) -> tuple[str, int]:
-        return self._sources.name(source)
+        return self._topics.name(source)
 
     def sources(self) -> range:
-        return range(len(self._sources))
+        return range(len(self._topics))
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._sources.find(topic, partition)
+        return self._topics.find(topic, partition)
 
     # Deliveries
 
@@ -164,62 +169,65 @@ class StockConsumer:
         self._pump.taken(messages)
 
     def wanted(self, messages: int) -> None:
-        """Never called: a queue of 0 is refused."""
+        """Never called: a receiver queue of 0 is refused."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
         self._pump.pause(True)
 
-    def _arrived(self, deliveries: list[Delivery]) -> None:
+    def _on_arrived(self, deliveries: list[Delivery]) -> None:
         if self._listener is None or self._closed:
             return
-        if self._draining:  # on Shared: it comes again, here or elsewhere
+        if self._draining:  # on Shared: the broker sends them again, here or to another consumer
             self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
             self._listener.on_all_requested(deliveries)
             return
-        self._came += 1
+        self._arrivals += 1
         now = self._loop.time()
         for delivery in deliveries:
-            if not self._sources.volatile(delivery.source):
+            if not self._topics.volatile(delivery.source):
                 self._originals.keep(delivery, now)
-            self._chunked = self._chunked or delivery.first_chunk is not None
+            self._has_chunked = self._has_chunked or delivery.first_chunk is not None
             dress(delivery)
-        self._keep_tidy()
+        self._ensure_cleanup()
         self._listener.on_deliveries(deliveries)
 
-    def _keep_tidy(self) -> None:
-        if self._tidy_timer is None:
-            self._tidy()
+    def _ensure_cleanup(self) -> None:
+        if self._cleanup_timer is None:
+            self._clean_up()
 
-    def _tidy(self) -> None:
-        """What is kept for a time only is let go after it, whether more arrives or not."""
-        self._tidy_timer = None
+    def _clean_up(self) -> None:
+        """Release expired originals now and later, even if no message arrives."""
+        self._cleanup_timer = None
         wait = self._originals.compact(self._loop.time())
         if wait is not None and not self._closed:
-            self._tidy_timer = self._loop.call_later(max(wait, _TIDY_S), _weakly(self._tidy))
+            self._cleanup_timer = self._loop.call_later(
+                max(wait, _CLEANUP_GAP_S), _weakly(self._clean_up)
+            )
 
-    def _asked_all(self) -> None:
+    def _note_all_requested(self) -> None:
         self._originals.asked_all(self._loop.time())
-        self._keep_tidy()
+        self._ensure_cleanup()
 
-    def _connection(self, connected: bool) -> None:
+    def _on_connection(self, connected: bool) -> None:
         self._connected = connected
-        self._tell_connection()
+        self._report_connection()
 
-    def _tell_connection(self) -> None:
-        # A seek closes and reopens the subscription; what was acked before must not be acked again.
+    def _report_connection(self) -> None:
+        # A seek closes and reopens the subscription. Acks from before the seek must not be sent
+        # again.
         if self._listener is None or self._closed or self._seeking:
             return
-        if self._connected == self._told_connected:
+        if self._connected == self._reported_connected:
             return
-        self._told_connected = self._connected
+        self._reported_connected = self._connected
         if self._connected:
-            if not self._several:
-                self._asked_all()  # by the reconnect
+            if not self._is_multi_topic:
+                self._note_all_requested()  # the reconnect requested them
             self._listener.on_connected()
-            if self._chunked and self._subscription.shared:
-                self._loop.call_later(_CHUNKS_AGAIN_S, self._ask_for_all)
-        elif self._several:
+            if self._has_chunked and self._subscription.shared:
+                self._loop.call_later(_CHUNK_RETRY_S, self._request_all)
+        elif self._is_multi_topic:
             self._listener.on_uncertain()
         else:
             self._originals.lose_payloads()
@@ -228,7 +236,7 @@ class StockConsumer:
     def _pump_ended(self, error: Exception | None) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
-        if self._closed or self._leaving or self._listener is None:
+        if self._closed or self._unsubscribing or self._listener is None:
             return
         cause = f": {error!r}" if error is not None else ""
         failed = UnknownError(f"the native consumer stopped delivering{cause}")
@@ -238,11 +246,14 @@ class StockConsumer:
     # Acks
 
     def can_ack(self, source: int) -> bool:
-        """Not while the only topic is away. Of several, the library cannot tell which is away: then
-        all are sent, and sent again once all are connected (`DeliveryListener.on_uncertain`)."""
+        """False while the only topic is disconnected.
+
+        With several topics the C++ client cannot tell which one is disconnected. Acks are then
+        always sent, and again once all are connected (`DeliveryListener.on_uncertain`).
+        """
         if self._closed or self._seeking:
             return False
-        return self._several or bool(self._native.is_connected())
+        return self._is_multi_topic or bool(self._native.is_connected())
 
     def ack(self, plan: AckPlan) -> None:
         if not self.can_ack(plan.source):
@@ -259,8 +270,8 @@ class StockConsumer:
             self._ack_part(plan.source, (ledger, entry), remaining)
 
     def _ack_part(self, source: int, key: tuple[int, int], remaining: int) -> None:
-        # None where it was given back: what is unacked comes again, here or elsewhere, and what
-        # comes here is acked then.
+        # Without ids the entry was requested again. Its unacked messages are acked after
+        # redelivery.
         for each in self._originals.take_acked(source, key, remaining):
             self._acknowledge(each)
 
@@ -271,7 +282,7 @@ class StockConsumer:
         except (pulsar.AlreadyClosed, pulsar.NotConnected) as error:
             raise NotConnected("not connected") from error
         except Exception as error:
-            # An id of a topic the consumer does not read; trying again would block the others.
+            # The consumer does not read the id's topic. A retry would block other acks.
             logger.warning("the native client refused the ack of %s: %s", native_id, error)
 
     def _ack_cumulative(
@@ -284,62 +295,63 @@ class StockConsumer:
             self._originals.pop_through(source, key)
             return
         last = (remaining & -remaining).bit_length() - 2
-        kept = self._originals.find(source, key)
-        if kept is not None and len(kept) == size:
-            self._acknowledge(kept.id_of(last), cumulative=True)
+        original = self._originals.find(source, key)
+        if original is not None and len(original) == size:
+            self._acknowledge(original.id_of(last), cumulative=True)
         else:
-            # Of the indexes above it such an id says what the library knows of this delivery, and
-            # would undo single acks; and it is not here if it was acked singly itself.
+            # Such an id also sends the C++ client's state of the higher indexes, which would undo
+            # single acks, and is missing if it was acked singly. So ack up to the previous entry,
+            # and this entry's messages singly.
             previous = self._native_id(source, ledger, entry - 1)
             self._acknowledge(previous, cumulative=True)
             self._ack_part(source, key, remaining)
         self._originals.pop_through(source, (ledger, entry - 1))
 
     def _native_id(self, source: int, ledger: int, entry: int) -> _pulsar.MessageId:
-        topic, partition = self._sources.name(source)
+        topic, partition = self._topics.name(source)
         native_id = _pulsar.MessageId(partition, ledger, entry, -1)
-        if self._several or partition >= 0:
+        if self._is_multi_topic or partition >= 0:
             native_id.topic_name(topic)
         return native_id
 
     # Redelivery
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        lost = False
+        incomplete = False
         for ledger, entries in groups:
             for entry in entries:
                 if self._originals.chunked_id(source, (ledger, entry)) is None:
                     self._due.append((source, ledger, entry))
                 else:
-                    lost = self._redeliver_chunked(source, (ledger, entry)) or lost
-        if lost:
-            self._ask_for_all()
+                    incomplete = self._redeliver_chunked(source, (ledger, entry)) or incomplete
+        if incomplete:
+            self._request_all()
         self._schedule_burst()
 
     def _redeliver_chunked(self, source: int, key: tuple[int, int]) -> bool:
-        """A chunked message comes again from here: the library asks for its last chunk only.
+        """Deliver the kept chunked message again: the C++ client requests its last chunk only.
 
         Returns:
-            True when it is not here any more, and nobody else brings it.
+            True if it is not kept and must be requested from the broker.
         """
-        kept = self._originals.find(source, key)
-        if kept is not None and kept.chunked is not None:
-            lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may ring a tick early
-            self._loop.call_later(lead_s, self._bring_again, kept, kept.chunked)
-        return kept is None or kept.crowded_out
+        original = self._originals.find(source, key)
+        if original is not None and original.chunked is not None:
+            lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may run a tick early
+            self._loop.call_later(lead_s, self._redeliver_kept, original, original.chunked)
+        return original is None or original.crowded_out
 
-    def _ask_for_all(self) -> None:
-        """Everything this consumer has at the broker; what is held here is filtered."""
+    def _request_all(self) -> None:
+        """Request all unacked messages; held ones are filtered on arrival."""
         if not self._closed and self._listener is not None:
-            self._asked_all()
+            self._note_all_requested()
             self._listener.on_all_requested(())
             self._pump.call(self._pump.ask_for_all)
 
-    def _bring_again(self, kept: CppOriginal, delivery: Delivery) -> None:
-        if kept.chunked is not delivery or self._closed or self._listener is None:
-            return  # acked meanwhile, or it came again by a reconnect or a rewind
+    def _redeliver_kept(self, original: CppOriginal, delivery: Delivery) -> None:
+        if original.chunked is not delivery or self._closed or self._listener is None:
+            return  # acked meanwhile, or redelivered by a reconnect or a rewind
         delivery.redelivery_count += 1
-        self._pump.taken(-1)  # it takes room again
+        self._pump.taken(-1)  # it takes a place in the buffer again
         again = copy(delivery)
         dress(again)
         self._listener.on_deliveries([again])
@@ -367,7 +379,7 @@ class StockConsumer:
             self._native.negative_acknowledge(self._native_id(source, ledger, entry))
             self._originals.asked(source, (ledger, entry), self._loop.time())
         self._last_burst = self._loop.time()
-        self._keep_tidy()
+        self._ensure_cleanup()
         if at + _SLICE < len(burst):
             self._burst_timer = self._loop.call_later(0, self._send_slice, burst, at + _SLICE)
         else:
@@ -378,37 +390,41 @@ class StockConsumer:
         self._due.clear()
         if self._subscription.shared:
             self._draining += 1
-            self._asked_all()
+            self._note_all_requested()
             unsent_s = self._last_ack + _NATIVE_GROUP_S - self._loop.time()
             self._pump.call(lambda: self._drain_and_ask(unsent_s))
-        elif self._chunked:
-            # Resting would stop the stream within a message, and the library drops that when its
-            # first chunks come again beside those it has.
-            self._loop.call_later(_QUIET_S, self._rewind_chunked, self._sought)
+        elif self._has_chunked:
+            # A pause may split a chunked message, which the C++ client drops when its chunks arrive
+            # twice.
+            self._loop.call_later(_REWIND_PAUSE_S, self._rewind_chunked, self._seek_count)
         else:
             self._pump.call(self._rewind)
 
     def _drain_and_ask(self, unsent_s: float) -> None:
-        """On the pump's thread: empty the native queue first, it all comes again; and let acks that
-        the library still holds go before, or what they say comes again as well."""
+        """Request everything again on Shared, on the pump's thread.
+
+        The native queue is drained first, because the broker resends it. Grouped acks must leave
+        before the request.
+        """
         unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
         self._pump.ask_for_all()
-        self._mailbox.post(self._drained, self._grouper.group(unseen))
+        self._mailbox.post(self._on_drained, self._grouper.group(unseen))
 
-    def _drained(self, unseen: list[Delivery]) -> None:
+    def _on_drained(self, unseen: list[Delivery]) -> None:
         self._draining -= 1
         if self._listener is not None and not self._closed:
             self._listener.on_all_requested(unseen)
 
     def _rewind_chunked(self, sought: int) -> None:
-        if not (self._closed or self._seeking) and sought == self._sought:
+        if not (self._closed or self._seeking) and sought == self._seek_count:
             self._pump.call(self._pump.ask_for_all)
 
     def _rewind(self) -> None:
-        """On the pump's thread. What the native queue holds is taken afterwards: taking it now
-        would let the broker read on."""
-        self._pump.rest(_QUIET_S)
+        """Rewind, on the pump's thread. Draining the native queue before would let the broker read
+        on.
+        """
+        self._pump.rest(_REWIND_PAUSE_S)
         self._pump.ask_for_all()
 
     # Position and life
@@ -419,37 +435,43 @@ class StockConsumer:
             isinstance(position, int) and position >= wall_now_ms(self._loop)
         )
         await self._seek(target)
-        # The latest is another place each time; and with others on the subscription, what came may
-        # have come to them.
+        # The latest position moves, and other consumers may have received the messages: no check
+        # then.
         if not latest and self._subscription.consumer_type is ConsumerType.Exclusive:
-            again = _weakly(self._seek_again)
-            self._loop.call_later(_SILENCE_S, again, target, self._sought, self._came)
+            again = _weakly(self._repeat_seek)
+            self._loop.call_later(_SEEK_CHECK_S, again, target, self._seek_count, self._arrivals)
 
-    def _seek_again(self, target: Any, sought: int, came: int) -> None:
-        """An answer may have been late by too little to be seen: when nothing has come since, the
-        seek is done once more. Where there is nothing to come that costs a reconnect."""
-        if not (self._closed or self._seeking) and (sought, came) == (self._sought, self._came):
-            self._again = self._loop.create_task(self._seek(target, unless_after=came))
-            self._again.add_done_callback(_retrieve)
+    def _repeat_seek(self, target: Any, sought: int, arrivals: int) -> None:
+        """Repeat a seek after which no message arrived: `seek` cannot detect a slightly late
+        answer.
+
+        On an empty topic the repetition costs one reconnect.
+        """
+        if not (self._closed or self._seeking) and (sought, arrivals) == (
+            self._seek_count,
+            self._arrivals,
+        ):
+            self._seek_retry = self._loop.create_task(self._seek(target, unless_after=arrivals))
+            self._seek_retry.add_done_callback(_log_failure)
 
     async def _seek(self, target: Any, *, unless_after: int | None = None) -> None:
-        async with self._seeks:  # the library refuses a second one, and each reconnects
+        async with self._seeks:  # the C++ client refuses a second seek, and each one reconnects
             await self._seek_alone(target, unless_after)
 
     async def _seek_alone(self, target: Any, unless_after: int | None) -> None:
-        parked = self._loop.create_future()
+        pump_paused = self._loop.create_future()
         self._seeking = True
         self._pump.pause(True)
-        self._pump.call(lambda: self._mailbox.post(_set, parked))
+        self._pump.call(lambda: self._mailbox.post(_set, pump_paused))
         try:
-            await asyncio.wait((parked, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            if unless_after not in (None, self._came):
+            await asyncio.wait((pump_paused, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if unless_after not in (None, self._arrivals):
                 return
-            # An ack that reached the broker after the seek would ack what the seek brings back.
+            # Let grouped acks leave: after the seek they would ack messages that it brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
             pump = self._pump
             await seek(self._native, self._calls, target, pump.sought, pump.asking)
-            self._sought += 1
+            self._seek_count += 1
             self._due.clear()
             self._originals.clear()
             if self._listener is not None:
@@ -457,7 +479,7 @@ class StockConsumer:
         finally:
             self._seeking = False
             self._pump.pause(self._flow_stopped)
-            self._tell_connection()  # as it is after the seek's own reconnect
+            self._report_connection()  # the state after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:
         native_id = await self._calls.run(
@@ -476,11 +498,11 @@ class StockConsumer:
         )
 
     async def unsubscribe(self) -> None:
-        self._leaving = True
+        self._unsubscribing = True
         try:
             await self._calls.run(self._native.unsubscribe_async, "unsubscribe")
         except BaseException:
-            self._leaving = False
+            self._unsubscribing = False
             raise
 
     async def close(self) -> None:
@@ -497,7 +519,7 @@ class StockConsumer:
         self._calls.abandon()
 
     def abandon(self) -> None:
-        """The library's side is gone: nothing more will be called back."""
+        """Stop: the C++ client calls no callback any more."""
         self._stop()
         self._calls.abandon()
 
@@ -505,13 +527,13 @@ class StockConsumer:
         self._closed = True
         if self._burst_timer is not None:
             self._burst_timer.cancel()
-        if self._tidy_timer is not None:
-            self._tidy_timer.cancel()
+        if self._cleanup_timer is not None:
+            self._cleanup_timer.cancel()
         self._pump.stop()
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """`method` as a call that does not keep its object, and does nothing once that is gone."""
+    """Return `method` as a function that does not keep its object alive."""
     reference = WeakMethod(method)
 
     def call(*args: Any) -> None:
@@ -522,7 +544,7 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _retrieve(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.debug("a seek was not repeated: %r", task.exception())
 

@@ -1,8 +1,7 @@
-"""A native message as the seam has it: what the library cannot read is an error by name.
+"""Native messages as the `RawMessage` of the transport interface.
 
-Owns `StockMessage`. The library has every text as bytes and decodes it on access: raw bytes fail
-there, and only there. Of a partition key it keeps the text of the wire and drops the flag that says
-whether that is the base64 of bytes, so a key's bytes are known of no key.
+The C++ client decodes text on access, so raw bytes fail on access only. It drops the flag for
+base64 keys, so bytes cannot be told from text in any partition key.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ _T = TypeVar("_T")
 
 
 class CppMessage(Protocol):
-    """What is read of a `_pulsar.Message`."""
-
     def data(self) -> bytes: ...
     def length(self) -> int: ...
     def properties(self) -> dict[str, str]: ...
@@ -104,7 +101,6 @@ class StockMessage:
 
 
 def dress(delivery: Delivery) -> None:
-    """Put the seam's messages in the place of native ones."""
     delivery.messages = list(map(StockMessage, delivery.messages))
 
 

@@ -1,9 +1,8 @@
-"""A producer over the stock library: a future for each message, and no blocking.
+"""A producer over the C++ client.
 
-Owns `StockProducer`. With `block_if_queue_full` the library would block its caller, which is the
-event loop; messages over the limit wait here instead, in order, and the library never blocks. With
-chunks its limit refuses a message half-way and never gets back what the first chunks took of it, so
-there the limit is kept here as well. The count is of chunks, as the library's.
+With `block_if_queue_full` the C++ client would block the event loop, so messages over the limit
+wait here, in order. With chunking it can refuse a message half-way and never returns the capacity
+of its first chunks, so the limit is applied here as well. The count is of chunks.
 """
 
 from __future__ import annotations
@@ -28,24 +27,25 @@ from .cpp_ids import StockMessageId, from_native
 from .producer_config import RouterGuard, pending_limit
 from .result_errors import failure, raised
 
-_CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
+_CHUNK_BYTES: Final = 5 * 1024 * 1024  # the broker's default maxMessageSize
 
 
 class StockProducer:
-    """One producer (`TransportProducer`). All methods on the loop that created it, or, once that is
-    closed, on the next."""
+    """One producer (`TransportProducer`), for the loop that created it or, once closed, the next
+    loop.
+    """
 
     def __init__(self, native: Any, options: ProducerOptions, router: RouterGuard | None) -> None:
         self._native = native
         self._topic: str = native.topic()
         self._router = router
         self._chunked = options.chunking_enabled
-        self._blocks = options.block_if_queue_full
+        self._waits_when_full = options.block_if_queue_full
         self._limit = pending_limit(options)
-        self._mail = Mailbox(asyncio.get_running_loop())
-        self._under_way: dict[asyncio.Future[MessageId], int] = {}  # and its chunks
-        self._chunks_under_way = 0
-        self._waiting: deque[tuple[Any, int, asyncio.Future[MessageId]]] = deque()
+        self._mailbox = Mailbox(asyncio.get_running_loop())
+        self._pending: dict[asyncio.Future[MessageId], int] = {}  # and its number of chunks
+        self._pending_chunks = 0
+        self._queued: deque[tuple[Any, int, asyncio.Future[MessageId]]] = deque()
         self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -68,53 +68,53 @@ class StockProducer:
     def publish(self, message: OutgoingMessage) -> Awaitable[MessageId]:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        self._mail.move(asyncio.get_running_loop())
+        self._mailbox.move(asyncio.get_running_loop())
         native = build(message)
         chunks = chunks_of(message) if self._chunked else 1
-        future: asyncio.Future[MessageId] = self._mail.loop.create_future()
-        if not self._waiting and self._has_room(chunks):
+        future: asyncio.Future[MessageId] = self._mailbox.loop.create_future()
+        if not self._queued and self._fits(chunks):
             self._send(native, chunks, future)
-        elif self._blocks:
-            self._waiting.append((native, chunks, future))
+        elif self._waits_when_full:
+            self._queued.append((native, chunks, future))
         else:
             full = _pulsar.Result.ProducerQueueIsFull
             future.set_exception(failure(full, f"send to {self._topic}"))
         return future
 
-    def _has_room(self, chunks: int) -> bool:
-        """One with more chunks than the limit goes alone, or it would never go."""
-        if not self._limit or not self._under_way:
+    def _fits(self, chunks: int) -> bool:
+        """True if a message may be sent now. One larger than the limit is sent alone."""
+        if not self._limit or not self._pending:
             return True
-        return self._chunks_under_way + chunks <= self._limit
+        return self._pending_chunks + chunks <= self._limit
 
     def _send(self, native: Any, chunks: int, future: asyncio.Future[MessageId]) -> None:
-        # Before the call: the library may call back at once.
-        self._under_way[future] = chunks
-        self._chunks_under_way += chunks
+        # Before the call: the C++ client may call back at once.
+        self._pending[future] = chunks
+        self._pending_chunks += chunks
         try:
-            self._native.send_async(native, partial(self._mail.post, self._sent, future))
+            self._native.send_async(native, partial(self._mailbox.post, self._on_sent, future))
         except Exception as error:
-            self._ended(future)
+            self._forget(future)
             future.set_exception(raised(error, "send"))
         if self._router is not None and self._router.failed is not None:
             refused, self._router.failed = self._router.failed, None
-            self._ended(future)
+            self._forget(future)
             if not future.done():
                 future.set_exception(refused)
 
-    def _ended(self, future: asyncio.Future[MessageId]) -> None:
-        self._chunks_under_way -= self._under_way.pop(future, 0)
+    def _forget(self, future: asyncio.Future[MessageId]) -> None:
+        self._pending_chunks -= self._pending.pop(future, 0)
 
-    def _sent(self, future: asyncio.Future[MessageId], result: Any, native_id: Any) -> None:
-        self._ended(future)
+    def _on_sent(self, future: asyncio.Future[MessageId], result: Any, native_id: Any) -> None:
+        self._forget(future)
         if not (future.done() or future.get_loop().is_closed()):
             if result == _pulsar.Result.Ok:
                 future.set_result(self._id_of(native_id))
             else:
                 future.set_exception(failure(result, f"send to {self._topic}"))
-        while self._waiting and (self._waiting[0][2].done() or self._has_room(self._waiting[0][1])):
-            native, chunks, waiting = self._waiting.popleft()
-            if not waiting.done():  # its caller is still there
+        while self._queued and (self._queued[0][2].done() or self._fits(self._queued[0][1])):
+            native, chunks, waiting = self._queued.popleft()
+            if not waiting.done():  # its caller was not cancelled
                 self._send(native, chunks, waiting)
 
     def _id_of(self, native_id: Any) -> MessageId:
@@ -135,9 +135,9 @@ class StockProducer:
     async def flush(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        self._mail.move(asyncio.get_running_loop())
-        queued = [future for _, _, future in self._waiting if not future.get_loop().is_closed()]
-        # Not flush_async: it keeps the GIL, which a callback may be waiting for.
+        self._mailbox.move(asyncio.get_running_loop())
+        queued = [future for _, _, future in self._queued if not future.get_loop().is_closed()]
+        # Not flush_async: it keeps the GIL, and a callback may wait for the GIL.
         await in_thread(self._native.flush, f"flush {self._topic}")
         if queued:
             await asyncio.wait(queued)
@@ -146,36 +146,36 @@ class StockProducer:
         await self._close_once()
 
     async def _close(self) -> None:
-        self._mail.move(asyncio.get_running_loop())
+        self._mailbox.move(asyncio.get_running_loop())
         self._closed = True
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the producer")
         self.abandon()
 
     def abandon(self) -> None:
-        """The library's side is gone: nothing more will be called back."""
         self._closed = True
         self._calls.abandon()
-        queued = [future for _, _, future in self._waiting]
-        self._waiting.clear()
-        for future in (*self._under_way, *queued):
+        queued = [future for _, _, future in self._queued]
+        self._queued.clear()
+        for future in (*self._pending, *queued):
             if not (future.done() or future.get_loop().is_closed()):
                 future.set_exception(ClosedError("the producer was closed before the send ended"))
 
 
 def chunks_of(message: OutgoingMessage) -> int:
-    """How many chunks a message takes, as far as it shows: before compression and encryption, at
-    the broker's usual limit. Only memory hangs on it."""
+    """Estimate a message's chunks, uncompressed and with the broker's default limit, to bound
+    memory.
+    """
     size = len(message.payload or b"")
     return max(1, -(-size // _CHUNK_BYTES))
 
 
 def build(message: OutgoingMessage) -> Any:
-    """The `_pulsar.Message` to send.
+    """Return the `_pulsar.Message` to send.
 
     Raises:
-        ConfigurationError: The library refuses a value.
-        NotSupportedError: A key of bytes.
+        ConfigurationError: if the C++ client refuses a value.
+        NotSupportedError: if a key is bytes.
     """
     for name in ("partition_key", "ordering_key"):
         if isinstance(getattr(message, name), bytes):

@@ -1,10 +1,9 @@
-"""A subscription without acks on the stock library: its reader, read ahead into a sink.
+"""A subscription without acks over a native reader.
 
-Owns `StockReader`. The library cannot take a pending read back, so there is one at most, under way
-while there is room: what it brings goes to the sink, whoever waits there. A seek outdates what came
-before it; the library calls back reads and seeks in order, so an epoch tells which is which, and
-what comes during a seek is held until it is known whether the seek took effect. The library keeps
-what it calls: so it is given nothing that keeps the reader.
+The C++ client cannot take back a pending read, so at most one is pending, while the buffer is not
+full. It calls back reads and seeks in order, so an epoch tells outdated messages. Messages that
+arrive during a seek are kept until its result is known. The C++ client keeps its callbacks for
+ever, so none refers to the reader.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from .seek import seek
 from .stock_consumer import STOCK
 from .stock_messages import dress
 
-_MOST_AHEAD: Final = 100  # messages read in one turn of the loop, 5 us each
+_MAX_READ_AHEAD: Final = 100  # 5 us each
 
 _CLOSE_S: Final = 5.0
-_LOOK_S: Final = 0.001
+_POLL_S: Final = 0.001
 
-# A native message and the epoch it came in.
+# A native message and the epoch in which it arrived.
 _Read = tuple[int, Any]
 
 
 class _Inbox:
-    """What the native reader calls back, on any thread; keeps nothing of the reader's or native.
+    """The callback of native reads, on any thread. It refers to neither reader.
 
     Attributes:
         epoch: Seeks so far.
-        within: The loop's thread is within `read_next_async`.
-        answered: No native read is under way.
+        within: True while the loop's thread is inside `read_next_async`.
+        answered: Set while no native read is pending.
     """
 
     __slots__ = ("_loop", "_reader", "_thread", "answered", "epoch", "within")
@@ -64,22 +63,21 @@ class _Inbox:
         self.answered.set()
 
     def sought(self) -> None:
-        """A seek is done: what was read before it is outdated."""
         self.epoch += 1
 
     def __call__(self, *outcome: Any) -> None:
         try:
-            if self.within and get_ident() == self._thread:  # it was queued
+            if self.within and get_ident() == self._thread:  # the message was in the native queue
                 self._read_ended(self.epoch, *outcome)
             else:
                 self._loop.call_soon_threadsafe(self._read_ended_later, self.epoch, *outcome)
-        except BaseException:  # on a native thread nothing may pass
+        except BaseException:  # a native thread must not raise
             return
         finally:
             self.answered.set()
 
     def _read_ended(self, *read: Any) -> None:
-        """`read_on` is under way, and goes on with what there is room for."""
+        """Record the read; the running `read_on` continues."""
         reader = self._reader()
         if reader is not None:
             reader.read_ended(*read)
@@ -92,12 +90,11 @@ class _Inbox:
 
 
 class StockReader:
-    """`TransportConsumer` of a subscription that is not durable. All methods on the loop that made
-    it.
+    """A `TransportConsumer` for a subscription that is not durable.
 
     Args:
         native: The native reader.
-        subscription: Of one topic.
+        subscription: A subscription of one topic.
     """
 
     capabilities = STOCK
@@ -107,25 +104,25 @@ class StockReader:
         self._subscription = subscription
         self._topic: str = native.topic()
         self._loop = asyncio.get_running_loop()
-        self._sources = TopicNames(subscription.topics)
+        self._topics = TopicNames(subscription.topics)
         self._inbox = _Inbox(self, self._loop)
-        self._grouper = Grouper(self._sources, one_queue=False)
-        self._room = min(max(1, subscription.receiver_queue_size // 2), _MOST_AHEAD)
+        self._grouper = Grouper(self._topics, one_queue=False)
+        self._read_ahead = min(max(1, subscription.receiver_queue_size // 2), _MAX_READ_AHEAD)
         self._ahead = 0  # messages read and not yet consumed
-        self._kept: list[_Read] = []
-        # The last message of each source that was handed over: ledger, entry, index.
+        self._unread: list[_Read] = []
+        # The last message delivered from each topic: ledger, entry, index.
         self._last: dict[int, tuple[int, int, int]] = {}
         self._reading = False
         self._flow_stopped = False
         self._seeking = False
-        self._seeks = asyncio.Lock()  # the library refuses a second one
+        self._seeks = asyncio.Lock()  # the C++ client refuses a second seek
         self._asking = threading.Lock()  # as `Pump.asking`
         self._listener: DeliveryListener | None = None
         self._calls = CppCalls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        # Else a read under way would keep the native reader, and its subscription, for ever.
-        self._unclosed = finalize(self, _close_in, os.getpid(), native)
+        # A pending read would otherwise keep the native reader and its subscription for ever.
+        self._unclosed = finalize(self, _close_in_process, os.getpid(), native)
         self._unclosed.atexit = False
 
     @property
@@ -134,7 +131,7 @@ class StockReader:
 
     @property
     def subscription_name(self) -> str:
-        # At the broker it has an end of the library's own.
+        # At the broker the C++ client appends a suffix of its own.
         return self._subscription.subscription_name
 
     @property
@@ -148,13 +145,13 @@ class StockReader:
             return bool(self._native.is_connected())
 
     def topic_of(self, source: int) -> tuple[str, int]:
-        return self._sources.name(source)
+        return self._topics.name(source)
 
     def sources(self) -> range:
-        return range(len(self._sources))
+        return range(len(self._topics))
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
-        return self._sources.find(topic, partition)
+        return self._topics.find(topic, partition)
 
     # Reading
 
@@ -164,19 +161,19 @@ class StockReader:
 
     def consumed(self, source: int, messages: int) -> None:
         self._ahead -= messages
-        if self._ahead <= self._room // 2:  # many at once cost a fraction
+        if self._ahead <= self._read_ahead // 2:  # reading many at once is cheaper
             self.read_on()
 
     def wanted(self, messages: int) -> None:
-        """Never called: a reader's queue is of one message at least."""
+        """Never called: a reader's queue holds at least one message."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
 
     def read_on(self) -> None:
-        """Read what there is room for, and have a read under way where there is more."""
+        """Read until the buffer is full or a read is pending, then deliver."""
         inbox = self._inbox
-        while not (self._reading or self._holds_back()):
+        while not (self._reading or self._is_held_back()):
             self._reading = True
             inbox.answered.clear()
             inbox.within = True
@@ -188,11 +185,11 @@ class StockReader:
                 self._fail(raised(error, f"read from {self._topic}"))
             finally:
                 inbox.within = False
-        self._hand_over()
+        self._deliver()
 
-    def _holds_back(self) -> bool:
+    def _is_held_back(self) -> bool:
         return (
-            self._ahead >= self._room
+            self._ahead >= self._read_ahead
             or self._closed
             or self._seeking
             or self._flow_stopped
@@ -200,38 +197,38 @@ class StockReader:
         )
 
     def read_ended(self, epoch: int, result: Any, native: Any) -> None:
-        """A native read brought a message, or failed."""
         self._reading = False
         if result == _pulsar.Result.Ok:
             self._ahead += 1
-            self._kept.append((epoch, native))
+            self._unread.append((epoch, native))
         else:
             self._fail(failure(result, f"read from {self._topic}"))
 
-    def _hand_over(self) -> None:
-        if self._seeking or self._listener is None or not self._kept:
+    def _deliver(self) -> None:
+        if self._seeking or self._listener is None or not self._unread:
             return
-        kept, self._kept = self._kept, []
-        came = self._grouper.group([native for _, native in kept])
-        fresh = [each for each in came if self._cut_repeat(each)]
+        unread, self._unread = self._unread, []
+        deliveries = self._grouper.group([native for _, native in unread])
+        fresh = [each for each in deliveries if self._drop_repeat(each)]
         for each in fresh:
             dress(each)
         if fresh:
             self._listener.on_deliveries(fresh)
-        else:  # nobody gives the room back
+        else:  # no `consumed` call will follow
             self.read_on()
 
-    def _cut_repeat(self, delivery: Delivery) -> bool:
-        """Whether something is left of a delivery without the message that was the last one before:
-        after a reconnect the library begins with that again, where its start is inclusive."""
+    def _drop_repeat(self, delivery: Delivery) -> bool:
+        """Drop the last delivered message, with which the C++ client begins after a reconnect if
+        its start is inclusive. Return True if any message is left.
+        """
         source, indexes = delivery.source, delivery.indexes
-        place = (delivery.ledger, delivery.entry)
-        if self._last.get(source) == (*place, indexes[0]) and not self._sources.volatile(source):
+        entry_key = (delivery.ledger, delivery.entry)
+        if self._last.get(source) == (*entry_key, indexes[0]) and not self._topics.volatile(source):
             self._ahead -= 1
             delivery.indexes = indexes = indexes[1:]
             delivery.messages = delivery.messages[1:]
         if indexes:
-            self._last[source] = (*place, indexes[-1])
+            self._last[source] = (*entry_key, indexes[-1])
         return bool(indexes)
 
     def _fail(self, error: Exception) -> None:
@@ -244,8 +241,8 @@ class StockReader:
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        # The library counts what it took out for the read under way as read, a moment before that
-        # is here: a second answer is later than the moment.
+        # The C++ client counts the message of the pending read as read shortly before it calls
+        # back. A second answer comes after that moment.
         return await self._available() or (self._reading and await self._available())
 
     async def _available(self) -> bool:
@@ -270,9 +267,9 @@ class StockReader:
             self._seeking = True
             try:
                 await seek(self._native, self._calls, target, self._inbox.sought, self._asking)
-                void = [each for each in self._kept if each[0] != self._inbox.epoch]
-                self._kept = self._kept[len(void) :]
-                self._ahead -= len(void)
+                outdated = [each for each in self._unread if each[0] != self._inbox.epoch]
+                self._unread = self._unread[len(outdated) :]
+                self._ahead -= len(outdated)
                 self._last.clear()
                 if self._listener is not None:
                     self._listener.on_seek()
@@ -287,49 +284,48 @@ class StockReader:
         self._stop()
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the reader")
-        # A native client that ends before it has answered a read keeps a thread for ever; and this
-        # may be another loop than the one that is called back.
+        # Wait for the pending read, which may call back another loop. A native client that is
+        # closed before keeps a thread for ever.
         deadline = time.monotonic() + _CLOSE_S
         while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         self.abandon()
 
     def abandon(self) -> None:
-        """The library's side is gone: nothing more will be called back."""
         self._stop()
         self._unclosed.detach()
         self._calls.abandon()
 
     def _stop(self) -> None:
         self._closed = True
-        self._kept.clear()
+        self._unread.clear()
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the reader is closed: create another")
 
-    # What there is nothing of without acks
+    # Without acks
 
     def can_ack(self, source: int) -> bool:
         return False
 
     def ack(self, plan: AckPlan) -> None:
-        _without_acks()
+        _reject_ack()
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        _without_acks()
+        _reject_ack()
 
     def redeliver_all(self, source: int | None = None) -> None:
-        _without_acks()
+        _reject_ack()
 
     async def unsubscribe(self) -> None:
-        _without_acks()
+        _reject_ack()
 
 
-def _without_acks() -> Never:
+def _reject_ack() -> Never:
     raise NotSupportedError("a subscription that is not durable has no acks, and ends when closed")
 
 
-def _close_in(process: int, native: Any) -> None:
-    if os.getpid() == process:  # in a forked child it is the parent's
+def _close_in_process(process: int, native: Any) -> None:
+    if os.getpid() == process:  # in a forked child the reader belongs to the parent
         close_quietly(native)

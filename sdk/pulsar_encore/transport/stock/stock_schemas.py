@@ -1,7 +1,4 @@
-"""The stock package's schema objects, and the schema information the library is given.
-
-Owns the default: no schema means bytes.
-"""
+"""The schema classes of `pulsar-client`, and the schema information for the C++ client."""
 
 from __future__ import annotations
 
@@ -31,12 +28,11 @@ from pulsar.schema import (
 
 
 def schema_info(schema: Any) -> Any:
-    """The `_pulsar.SchemaInfo` of a schema object; that of bytes for None."""
     return BytesSchema().schema_info() if schema is None else schema.schema_info()
 
 
 def attach(schema: Any, native_client: Any) -> None:
-    """Let a schema fetch older versions of itself through the client, where it can."""
+    """Attach the client to a schema that can fetch older versions of itself."""
     if schema is not None and hasattr(schema, "attach_client"):
         schema.attach_client(native_client)
 

@@ -1,8 +1,4 @@
-"""The transport over the stock client: creates and closes, nothing else.
-
-Owns `StockTransport` and the one native client in it. Native calls that block never run on the
-loop.
-"""
+"""The transport over one native client. Blocking native calls never run on the loop."""
 
 from __future__ import annotations
 
@@ -45,21 +41,21 @@ from .stock_producer import StockProducer
 from .stock_reader import StockReader
 from .stock_schemas import attach
 
-# Longest wait, when closing, for what is just being created: a broker that is there needs less, and
-# one that is not would keep the caller for operation_timeout_seconds.
+# Longest wait for pending creations in `close`, in s: an unreachable broker would keep the caller
+# for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
-_Link = StockConsumer | StockProducer | StockReader | VersionedConsumer
+_Child = StockConsumer | StockProducer | StockReader | VersionedConsumer
 
 
 class StockTransport:
-    """One stock client (`Transport`).
+    """One client on `pulsar-client` (`Transport`).
 
     Args:
-        options: Checked; the native client is created at once and connects on first use.
+        options: Checked options. The native client is created at once and connects on first use.
 
     Raises:
-        ConfigurationError: The library refuses a value.
+        ConfigurationError: if the C++ client refuses a value.
     """
 
     capabilities = STOCK
@@ -67,36 +63,39 @@ class StockTransport:
     def __init__(self, options: ClientOptions) -> None:
         use_dual_exceptions()
         self._options = options
-        self._native = _native_client(options)
+        # The C++ client drops its reference to a provider without holding the GIL. If that were the
+        # last reference, the interpreter would abort (3.13.0).
+        self._native, where = _native_client(options)
         self._calls = CppCalls()
-        waiting = getattr(options.authentication, "waiting", None)  # one of ours with a supplier
+        # an authentication of this package with a supplier
+        waiting = getattr(options.authentication, "waiting", None)
         if waiting is not None:
             waiting.add(self._calls)
         self._creations = Creations()
-        # Of the native client, not of this object: dropped, it goes at once, and closes that.
+        # Bound to the native client only, so that this object can be collected, which closes it.
         self._writers = WriterSchemas(partial(_definition, self._native))
-        self._links: WeakSet[_Link] = WeakSet()
-        self._adding = threading.Lock()  # the loops of several threads may
+        self._children: WeakSet[_Child] = WeakSet()
+        self._adding = threading.Lock()  # several threads may add
         self._closed = False
         self._close_once = CloseOnce(self._close)
-        watch(self, self._native, self._creations.then)
+        watch(self, self._native, self._creations.then, keep=where)
 
     @property
     def native(self) -> Any:
-        """The `_pulsar.Client`, for what this package does not wrap."""
+        """The `_pulsar.Client`, for features that this package does not wrap."""
         return self._native
 
     async def subscribe(self, subscription: Subscription) -> TransportConsumer:
-        link: StockConsumer | StockReader | VersionedConsumer
+        child: StockConsumer | StockReader | VersionedConsumer
         if subscription.durable:
-            link = await self._consumer(subscription)
+            child = await self._consumer(subscription)
         else:
-            link = await self._reader(subscription)
+            child = await self._reader(subscription)
         if has_versions(subscription.schema):
             versions = SchemaVersions(subscription.schema, self._writers)
-            link = VersionedConsumer(link, subscription, versions)
-        self._add(link)
-        return link
+            child = VersionedConsumer(child, subscription, versions)
+        self._add(child)
+        return child
 
     async def _consumer(self, subscription: Subscription) -> StockConsumer:
         conf = consumer_configuration(subscription)
@@ -157,13 +156,14 @@ class StockTransport:
             "transport"
         )
 
-    async def _create(self, start: Start, doing: str) -> Any:
-        return keep_in_child(await self._creations.make(self._calls, start, doing))
+    async def _create(self, start: Start, action: str) -> Any:
+        return keep_in_child(await self._creations.make(self._calls, start, action))
 
     def shutdown(self) -> None:
-        # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
+        # Not the native shutdown: it keeps the GIL while it waits for threads that may need the
+        # GIL.
         if not self._closed:
-            self._gone()
+            self._abandon()
 
     async def close(self) -> None:
         await self._close_once()
@@ -176,8 +176,9 @@ class StockTransport:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
-                    # Links whose closing was cut short, or that never got to be anybody's.
-                    closing = (link.close() for link in self._all_links())
+                    # Consumers and producers whose close was interrupted, or that never reached a
+                    # caller.
+                    closing = (child.close() for child in self._all_children())
                     await asyncio.gather(*closing, return_exceptions=True)
             with contextlib.suppress(ClosedError, TransportError, TimeoutError):
                 async with asyncio.timeout(_CREATIONS_WAIT_S):
@@ -185,23 +186,23 @@ class StockTransport:
                 async with asyncio.timeout(self._options.operation_timeout_seconds):
                     await CppCalls().run(partial(end, self._native), "close the client")
         finally:
-            self._gone()
+            self._abandon()
         await engine_log.delivered()
 
-    def _all_links(self) -> list[_Link]:
+    def _all_children(self) -> list[_Child]:
         with self._adding:
-            return list(self._links)
+            return list(self._children)
 
-    def _add(self, link: _Link) -> None:
+    def _add(self, child: _Child) -> None:
         with self._adding:
-            self._links.add(link)
+            self._children.add(child)
 
-    def _gone(self) -> None:
+    def _abandon(self) -> None:
         self._closed = True
         self._calls.abandon()
-        for link in self._all_links():
-            link.abandon()
-        # Where it was not ended yet: with the last of what is being made.
+        for child in self._all_children():
+            child.abandon()
+        # If the native client is still open, close it after the last pending creation.
         self._creations.then(partial(end_open, self._native))
 
 
@@ -217,11 +218,13 @@ async def _schema_info(native: Any, topic: str, version: int) -> Any:
     )
 
 
-def _native_client(options: ClientOptions) -> Any:
+def _native_client(options: ClientOptions) -> tuple[Any, Any]:
+    """Return the C++ client, and the service URL or provider that it uses."""
     try:
+        where = service_url(options.service_url)
         with engine_log.offered(logger(options.logger)) as log:
             client = pulsar.Client(
-                service_url(options.service_url),
+                where,
                 authentication=authentication(options.authentication),
                 operation_timeout_seconds=options.operation_timeout_seconds,
                 io_threads=options.io_threads,
@@ -240,7 +243,7 @@ def _native_client(options: ClientOptions) -> Any:
                 tls_certificate_file_path=options.tls_certificate_file_path,
             )
     except EncoreError:
-        raise  # of an authentication of ours: it says what to change
+        raise  # from an authentication of this package, with advice
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"the client cannot be created: {error}") from error
-    return client._client
+    return client._client, where

@@ -29,7 +29,7 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
 
 /**
  * The Java client, driven line by line: a command on stdin, its answer on stdout as lines of JSON
- * that end with {@code {"done": true}}. Arguments hold no blanks.
+ * that end with {@code {"done": true}}. Arguments contain no blanks.
  *
  * <pre>
  * produce TOPIC COUNT BATCHED      messages m0, m1 ... with key, ordering key, event time, property
@@ -140,7 +140,7 @@ public final class Main {
                 }
             }
             if ("nack".equals(action)) {
-                Thread.sleep(1500);  // the last nack is due, comes back hidden and is dead-lettered
+                Thread.sleep(1500);  // the last nack is due; the client receives it internally and dead-letters it
             }
         }
     }

@@ -1,4 +1,6 @@
-"""A client that only knows frames, for what no client shows: permits, read blocks, refusals."""
+"""A client that speaks frames only, for behaviour that no other client shows: permits, reads,
+errors.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from pulsar_encore.wire import encode_batch, encode_body, frames, pb
 
 from .contract_kit import SUBSCRIPTION
 
-WAIT_S = 20.0  # for what must come, however busy the machine is
-QUIET_S = 0.5  # for what must not
+WAIT_S = 20.0  # for expected frames, on a busy machine, too
+QUIET_S = 0.5  # for unexpected frames
 _CONSUMER = 1
 _PRODUCER = 1
 _NAMES = {number: name for name, number in pb.BaseCommand.Type.items()}
 
 
-class Bare:
-    """One connection with at most one producer and one consumer; an async context manager.
+class FrameClient:
+    """One connection with at most one producer and one consumer. An async context manager.
 
     Args:
         url: `pulsar://host:port`.
@@ -48,12 +50,12 @@ class Bare:
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
-    def send(self, *sent: Message) -> None:
-        """Write commands, all at once."""
-        self._writer.write(b"".join(frames.encode(command) for command in sent))
+    def send(self, *commands: Message) -> None:
+        """Write commands in one piece."""
+        self._writer.write(b"".join(frames.encode(command) for command in commands))
 
     async def answer(self, kind: str, timeout: float = WAIT_S) -> pb.BaseCommand:
-        """The next command of a kind, or ERROR; messages that come meanwhile are kept."""
+        """Return the next command of a kind, or ERROR. Messages that arrive before it are kept."""
         while True:
             command = (await self._next(timeout)).command
             name = _NAMES[command.type]
@@ -74,8 +76,8 @@ class Bare:
                 return frame
             self.send(pb.CommandPong())
 
-    async def find(self, topic: str) -> None:
-        """What comes before PRODUCER and SUBSCRIBE."""
+    async def lookup(self, topic: str) -> None:
+        """Send the commands that precede PRODUCER and SUBSCRIBE."""
         self.send(pb.CommandPartitionedTopicMetadata(topic=topic, request_id=next(self._requests)))
         await self.answer("PARTITIONED_METADATA_RESPONSE")
         self.send(
@@ -83,20 +85,20 @@ class Bare:
         )
         await self.answer("LOOKUP_RESPONSE")
 
-    async def ask(self, command: Message, kind: str) -> pb.BaseCommand:
-        """The answer to a command, or ERROR."""
+    async def request(self, command: Message, kind: str) -> pb.BaseCommand:
+        """Send a command and return its answer, or ERROR."""
         self.send(command)
         return await self.answer(kind)
 
     async def produce(self, topic: str) -> pb.BaseCommand:
-        """Make the producer; gives PRODUCER_SUCCESS or ERROR."""
-        await self.find(topic)
+        """Create the producer. Return PRODUCER_SUCCESS or ERROR."""
+        await self.lookup(topic)
         request = next(self._requests)
         self.send(pb.CommandProducer(topic=topic, producer_id=_PRODUCER, request_id=request))
         return await self.answer("PRODUCER_SUCCESS")
 
     async def publish(self, topic: str, count: int, *, batch: int = 0) -> list[tuple[int, int]]:
-        """Entries, of `batch` messages or plain; gives their (ledger, entry)."""
+        """Publish entries, unbatched or of `batch` messages. Return their (ledger, entry)."""
         name = (await self.produce(topic)).producer_success.producer_name
         payload = b"x"
         if batch:
@@ -112,22 +114,22 @@ class Bare:
                 producer_id=_PRODUCER, sequence_id=number, num_messages=batch or 1
             )
             self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
-        ids = [await self.answer("SEND_RECEIPT") for _ in range(count)]
-        places = [answer.send_receipt.message_id for answer in ids]
-        return [(place.ledgerId, place.entryId) for place in places]
+        answers = [await self.answer("SEND_RECEIPT") for _ in range(count)]
+        ids = [answer.send_receipt.message_id for answer in answers]
+        return [(each.ledgerId, each.entryId) for each in ids]
 
-    async def store(self, metadata: pb.MessageMetadata, payload: bytes) -> tuple[int, int]:
-        """One entry as it is given, by the producer that was made; gives its (ledger, entry)."""
+    async def store_entry(self, metadata: pb.MessageMetadata, payload: bytes) -> tuple[int, int]:
+        """Publish one given entry with the producer. Return its (ledger, entry)."""
         number = metadata.sequence_id
         count = metadata.num_messages_in_batch
         command = pb.CommandSend(producer_id=_PRODUCER, sequence_id=number, num_messages=count)
         self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
-        place = (await self.answer("SEND_RECEIPT")).send_receipt.message_id
-        return place.ledgerId, place.entryId
+        entry_id = (await self.answer("SEND_RECEIPT")).send_receipt.message_id
+        return entry_id.ledgerId, entry_id.entryId
 
     async def subscribe(self, topic: str, kind: int, **fields: Any) -> pb.BaseCommand:
-        """Make the consumer, from the beginning; gives SUCCESS or ERROR."""
-        await self.find(topic)
+        """Create the consumer at the beginning of the topic. Return SUCCESS or ERROR."""
+        await self.lookup(topic)
         self.send(
             pb.CommandSubscribe(
                 topic=topic,
@@ -142,43 +144,43 @@ class Bare:
         return await self.answer("SUCCESS")
 
     def flow(self, permits: int) -> Message:
-        """FLOW, to be sent."""
+        """Build a FLOW command."""
         return pb.CommandFlow(consumer_id=_CONSUMER, messagePermits=permits)
 
     def redeliver(self, ids: Sequence[tuple[int, int]] = (), epoch: int | None = None) -> Message:
-        """REDELIVER, to be sent."""
-        places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
+        """Build a REDELIVER command."""
+        message_ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
         return pb.CommandRedeliverUnacknowledgedMessages(
-            consumer_id=_CONSUMER, message_ids=places, consumer_epoch=epoch
+            consumer_id=_CONSUMER, message_ids=message_ids, consumer_epoch=epoch
         )
 
-    def ack_part(self, place: tuple[int, int], mask: int) -> Message:
-        """ACK of the indexes of a batch whose bit is 0, to be sent."""
-        ledger, entry = place
+    def ack_part(self, entry_id: tuple[int, int], mask: int) -> Message:
+        """Build an ACK of the indexes of a batch whose bit in `mask` is 0."""
+        ledger, entry = entry_id
         return pb.CommandAck(
             consumer_id=_CONSUMER,
             message_id=[pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=[mask])],
             ack_type=pb.CommandAck.Individual,
         )
 
-    async def unsubscribed(self) -> None:
+    async def close_consumer(self) -> None:
         """Close the consumer."""
         self.send(pb.CommandCloseConsumer(consumer_id=_CONSUMER, request_id=next(self._requests)))
         await self.answer("SUCCESS")
         self._messages.clear()
 
     async def entry(self) -> frames.Frame:
-        """The next message with its body; not to be mixed with `message`."""
+        """Return the next message with its body. Do not mix with `message`."""
         while True:
             frame = await self._next(WAIT_S)
             if frame.body is not None:
                 return frame
 
     async def message(self, timeout: float = WAIT_S) -> pb.CommandMessage:
-        """The next message.
+        """Return the next message.
 
         Raises:
-            TimeoutError: None came.
+            TimeoutError: if none arrived.
         """
         while not self._messages:
             command = (await self._next(timeout)).command
@@ -187,9 +189,9 @@ class Bare:
         return self._messages.pop(0)
 
     async def messages(self, expected: int) -> list[pb.CommandMessage]:
-        """So many messages, and what comes unexpectedly behind them."""
-        got = [await self.message() for _ in range(expected)]
+        """Return the expected number of messages, and any unexpected ones after them."""
+        received = [await self.message() for _ in range(expected)]
         with contextlib.suppress(TimeoutError):
             while True:
-                got.append(await self.message(QUIET_S))
-        return got
+                received.append(await self.message(QUIET_S))
+        return received
