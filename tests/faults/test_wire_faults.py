@@ -57,4 +57,4 @@ def test_the_command_plays_cases_and_says_so(capsys: pytest.CaptureFixture[str])
 
 def test_cases_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cases", "abc"]) == 2
-    assert "--cases abc names no cases" in capsys.readouterr().err
+    assert "--cases abc is not a list of cases" in capsys.readouterr().err
