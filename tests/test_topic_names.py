@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.values import topic_names
+from pulsar_encore.values import letter_topic_names, topic_names
 
 names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_size=20)
 
@@ -27,15 +27,15 @@ names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_si
     ],
 )
 def test_names_after_the_first_topic(given_: list[str], base: str) -> None:
-    assert topic_names.retry_topic_of(given_, "s") == f"{base}-s-RETRY"
-    assert topic_names.dead_topic_of(given_, "s") == f"{base}-s-DLQ"
+    assert letter_topic_names.retry_topic_of(given_, "s") == f"{base}-s-RETRY"
+    assert letter_topic_names.dead_topic_of(given_, "s") == f"{base}-s-DLQ"
 
 
 @given(st.lists(names, min_size=1, max_size=5), names)
 def test_names_do_not_depend_on_the_order_of_topics(given_: list[str], subscription: str) -> None:
-    assert topic_names.retry_topic_of(given_, subscription) == topic_names.retry_topic_of(
-        reversed(given_), subscription
-    )
+    assert letter_topic_names.retry_topic_of(
+        given_, subscription
+    ) == letter_topic_names.retry_topic_of(reversed(given_), subscription)
 
 
 @given(names, st.integers(0, 10_000))

@@ -205,7 +205,7 @@ async def test_an_id_in_a_batch_of_another_consumer_acks_only_its_message_or_is_
         await other_consumer.acknowledge(rebuilt)
         left = [sent[0], sent[2], sent[3]]
     else:
-        with pytest.raises(encore.MessageNotHeldError, match="ack it when it comes again"):
+        with pytest.raises(encore.MessageNotHeldError, match="ack it when it is redelivered"):
             await other_consumer.acknowledge(rebuilt)
         left = sent
     await other_consumer.close()

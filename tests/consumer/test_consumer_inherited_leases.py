@@ -136,7 +136,7 @@ async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -
     lease = await consumer.lease(leases[0].handle)
     assert lease.message_id == leases[0].message_id and lease.attempt == 1
     assert lease.handle == leases[0].handle
-    with pytest.raises(MessageNotHeldError, match="not here until it comes again"):
+    with pytest.raises(MessageNotHeldError, match="not here until it is redelivered"):
         _ = lease.message
     await lease.ack()
     await lease.ack()
@@ -624,14 +624,14 @@ async def test_a_consumer_that_is_closing_is_told_of_no_ack(
     async with ticking():
         first, second = await start(host), await start(host)
     tried, closing = 0, asyncio.Event()
-    again = AckSender._try_again
+    again = AckSender._retry_acks
 
     def counted(sender: AckSender) -> None:
         nonlocal tried
         tried += 1
         again(sender)
 
-    monkeypatch.setattr(AckSender, "_try_again", counted)
+    monkeypatch.setattr(AckSender, "_retry_acks", counted)
     link = host.transport.links[-1]
     close = link.close
 

@@ -111,7 +111,7 @@ async def test_what_follows_an_ack_of_a_list_lets_it_finish_in_parts(
 async def test_leases_are_lost_in_parts(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(leases_module, "_LOST", 100)
+    monkeypatch.setattr(leases_module, "_SWEEP_LIMIT", 100)
     put_numbers(transport, 1_000)
     consumer = await subscribe(receiver_queue_size=1_000)
     leases = []
@@ -157,7 +157,7 @@ def slow_making(monkeypatch: pytest.MonkeyPatch) -> Burst:
             made.done()
             yield
 
-    monkeypatch.setattr(batches, "_AT_ONCE", 10)
+    monkeypatch.setattr(batches, "_UNPREPARED_LIMIT", 10)
     monkeypatch.setattr(ReceiveQueue, "prepare", slow)
     return made
 

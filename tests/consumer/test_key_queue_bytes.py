@@ -19,7 +19,7 @@ MOST = 3 * SIZE
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module, "_MOST_BYTES", MOST)
+    monkeypatch.setattr(lanes_module, "_MAX_BYTES", MOST)
 
 
 def put(transport: MemoryTransport, key: str, *numbers: int, size: int = SIZE) -> None:
@@ -46,7 +46,7 @@ def waiting_bytes(consumer: Any) -> int:
     lanes = lanes_of(consumer)
     found = sum(
         item[2].length()
-        for lane in (*lanes._key_queues.values(), *lanes._alone)
+        for lane in (*lanes._key_queues.values(), *lanes._keyless)
         for item in list(lane.items)[int(lane.out) :]
     )
     assert lanes._bytes == found

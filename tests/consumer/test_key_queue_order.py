@@ -58,7 +58,7 @@ async def test_what_came_late_goes_first() -> None:
         entry = lane.items[0][0]
         order.append(entry.key[1])
         keyed.source.ack(entry, 0)
-        keyed.lanes.back(lane, entry, 0)
+        keyed.lanes.lease_ended(lane, entry, 0)
     assert order == [3, 4, 5, 6, 7, 8]
     assert keyed.take() == [] and len(keyed.lanes) == 0
 
@@ -69,7 +69,7 @@ async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
     ((lane, _),) = keyed.lanes.take(10, per_key=1)
     entry = lane.items[0][0]
     keyed.source.stays(entry, 0, due_ms=LONG, bits=0)
-    keyed.lanes.back(lane, entry, 0)
+    keyed.lanes.lease_ended(lane, entry, 0)
     assert keyed.take() == []
     keyed.arrive(4, 3)
     assert keyed.take() == [3]
@@ -81,7 +81,7 @@ async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
 async def test_what_comes_late_costs_no_copy_of_what_is_here() -> None:
     keyed = Keyed()
     keyed.arrive(*range(1_000, 31_000))
-    while keyed.lanes.unseen() and len(keyed.lanes) < 30_000:
+    while keyed.lanes.has_more() and len(keyed.lanes) < 30_000:
         keyed.take()
     keyed.arrive(*range(500))
     tracemalloc.start()

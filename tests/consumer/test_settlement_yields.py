@@ -72,7 +72,7 @@ async def test_a_list_is_acked_to_its_end_while_one_of_two_settling_calls_has_en
     listed = SimpleNamespace(is_left=True, ack_next=ack_next, acked=set())
     calls._settles = 0
     calls._lists = {}
-    calls._handed = SimpleNamespace(take_all=lambda: None)
+    calls._mailbox = SimpleNamespace(take_all=lambda: None)
     calls._life = SimpleNamespace(check=refuse, closing=False)
     calls._end_turn = end_turn
     calls._receipts = None

@@ -11,8 +11,8 @@ from pulsar_encore.consumer.settlement.ownership import Ownership
 from pulsar_encore.consumer.settlement.settlement import Settlement
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import Entry, EntryKey
+from pulsar_encore.core.nack_verdicts import Verdicts
 from pulsar_encore.core.topic_state import TopicState
-from pulsar_encore.core.verdicts import Verdicts
 
 TOPIC = "persistent://public/default/t"
 

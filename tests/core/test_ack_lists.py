@@ -8,7 +8,8 @@ import pytest
 from core_kit import Settling, source_state
 
 from pulsar_encore.consumer.settlement import settlement
-from pulsar_encore.core.entry import QUEUED, Entry
+from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.message_states import QUEUED
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message

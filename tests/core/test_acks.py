@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 
 from pulsar_encore.core.acks import Acks, Unsent
 from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, DuplicateWindow, Flush
-from pulsar_encore.core.entry import ACKED, Entry, EntryKey
+from pulsar_encore.core.entry import Entry, EntryKey
+from pulsar_encore.core.message_states import ACKED
 
 SIZE = 3
 keys = st.tuples(st.integers(0, 1), st.integers(0, 4))

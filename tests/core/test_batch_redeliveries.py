@@ -15,8 +15,8 @@ from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.message_key import DueBatch
+from pulsar_encore.core.nack_verdicts import DeadLetter, Verdicts
 from pulsar_encore.core.topic_state import TopicState
-from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 KEY = (7, 3)
 

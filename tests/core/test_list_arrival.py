@@ -6,7 +6,8 @@ from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.core.entry import HELD, QUEUED, Entry, EntryKey
+from pulsar_encore.core.entry import Entry, EntryKey
+from pulsar_encore.core.message_states import HELD, QUEUED
 from pulsar_encore.core.rewind import Admission
 from pulsar_encore.core.topic_state import TopicState
 

@@ -14,8 +14,9 @@ from core_kit import source_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.core import entry_table as module
-from pulsar_encore.core.entry import (
+from pulsar_encore.core import entry_records as module
+from pulsar_encore.core.entry import Entry, ack_alone, drop_queued_alone, release_alone
+from pulsar_encore.core.message_states import (
     ACKED,
     AWAY,
     HELD,
@@ -23,10 +24,6 @@ from pulsar_encore.core.entry import (
     NACKED,
     QUEUED,
     TRANSITIONS,
-    Entry,
-    ack_alone,
-    drop_queued_alone,
-    release_alone,
 )
 from pulsar_encore.core.topic_state import TopicState
 

@@ -16,7 +16,8 @@ from typing import TypeAlias
 import pytest
 from core_kit import source_state
 
-from pulsar_encore.core.entry import HELD, EntryKey
+from pulsar_encore.core.entry import EntryKey
+from pulsar_encore.core.message_states import HELD
 from pulsar_encore.core.rewind import Admission
 
 SEEDS = 250

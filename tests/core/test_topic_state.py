@@ -26,7 +26,8 @@ from hypothesis.stateful import (
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core.duplicate_window import UNCERTAIN_MS
-from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
+from pulsar_encore.core.entry import Entry, EntryKey
+from pulsar_encore.core.message_states import ACKED, AWAY, HELD, NACKED, QUEUED
 from pulsar_encore.message import Message
 from pulsar_encore.values.message_id import MessageId
 

@@ -7,9 +7,10 @@ from random import Random
 import pytest
 from core_kit import TOPIC
 
-from pulsar_encore.core import entry_table
+from pulsar_encore.core import entry_records
 from pulsar_encore.core.due_index import TimeBucketIndex
-from pulsar_encore.core.entry import AWAY, HELD, QUEUED, Entry
+from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.message_states import AWAY, HELD, QUEUED
 from pulsar_encore.core.topic_state import TopicState
 
 
@@ -36,7 +37,7 @@ def arrived(state: TopicState, number: int, size: int = 1) -> Entry:
 def test_times_of_what_another_consumer_got_do_not_pile_up(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(entry_table, "_MAX_AWAY", 50)
+    monkeypatch.setattr(entry_records, "_MAX_AWAY", 50)
     state = in_order()
     for number in range(1_000):
         entry = arrived(state, number, size)

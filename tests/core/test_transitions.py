@@ -14,7 +14,8 @@ from core_kit import source_state
 import pulsar_encore
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import entry as module
-from pulsar_encore.core.entry import (
+from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.message_states import (
     ACKED,
     AWAY,
     HELD,
@@ -22,7 +23,6 @@ from pulsar_encore.core.entry import (
     NACKED,
     QUEUED,
     TRANSITIONS,
-    Entry,
 )
 
 STATES = (AWAY, QUEUED, HELD, NACKED, ACKED, LEAVING)

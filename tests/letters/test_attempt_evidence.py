@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from original_kit import Row
 
 from pulsar_encore import UnreadableError, letters
+from pulsar_encore.letters.attempt_limit import used_up
 from pulsar_encore.letters.reconsume_counts import (
     is_letter,
     parked_attempts,
     reconsume_attempt,
     reconsume_times,
-    used_up,
 )
 
 texts = st.text(max_size=40)

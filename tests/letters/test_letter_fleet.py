@@ -239,7 +239,7 @@ async def test_the_dead_letter_says_how_often_the_message_was_tried(
 async def test_a_payload_that_is_no_longer_kept_costs_an_attempt_and_loses_no_message(
     client: encore.Client, transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_attempts, "MOST_BYTES", 0)
+    monkeypatch.setattr(last_attempts, "MAX_BYTES", 0)
     fleet, dead = await run(client, transport, POISON, by_timeout, 3, most=1)
     assert max(fleet.attempts.values()) <= 4
     assert set(dead) == set(POISON)

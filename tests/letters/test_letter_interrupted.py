@@ -189,7 +189,7 @@ async def test_settled_messages_cannot_be_sent_on(
         await consumer.negative_acknowledge(nacked, 50)
         await consumer.reconsume_later(sent, 50)
         for message in (acked, nacked, sent):
-            with pytest.raises(encore.MessageNotHeldError, match="only a message that is held"):
+            with pytest.raises(encore.MessageNotHeldError, match="only a held message"):
                 await consumer.reconsume_later(message)
         await consumer.negative_acknowledge(sent)  # void, as in Java
         with pytest.raises(encore.ReceiveTimeout):

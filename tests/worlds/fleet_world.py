@@ -17,10 +17,11 @@ from typing import Any, Literal, TypeAlias
 
 from small_world import PlainIndex
 
-from pulsar_encore.core.entry import ACKED, HELD, NACKED, QUEUED, Entry
+from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.message_key import DueBatch
+from pulsar_encore.core.message_states import ACKED, HELD, NACKED, QUEUED
+from pulsar_encore.core.nack_verdicts import DeadLetter, Verdicts
 from pulsar_encore.core.topic_state import TopicState
-from pulsar_encore.core.verdicts import DeadLetter, Verdicts
 
 Event: TypeAlias = tuple[Any, ...]
 """(name of the event, number of the consumer, batch index where there is one)"""

@@ -17,8 +17,8 @@ from pulsar_encore.core.acks import Acks
 from pulsar_encore.core.cumulative import CumulativeAck, Position
 from pulsar_encore.core.duplicate_window import UNCERTAIN_MS, DuplicateWindow
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.entry_table import EntryTable
-from pulsar_encore.core.ordered_leases import OrderedLeases
+from pulsar_encore.core.entry_records import EntryTable
+from pulsar_encore.core.held_back import OrderedLeases
 from pulsar_encore.core.packing import PackedBatches
 from pulsar_encore.core.rewind import Rewind, _Owed
 from pulsar_encore.core.topic_state import TopicState
@@ -92,11 +92,11 @@ def freeze(app: App, now: float) -> Any:
         for each in link.down
     )
     up = tuple((command, _command(details)) for command, details in link.up)
-    patience = app.redelivery._patience.get(0)
+    patience = app.redelivery._rewind_watches.get(0)
     waited = None
     if patience is not None and source.rewind is not None:
         waited = (
-            round(now - patience.since),
+            round(now - patience.since_s),
             patience.rewinds,
             patience.came == source.rewind.came,
         )

@@ -20,8 +20,9 @@ from frozen import freeze
 
 from pulsar_encore.consumer.consumer import Consumer
 from pulsar_encore.consumer.consumer_factory import assemble
-from pulsar_encore.core.entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, EntryKey
+from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.core.message_key import DueBatch, MessageKey
+from pulsar_encore.core.message_states import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message

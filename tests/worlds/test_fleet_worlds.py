@@ -16,7 +16,7 @@ import pytest
 from fleet_world import POISON, Fleet, Violation, play, walk
 
 from pulsar_encore.core.attempts import Attempts
-from pulsar_encore.core.verdicts import DeadLetter, Verdicts
+from pulsar_encore.core.nack_verdicts import DeadLetter, Verdicts
 
 P = POISON
 FAILURES: Any = ["nack", "timeout"]

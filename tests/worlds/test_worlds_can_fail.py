@@ -11,7 +11,8 @@ from small_world import Event, Plan
 
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import duplicate_window
-from pulsar_encore.core.entry import HELD, Entry, EntryKey
+from pulsar_encore.core.entry import Entry, EntryKey
+from pulsar_encore.core.message_states import HELD
 from pulsar_encore.core.rewind import Admission, Rewind
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message

@@ -1,1 +1,1 @@
-"""The consumer: stock's methods, and the right behaviour behind them."""
+"""The consumer: the methods of `pulsar-client`, implemented over the parts of this package."""

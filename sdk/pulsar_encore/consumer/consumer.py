@@ -1,8 +1,8 @@
-"""The consumer: stock's methods, and the right behaviour behind them.
+"""The consumer: the methods of `pulsar-client`, implemented over the parts of this package.
 
-Owns `Consumer`, the object an application holds: it checks the call, and hands it to the part that
-does it (`opening.assemble` wires them). All of it runs on one event loop; nothing here blocks it or
-starts a thread.
+`Consumer` checks each call and passes it to the part that does the work;
+`consumer_factory.assemble` connects the parts. All code runs on one event loop, never blocks it,
+and starts no thread.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from .statistics import Statistics, snapshot
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.spilling.spilling_metrics import MetricSample
     from .nack_spilling import NackSpilling
     from .state_writer import StateWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# Longest wait of `close` for a connection that acks need, and how often it looks.
+# Longest time that `close` waits for a connection that acks need, and how often it checks.
 _CLOSE_S: Final = 5.0
 _CLOSE_RETRY_S: Final = 0.1
 
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerParts:
-    """What a consumer is made of, wired; see each for what it does."""
+    """The connected parts of one consumer."""
 
     link: TransportConsumer
     options: ConsumerOptions
@@ -88,14 +88,14 @@ class ConsumerParts:
     acks: AckSender
     redelivery: Redelivery
     settlement: Settlement
-    router: NackHandler
+    nack_handler: NackHandler
     forwarder: Forwarder | None
     arrivals: ArrivalFilter | None
     window: UnackedWindowMonitor
     event_publisher: EventPublisher
     delivery_handler: DeliveryHandler
     leases: LeaseTable
-    inheritance: RestoredLeases | None
+    restored_leases: RestoredLeases | None
     popping: PopQueue
     state_writer: StateWriter | None = None
     spilling: NackSpilling | None = None
@@ -105,8 +105,21 @@ class Consumer:
     """A subscription, made by `Client.subscribe`.
 
     Every await can be cancelled or timed out at any point without losing a message. `async with`
-    closes it; `async for` receives until it is closed. It belongs to the event loop it was made on:
-    a call from another one raises `WrongLoopError`, in a forked child `ForkedError`.
+    closes the consumer. `async for` receives messages until it is closed. A consumer belongs to the
+    event loop on which it was made: a call from another loop raises `WrongLoopError`, and a call in
+    a forked child raises `ForkedError`.
+
+    Example:
+        Receive, process, and ack or nack each message::
+
+            async with await client.subscribe("orders", "billing") as consumer:
+                async for message in consumer:
+                    try:
+                        await bill(message.value())
+                    except Exception as error:
+                        await consumer.negative_acknowledge(message, error=error)
+                    else:
+                        await consumer.acknowledge(message)
     """
 
     def __init__(
@@ -124,14 +137,16 @@ class Consumer:
         self._calls = calls = SettlementCalls(
             self.affinity, parts.fair_yield, parts.status, parts.settlement, receipts
         )
-        self._acted, self._acted_last = calls.acted, calls.acted_last  # for each message
+        # Cached for the fast path of `acknowledge`.
+        self._done, self._done_last = calls.done, calls.done_last
         self._sources = parts.sources
-        # Whose messages are acked without more ado; nobody's where acks wait for receipts.
-        self._acked_at_once: TopicStates | None = parts.sources if receipts is None else None
+        # `acknowledge` acks messages of this owner on its fast path. None with ack receipts,
+        # because then the call has to wait.
+        self._fast_ack_owner: TopicStates | None = parts.sources if receipts is None else None
         self._queue = parts.queue
         self._acks = parts.acks
         self._settlement = parts.settlement
-        self._router = parts.router
+        self._nack_handler = parts.nack_handler
         self._leases = parts.leases
         self._choices = TopicChoices(parts.link, parts.options.topics)
         self._listener: Listener | None = None
@@ -139,14 +154,15 @@ class Consumer:
         self._no_receiving = options.ordered_leases or options.message_listener is not None
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._cut_off = False  # nothing can be sent any more, and need not be waited for
+        # True if acks can no longer be sent, so `close` does not wait for them.
+        self._cannot_send = False
         parts.link.start(parts.delivery_handler)
         if parts.options.message_listener is not None:
             self._listener = Listener(
                 self, parts.queue, parts.options.message_listener, parts.fair_yield
             )
             parts.status.on_failure(self._listener.failed)
-            if parts.status.refusal is not None:  # the link failed before the listener was there
+            if parts.status.refusal is not None:  # the transport failed before the listener existed
                 self._listener.failed(parts.status.refusal)
 
     def __repr__(self) -> str:
@@ -167,16 +183,16 @@ class Consumer:
     async def receive(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
     ) -> Message:
-        """The next message, waiting for one.
+        """Wait for the next message and return it.
 
         Args:
-            timeout_millis: Longest wait in ms (the synchronous stock client's name for it).
+            timeout_millis: Longest wait in ms (the name of the synchronous stock client).
             timeout: Longest wait in seconds or as a timedelta.
 
         Raises:
-            ReceiveTimeout: Nothing came in time. No message was taken.
-            ClosedError: The consumer was closed.
-            ConfigurationError: With a `message_listener`, which does the receiving.
+            ReceiveTimeout: if no message arrived in time. No message was taken.
+            ClosedError: if the consumer was closed.
+            ConfigurationError: with a `message_listener` or with `ordered_leases`.
         """
         if self.affinity.thread != get_ident():
             self.affinity.check()
@@ -198,10 +214,10 @@ class Consumer:
         return await self._queue.get(wait_ms / 1000)
 
     async def batch_receive(self) -> list[Message]:
-        """Several messages at once, as the subscription's `batch_receive_policy` says.
+        """Return several messages at once, within the limits of `batch_receive_policy`.
 
         Returns:
-            At least one message, or none when the policy's time ran out.
+            At least one message, or an empty list if the time of the policy is over.
         """
         self.affinity.check()
         self._check_receiver()
@@ -219,44 +235,45 @@ class Consumer:
     ) -> list[Lease]:
         """Lease messages for a time; a message that is not settled in that time has failed.
 
-        It is then redelivered after the backoff of its attempt, if the subscription has a
-        `negative_ack_redelivery_backoff` (RIP-73's revive), and at once if not.
+        A message whose lease expires is redelivered after the backoff of its attempt if the
+        subscription has a `negative_ack_redelivery_backoff` (as in RIP-73), and otherwise at once.
 
-        Pops are served in line. One in five takes messages that failed before first, where there
-        are any; else they go out in the order they came. At most 10,000 leases are out at once;
-        with so many, a pop waits until one is settled or expires. `receive` may be called beside:
-        each message goes to one of them. No ack timeout runs for a leased message.
+        Pops are served in the order of their calls. Every fifth pop takes previously failed
+        messages first; the others take messages in the order of arrival. At most 10,000 leases are
+        active at once; further pops wait until a lease is settled or expires. `receive` may be
+        called at the same time: each message goes to one caller. A leased message has no ack
+        timeout.
 
-        With `ordered_leases` one pop at a time has messages of a key. Several messages of a key are
-        side by side in the list, in order: ack them in this order. If one fails, or its lease
-        ends, the leases on those behind it are lost, and all of them are popped again in order.
-        Only the attempt at the one that failed counts. If a message is acked before one that
-        precedes it, it stays acked, and the key waits for the other one.
+        With `ordered_leases`, only one pop at a time holds messages of a key. The list contains the
+        messages of one key side by side and in order: ack them in this order. If a message fails or
+        its lease ends, the leases on the following messages of the key are lost, and all of them
+        are popped again in order. Only the attempt at the failed message counts. A message that is
+        acked before its predecessor stays acked, and the key waits for the predecessor.
 
         Args:
-            max_messages: At most so many.
-            lease: Seconds or timedelta that each is held, up to 30 days.
-            wait: Seconds or timedelta to wait for the first.
-            max_per_key: With `ordered_leases`, messages of one key at most; None for no bound. Pass
-                1 if the messages of a list are worked on side by side.
-            topic: Take messages of this partition or topic only, one of those that the consumer
-                reads; of a partitioned topic from all its partitions. Pops of other topics do not
-                wait for this one. Letters are on the retry letter topic, not on this one.
+            max_messages: Largest number of leases.
+            lease: Length of each lease, in seconds or as a timedelta, up to 30 days.
+            wait: Longest wait for the first message, in seconds or as a timedelta.
+            max_per_key: With `ordered_leases`, largest number of messages of one key; None for no
+                limit. Pass 1 if you process the messages of a list in parallel.
+            topic: Take messages of this topic or partition only. The consumer must read it. A
+                partitioned topic stands for all its partitions. Pops of other topics do not wait
+                for this pop. Letters belong to the retry letter topic, not to this topic.
 
         Returns:
-            At least one, of what is here; or none when `wait` is over.
+            Leases on messages that have arrived, at least one; an empty list if `wait` is over.
 
         Raises:
-            ConfigurationError: On Exclusive and Failover, with a `message_listener`, a topic that
-                is not read here, or another bad argument.
-            ClosedError: The consumer was closed.
+            ConfigurationError: on Exclusive and Failover, with a `message_listener`, for a topic
+                that the consumer does not read, or for an invalid argument.
+            ClosedError: if the consumer was closed.
         """
         self._check_open()
         self._check_receiver()
         if not self._options.shared:
             raise ConfigurationError(
-                "pop needs a Shared or Key_Shared consumer, as only there one message can come "
-                f"again alone; this one is {self._options.consumer_type.name}: subscribe with "
+                "pop needs a Shared or Key_Shared consumer, where one message can be redelivered "
+                f"alone; this one is {self._options.consumer_type.name}: subscribe with "
                 "consumer_type=ConsumerType.Shared, or receive and acknowledge"
             )
         most = integer(max_messages, "max_messages", low=1)
@@ -267,37 +284,43 @@ class Consumer:
             if not self._options.ordered_leases:
                 raise ConfigurationError("max_per_key needs subscribe(..., ordered_leases=True)")
         only = self._choices.of(topic)
-        grants = await popping.pop(most, length, longest_ms, only, max_per_key)
-        return [Lease(grant, self._leases, self._fair_yield, self._loop) for grant in grants]
+        records = await popping.pop(most, length, longest_ms, only, max_per_key)
+        return [Lease(record, self._leases, self._fair_yield, self._loop) for record in records]
 
     async def lease(self, handle: str) -> Lease:
-        """The lease that a handle names, to settle it from elsewhere in the program.
+        """Return the lease that a handle names, to settle it in another part of the program.
 
-        With a `state=` also one of before a restart, as long as it has not ended; it has no
-        `message`.
+        With `state=`, handles of leases from before a restart work until the lease ends. Such a
+        lease has no `message`.
 
         Raises:
-            ConfigurationError: It is no handle.
-            LeaseLostError: It is over, or another consumer's.
-            MessageNotHeldError: No message that the state knows has come in 5 s after a restart, so
-                that it may be of another cluster. Try again.
+            ConfigurationError: if the text is not a handle.
+            LeaseLostError: if the lease is over, or belongs to another consumer.
+            MessageNotHeldError: if no message that the state knows arrived within 5 s after a
+                restart, so that the state may belong to another cluster. Try again.
         """
         self._check_open()
-        named, leases, inheritance = handles.read(handle), self._leases, self._parts.inheritance
-        if inheritance is not None and leases.granted_elsewhere(named):
-            found = await inheritance.find(named, handle)
-            return Lease(found, inheritance, self._fair_yield, self._loop)
+        named, leases, restored_leases = (
+            handles.read(handle),
+            self._leases,
+            self._parts.restored_leases,
+        )
+        if restored_leases is not None and leases.is_foreign(named):
+            found = await restored_leases.find(named, handle)
+            return Lease(found, restored_leases, self._fair_yield, self._loop)
         return Lease(leases.find(handle), leases, self._fair_yield, self._loop)
 
     def _check_receiver(self) -> None:
         if self._listener is not None:
-            raise InvalidConfiguration("the message_listener receives; do not receive beside it")
+            raise InvalidConfiguration(
+                "the message_listener of this consumer receives: do not call receive or pop"
+            )
 
     def _check_unordered(self) -> None:
         if self._options.ordered_leases:
             raise ConfigurationError(
-                "this consumer has ordered_leases, and what is received beside pop would go past "
-                "what failed before it: pop, or subscribe without ordered_leases"
+                "this consumer has ordered_leases, and a message received without pop could "
+                "overtake a failed one of its key: use pop, or subscribe without ordered_leases"
             )
 
     def __aiter__(self) -> Consumer:
@@ -313,44 +336,47 @@ class Consumer:
 
     @settles
     def acknowledge(self, message: Settleable | Sequence[Settleable]) -> Coroutine[Any, Any, None]:
-        """The message, or each of a list, is done and need not come again.
+        """Ack a message, or each message of a list, so that it is not redelivered.
 
-        Done when the call returns; awaiting the result lets the event loop run when it is time, and
-        raises what there is to raise. (In a listener's callback the call itself does.) Called in a
-        thread without an event loop, it is done on this consumer's. Sent with others within
-        `ack_group_time_ms`; kept while disconnected. Acking twice is harmless, acking a nacked
-        message cancels its nack, and an id without index is its entry's.
+        The ack takes effect when the call returns. Awaiting the result raises the errors and lets
+        the event loop run if the call used up its time slice. Inside a listener's callback, the
+        call itself raises. In a thread without an event loop, the call runs on the consumer's loop.
+        Acks are sent in groups, within `ack_group_time_ms`, and kept while disconnected. Acking
+        twice is harmless, an ack cancels a pending nack, and an id without a batch index acks its
+        whole entry.
 
-        With `ack_receipt_enabled` awaiting it takes until the broker has confirmed the ack, which
-        is sent again after a reconnect. Cancelled meanwhile, the message is acked all the same.
+        With `ack_receipt_enabled`, the await ends when the broker has confirmed the ack; an
+        unconfirmed ack is sent again after a reconnect. Cancelling the await does not cancel the
+        ack.
 
         Raises:
-            MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
-                this consumer does not hold. Nothing was acked but what precedes it in the list.
-            WrongLoopError: Called on another event loop.
-            ClosedError: The consumer is closed; or was before the broker confirmed, and the message
-                may come again.
+            MessageNotHeldError: if the message belongs to another consumer or to a topic that this
+                consumer does not read, or is part of a batch that it does not hold. Of a list, only
+                the messages before the failing one were acked.
+            WrongLoopError: if called on another event loop.
+            ClosedError: if the consumer is closed, or was closed before the broker confirmed the
+                ack. The message may be redelivered.
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
             whole = tuple(message) if isinstance(message, list) else message
-            return self._calls.elsewhere(self.acknowledge, whole)
+            return self._calls.call_on_loop(self.acknowledge, whole)
         if type(message) is Message and self._status.refusal is None:
-            # What nearly every call is; the rules are `Settlement.ack`'s.
+            # The fast path of nearly every call. It must match the rules of `Settlement.ack`.
             entry = message._entry
             if (
                 entry is not None
                 and entry.live
-                and (state := entry.source).owner is self._acked_at_once
+                and (state := entry.source).owner is self._fast_ack_owner
             ):
                 unsent = state.ack(entry, message._index)
                 if unsent:
                     self._acks.added(state, unsent)
                 fair_yield: FairYield = self._fair_yield
-                done: Coroutine[Any, Any, None] = self._acted
+                done: Coroutine[Any, Any, None] = self._done
                 if fair_yield.checked:
                     fair_yield.checked = False
                 elif fair_yield.clock() >= fair_yield.ends:
-                    done = self._acted_last
+                    done = self._done_last
                 return done
         if isinstance(message, (list, tuple)) and len(message) > LONG:
             return self._calls.ack_list(message)
@@ -363,15 +389,16 @@ class Consumer:
 
     @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
-        """The message and all before it, of its topic or partition, are done.
+        """Ack a message and every message before it in its topic or partition.
 
-        Done when the call returns, and confirmed when it is awaited, as `acknowledge` is.
+        The ack takes effect and is confirmed as described at `acknowledge`.
 
         Raises:
-            ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
+            ConfigurationError: on Shared and Key_Shared, where other consumers hold some of the
+                earlier messages.
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
-            return self._calls.elsewhere(self.acknowledge_cumulative, message)
+            return self._calls.call_on_loop(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
     def _acknowledge_cumulative(self, message: Settleable) -> set[TopicState]:
@@ -393,26 +420,29 @@ class Consumer:
         *,
         error: BaseException | str | None = None,
     ) -> Coroutine[Any, Any, None]:
-        """The message failed: it comes again after `delay`.
+        """Nack a message: it is redelivered after `delay`.
 
-        Done when the call returns, as `acknowledge` is.
-        Per message, also inside a batch: siblings that are acked or still held do not come with it.
-        Nacking again moves it; acking cancels it, and after an ack a nack does nothing. On
-        Exclusive and Failover the broker can only rewind: when the delay is over everything unacked
-        of the topic comes again, in order.
+        The nack takes effect when the call returns, as described at `acknowledge`. It concerns one
+        message, also inside a batch: siblings that are acked or held are not redelivered with it.
+        Nacking again changes the due time, an ack cancels the nack, and a nack after an ack does
+        nothing. On Exclusive and Failover the broker can only rewind: when the delay is over, every
+        unacked message of the topic is redelivered, in order.
 
         Args:
             message: A message of this consumer, or an id.
-            delay: Seconds or timedelta until it comes again; None for the subscription's
-                `negative_ack_redelivery_backoff`, else `negative_ack_redelivery_delay_ms`.
-            error: Why; kept as evidence for the day the message is dead-lettered.
+            delay: Time until the redelivery, in seconds or as a timedelta; None for the
+                subscription's `negative_ack_redelivery_backoff` or, without that,
+                `negative_ack_redelivery_delay_ms`.
+            error: The reason, kept as evidence in case the message is dead-lettered.
 
         Raises:
-            ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
-            MessageNotHeldError: Another consumer's, or of no topic read here.
+            ConfigurationError: if `delay` is negative or `error` has another type; nothing was
+                done.
+            MessageNotHeldError: if the message belongs to another consumer, or to a topic that this
+                consumer does not read.
         """
         if self.affinity.thread != get_ident() and not self.affinity.is_here():
-            return self._calls.elsewhere(
+            return self._calls.call_on_loop(
                 partial(self.negative_acknowledge, error=error), message, delay
             )
         return self._calls.act(self._negative_acknowledge, message, delay, error)
@@ -424,7 +454,7 @@ class Consumer:
         error: BaseException | str | None,
     ) -> None:
         check_error(error)
-        self._router.nack(message, delay, error)
+        self._nack_handler.nack(message, delay, error)
         self._parts.window.watch()
 
     async def reconsume_later(
@@ -435,25 +465,29 @@ class Consumer:
         *,
         error: BaseException | str | None = None,
     ) -> None:
-        """The message comes again through the retry-letter topic, after `delay`.
+        """Redeliver a message through the retry letter topic, after `delay`.
 
-        It is copied there and then acked, so it does not count against the broker's unacked window
-        while it waits, and its count survives everything (RECONSUMETIMES). With its retries used up
-        it goes to the dead-letter topic. If the copy fails, the message comes back by redelivery. A
-        cancelled call is finished in the background.
+        The message is copied to that topic and then acked. While it waits, it does not count
+        against the broker's unacked window, and its attempts are kept in a property
+        (RECONSUMETIMES). A message without retries left is dead-lettered. If the copy fails, the
+        message is redelivered. A cancelled call is completed in the background.
 
         Args:
-            message: Held by this consumer; or a list, all sent side by side.
-            delay: Seconds or timedelta; or a `Backoff`, or a list of delays by attempt such as
-                `[10, 60, 600]`, of which the last one repeats.
-            properties: Added to the letter's; not the names that letters use (`letters.RESERVED`).
-            error: Why; kept as evidence on the letter.
+            message: A message that this consumer holds; or a list, whose letters are sent
+                concurrently.
+            delay: Seconds or a timedelta; or a `Backoff`, or a list of delays by attempt such as
+                `[10, 60, 600]`, whose last delay repeats.
+            properties: Added to the properties of the letter. The names that letters use
+                (`letters.RESERVED`) are not allowed.
+            error: The reason, kept as evidence on the letter.
 
         Raises:
-            ConfigurationError: Without retry_enable, or a bad argument; nothing was sent.
-            MessageNotHeldError: Settled already, or another consumer's; nothing was sent.
-            TransportError: The copy is not known to be persisted.
-            ExceptionGroup: For a list, with the error of every message that failed.
+            ConfigurationError: without `retry_enable`, or for an invalid argument; nothing was
+                sent.
+            MessageNotHeldError: if the message is settled or belongs to another consumer; nothing
+                was sent.
+            TransportError: if the broker did not confirm the copy.
+            ExceptionGroup: for a list, with the error of every message that failed.
         """
         forwarder = self._need_retry()
         check_error(error)
@@ -475,9 +509,18 @@ class Consumer:
         *,
         error: BaseException | str | None = None,
     ) -> None:
-        """`reconsume_later` for this message; all before it, of its topic, are acked.
+        """Call `reconsume_later` for a message, and ack every message before it in its topic.
 
-        Raises as that does, and ConfigurationError on Shared and Key_Shared.
+        Args:
+            message: A message that this consumer holds.
+            delay: As for `reconsume_later`.
+            properties: As for `reconsume_later`.
+            error: As for `reconsume_later`.
+
+        Raises:
+            ConfigurationError: on Shared and Key_Shared, and as `reconsume_later`.
+            MessageNotHeldError: as `reconsume_later`.
+            TransportError: as `reconsume_later`.
         """
         forwarder = self._need_retry()
         check_error(error)
@@ -492,23 +535,24 @@ class Consumer:
         return forwarder
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Everything this consumer has and did not ack comes again now, pending nacks included."""
+        """Redeliver every unacked message of this consumer now, pending nacks included."""
         self._check_open()
         self._calls.settle_now()
         self._parts.redelivery.redeliver_all()
         self._leases.sweep()
 
-    # Position and life
+    # Position, state and close
 
     async def seek(self, messageid: Settleable | int) -> None:
-        """Continue from a message id or a publish time in ms since the epoch.
+        """Continue from a message id, or from a publish time in ms since the epoch.
 
-        From after the id, or from it with `start_message_id_inclusive=True`, as stock does.
+        Reading continues after the id, or at the id with `start_message_id_inclusive=True`, as in
+        the stock client.
 
-        The seek drops pending nacks, and sends the acks made so far first. Do not ack messages from
+        The seek sends the acks made so far and then drops pending nacks. Do not ack messages from
         before the seek: as in Java's client, such an ack also counts for the replay of the message.
-        Right after acks the seek takes half a second longer on the native transport, because a
-        broker that is still writing one may skip the seek without a word.
+        On the native transport, a seek shortly after acks takes half a second longer, because a
+        broker that is still writing an ack may silently skip the seek.
         """
         self._check_open()
         if isinstance(messageid, int):
@@ -519,10 +563,10 @@ class Consumer:
         await self._finish(self._seek(position))
 
     async def _settle_and_send(self) -> None:
-        """Finish the settling calls that are under way, and send all acks.
+        """Finish pending settling calls and send all acks.
 
         Raises:
-            ClosedError: The consumer was closed meanwhile.
+            ClosedError: if the consumer was closed meanwhile.
         """
         await self._calls.settle()
         await self._acks.flush_in_turns()
@@ -535,10 +579,10 @@ class Consumer:
             self._leases.sweep()
 
     async def get_last_message_id(self) -> MessageId:
-        """Id of the last message in the topic.
+        """Return the id of the last message in the topic.
 
         Raises:
-            OperationNotSupported: Of several topics or partitions: each has its own.
+            OperationNotSupported: with several topics or partitions, because each has its own.
         """
         self._check_open()
         try:
@@ -550,23 +594,23 @@ class Consumer:
             ) from error
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, with what it holds, and close."""
+        """Delete the subscription with all its unacked messages, and close the consumer."""
         self._check_open()
         await self._settle_and_send()
         await self._finish(self._unsubscribe())
 
     async def _unsubscribe(self) -> None:
         await self._link.unsubscribe()
-        self._cut_off = True
+        self._cannot_send = True
         try:
             self._leases.forget()
             if self._parts.state_writer is not None:
                 self._parts.state_writer.forget()
-        finally:  # there is nothing left to go on with
+        finally:  # the subscription is gone, so the consumer cannot continue
             await self.close()
 
     def pause_message_listener(self) -> None:
-        """The listener gets nothing more until resumed; the call under way ends first."""
+        """Pause the listener after its current call, until `resume_message_listener`."""
         self._need_listener().pause()
 
     def resume_message_listener(self) -> None:
@@ -591,7 +635,7 @@ class Consumer:
         return self._status.refusal is None and self._link.is_connected()
 
     def statistics(self) -> Statistics:
-        """Counts of what is here and waits, and how full the broker's unacked window is."""
+        """Return the counts of messages, leases and acks, and the state of the connection."""
         parts, state_writer = self._parts, self._parts.state_writer
         return snapshot(
             self._sources,
@@ -608,34 +652,34 @@ class Consumer:
     def metrics(self) -> list[MetricSample]:
         """Return the metrics of this consumer, for a monitoring system.
 
-        With `nack_index`: the five metrics of PIP-195 (`pulsar_delayed_message_index_bucket_total`
-        and others) of each topic or partition, named and labelled as Pulsar's broker does, with
-        the labels `topic` and `subscription`. Without it there are none. No library of a monitoring
-        system is needed.
+        With `nack_index`, the list has the five metrics of PIP-195
+        (`pulsar_delayed_message_index_bucket_total` and others) for each topic or partition. They
+        are named and labelled as in Pulsar's broker, with the labels `topic` and `subscription`.
+        Without `nack_index` the list is empty. No monitoring library is needed.
         """
         spilling = self._parts.spilling
         return [] if spilling is None else spilling.metrics()
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether every topic read here was terminated and is acked to its end: nothing more comes.
+        """Return True if every topic is terminated and fully acked, so no message can arrive.
 
-        False on the stock transport, which is not told.
+        Always False on the stock transport, which does not report ended topics.
         """
         return self._parts.event_publisher.all_ended
 
     async def close(self) -> None:
-        """Send the acks made, give everything else back to the broker. Idempotent.
+        """Send all acks, give up unacked messages, and close. A second call does nothing.
 
-        A `message_listener` that is under way may end first and settle its message; after 5 s it is
-        cancelled, and the message comes again.
+        A running callback of a `message_listener` may end and settle its message first. After 5 s
+        it is cancelled, and the message is redelivered.
         """
         if not self.affinity.is_here():
-            if self.affinity.over:  # and with it all that could be sent or waited for
+            if self.affinity.over:  # a closed loop can neither send nor wait
                 self.abandon()
                 return
             self.affinity.check()
         if self._closing is None:
-            self._calls.take_handed()
+            self._calls.take_mailbox()
             self._leases.close(_closed())
             if self._listener is None:
                 self._status.refusal = _closed()
@@ -648,7 +692,7 @@ class Consumer:
             await self._calls.settle()
             if self._listener is not None:
                 await self._listener.close()
-                await self._calls.settle()  # what its last callback has called for
+                await self._calls.settle()  # calls that the last callback made
                 self._status.refusal = _closed()
             if self._parts.arrivals is not None:
                 self._parts.arrivals.close()
@@ -656,8 +700,8 @@ class Consumer:
                 await self._parts.forwarder.close()
             await self._leases.flush()
         finally:
-            # Last in, first out. Each step is done though another one failed or was cancelled: the
-            # subscription is given back in any case.
+            # The steps run in reverse order. Each step runs even if another one failed or was
+            # cancelled, so that the subscription is released in any case.
             async with AsyncExitStack() as ending:
                 ending.callback(self._forget)
                 if self._parts.spilling is not None:
@@ -689,17 +733,19 @@ class Consumer:
         self._acks.close(why)
 
     async def _send_acks(self) -> None:
-        """Send what is acked: while disconnected, acks wait for the reconnect, within a limit. A
-        link that has ended for good never reconnects, so nothing waits for that."""
+        """Send all acks. While disconnected, wait up to `_CLOSE_S` for the reconnect.
+
+        A transport that has failed for good never reconnects, so it is not waited for.
+        """
         deadline = self._loop.time() + _CLOSE_S
-        if not self._cut_off:
+        if not self._cannot_send:
             await self._acks.flush_in_turns()
-        while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
+        while not ((self._acks.flush() and not self._sources.lost_acks) or self._cannot_send):
             if self._status.dead or self._loop.time() >= deadline:
                 ended = "after its subscription had ended for good"
                 logger.warning(
                     "%s/%s was closed %s: acks of %d entries were not sent, those of %d may be "
-                    "lost with the connection, and their messages come again",
+                    "lost with the connection, and their messages are redelivered",
                     self.topic(),
                     self.subscription_name(),
                     ended if self._status.dead else "while disconnected",
@@ -708,12 +754,12 @@ class Consumer:
                 )
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)
-        if not self._cut_off:
+        if not self._cannot_send:
             await self._acks.confirmed(deadline - self._loop.time())
 
     def abandon(self) -> None:
-        """Every call fails from now on, nothing is sent; for the client, which was shut down."""
-        self._cut_off = True
+        """Fail every call from now on and send nothing, because the client was shut down."""
+        self._cannot_send = True
         shut_down = ClosedError("the client was shut down")
         ending = [
             lambda: self._end_receiving(shut_down),
@@ -743,7 +789,7 @@ class Consumer:
         self._status.check()
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Await `work`, which goes on to its end even when the caller is cancelled."""
+        """Await `work`, which runs to its end even if the caller is cancelled."""
         task = self._in_background(work)
         task.add_done_callback(_retrieve)
         return await asyncio.shield(task)

@@ -1,6 +1,6 @@
-"""Opening a subscription: the links to its topics, and all the wiring, bottom-up.
+"""Creation of a consumer: its subscriptions and its parts.
 
-Either everything is open, or nothing: a part that fails closes what was opened before it.
+If one part fails, the parts that were opened before it are closed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
-from ..core.verdicts import Verdicts, WindowOverflow
+from ..core.nack_verdicts import Verdicts, WindowOverflow
 from ..errors import NotSupportedError
 from ..eventloop.alarm import Alarm
 from ..eventloop.disposal import Disposal
@@ -51,25 +51,25 @@ from .settlement.settlement import Settlement
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .nack_spilling import NackSpilling
     from .state_writer import StateWriter
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
-_NAME_DIGITS: Final = 5  # as many as Java's
-# Options that the transport gets unchanged.
+_NAME_DIGITS: Final = 5  # as in Java's client
+# Options that are passed to the transport unchanged.
 _SHARED_FIELDS: Final = {each.name for each in fields(Subscription)} & {
     each.name for each in fields(ConsumerOptions)
 }
 
 
 async def open_link(transport: Transport, options: ConsumerOptions) -> TransportConsumer:
-    """Subscribe to the topics, and to the retry-letter topic where there is one.
+    """Subscribe to the topics and, if there is one, to the retry letter topic.
 
     Raises:
-        NotSupportedError: An option needs what the transport cannot do; nothing was sent.
-        TransportError: The broker refused, or could not be reached.
+        NotSupportedError: if the transport lacks a feature that an option needs; nothing was sent.
+        TransportError: if the broker rejected the subscription or could not be reached.
     """
     if options.ack_receipt_enabled and not transport.capabilities.receipts:
         raise NotSupportedError(
@@ -79,7 +79,7 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
     topic = options.retry_letter_topic
     name = options.consumer_name
     if name is None and (topic is not None or _several(options)):
-        # Java names the consumer, and all subscriptions under it alike; stock leaves them nameless.
+        # Java gives one name to a consumer and all its subscriptions. The stock client gives none.
         name = uuid.uuid4().hex[:_NAME_DIGITS]
     subscription = Subscription(
         **{each: getattr(options, each) for each in _SHARED_FIELDS}
@@ -89,8 +89,8 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> Transport
     if topic is None:
         return main
     try:
-        # Always Shared: the broker delays letters on Shared and Key_Shared only, and with another
-        # type Java's consumers of the same subscription would receive a ConsumerBusy:
+        # Always Shared: the broker delays letters on Shared and Key_Shared only. With another type,
+        # Java's consumers of the same subscription would receive a ConsumerBusy:
         # `docs/notes/consumer-semantics.md#letter-topics`.
         letters = await transport.subscribe(
             replace(
@@ -120,7 +120,6 @@ def make_consumer(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> Consumer:
-    """The consumer over an open link, with its letter topics, its state and its nacks on disk."""
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
@@ -136,28 +135,19 @@ def assemble(
     state_writer: StateWriter | None = None,
     spilling: NackSpilling | None = None,
 ) -> ConsumerParts:
-    """The parts of a consumer, each built of those below it, on the running event loop.
-
-    Args:
-        link: The subscription, not yet started.
-        options: Of it.
-        topics: Its letter topics, if it has any.
-        new_index: Makes what keeps due times.
-        state_writer: What of it outlives the process; None when nothing does.
-        spilling: Makes the indexes of waiting nacks; None for those of `new_index`.
-    """
+    """Create the parts of a consumer bottom-up, on the running event loop."""
     loop = asyncio.get_running_loop()
     rng = Random()
     status, fair_yield, alarm = ConsumerStatus(), FairYield(loop), Alarm(loop)
-    begins: list[_HandedOver] = []
+    begin_hooks: list[_HandedOver] = []
     one_write: Callable[[], AbstractContextManager[object]] = nullcontext
     if state_writer is not None and state_writer.before:
-        begins.append(state_writer.begin)
+        begin_hooks.append(state_writer.begin)
         one_write = state_writer.one_write
     elif state_writer is not None:
-        begins.append(state_writer.begin_unwritten)
+        begin_hooks.append(state_writer.begin_unwritten)
     if options.unacked_messages_timeout_ms is not None:
-        begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
+        begin_hooks.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted
     disposal = Disposal(loop)
     queue = ReceiveQueue(
@@ -165,7 +155,7 @@ def assemble(
         link.consumed,
         fair_yield,
         status.failed,
-        _all_of(begins),
+        _all_of(begin_hooks),
         wanted,
         one_write,
         disposal.add,
@@ -177,7 +167,7 @@ def assemble(
     if state_writer is not None:
         state_writer.start(sources)
         for topic in state_writer.topics():
-            # What another consumer settles of it concerns this one before its first message came.
+            # Acks of another consumer of the directory concern this one before its first message.
             sources.expect(topic)
     acks = AckSender(link, sources, options, loop, queue)
     redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
@@ -191,28 +181,28 @@ def assemble(
         last = LastAttempts(verdicts, forwarder, options.schema)
         redelivery.last = last
         arrivals = ArrivalFilter(options, verdicts, forwarder, queue, redelivery, loop, last)
-    router = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
+    nack_handler = NackHandler(ownership, verdicts, redelivery, sources, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None
-    writer = inheritance = None
+    writer = restored_leases = None
     if state_writer is not None:
         state_writer.rearm = redelivery.waits
         state_writer.revive_delay_of = verdicts.revive_delay_of
         state_writer.ack = settlement.ack
         writer = LeaseWriter(state_writer, loop)
-        inheritance = RestoredLeases(
+        restored_leases = RestoredLeases(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
         )
-    leases = LeaseTable(settlement, router, receipts, loop, options.max_leases, writer)
+    leases = LeaseTable(settlement, nack_handler, receipts, loop, options.max_leases, writer)
     key_queues, admission = None, arrivals
     if options.ordered_leases:
-        # A message that had its attempts is buried when its turn comes, not when it arrives.
-        bury = spent = None
+        # Spent messages are dead-lettered as the next of their key, not at their arrival.
+        dead_letter_if_spent = spent = None
         if arrivals is not None:
-            bury, spent = arrivals.bury, arrivals.spent
-        key_queues = KeyQueues(queue, loop, options.max_leases, bury, spent)
+            dead_letter_if_spent, spent = arrivals.dead_letter_if_spent, arrivals.spent
+        key_queues = KeyQueues(queue, loop, options.max_leases, dead_letter_if_spent, spent)
         admission = None
         settlement.decided = key_queues.decided
-        redelivery.offered = key_queues.hurry
+        redelivery.all_due = key_queues.check_all
     status.on_failure(leases.close)
     if options.pattern is not None:
         named: tuple[str, ...] = (options.pattern,)
@@ -248,26 +238,26 @@ def assemble(
         acks=acks,
         redelivery=redelivery,
         settlement=settlement,
-        router=router,
+        nack_handler=nack_handler,
         forwarder=forwarder,
         arrivals=arrivals,
         window=window,
         event_publisher=event_publisher,
         delivery_handler=delivery_handler,
         leases=leases,
-        inheritance=inheritance,
+        restored_leases=restored_leases,
         popping=PopQueue(queue, leases, fair_yield, loop, key_queues),
         state_writer=state_writer,
         spilling=spilling,
     )
 
 
-def _all_of(begins: list[_HandedOver]) -> _HandedOver | None:
-    if len(begins) < 2:
-        return begins[0] if begins else None
+def _all_of(begin_hooks: list[_HandedOver]) -> _HandedOver | None:
+    if len(begin_hooks) < 2:
+        return begin_hooks[0] if begin_hooks else None
 
     def begin(entry: Entry, indexes: Sequence[int]) -> None:
-        for each in begins:
+        for each in begin_hooks:
             each(entry, indexes)
 
     return begin

@@ -1,8 +1,4 @@
-"""Whether a consumer can still be used.
-
-Owns `ConsumerStatus`, which its parts share: what every call gets once it is closed, or its link is
-dead.
-"""
+"""The open, failed or closed state of one consumer, shared by its parts."""
 
 from __future__ import annotations
 
@@ -10,40 +6,35 @@ from collections.abc import Callable
 
 
 class ConsumerStatus:
-    """The end of one consumer, when it has come.
+    """The end of one consumer, once it has failed or was closed.
 
     Attributes:
-        refusal: What every call raises from then on; None before.
-        closing: It is being closed: what fails now is no news.
-        dead: Its link has ended for good: nothing can be sent to the broker any more.
+        refusal: The error that every call raises; None while the consumer can be used.
+        closing: True during `close`, when failures are no longer reported.
+        dead: True if the transport has failed for good and cannot send any more.
     """
 
-    __slots__ = ("_told", "closing", "dead", "refusal")
+    __slots__ = ("_callbacks", "closing", "dead", "refusal")
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.closing: bool = False
         self.dead: bool = False
-        self._told: list[Callable[[Exception], None]] = []
+        self._callbacks: list[Callable[[Exception], None]] = []
 
-    def on_failure(self, tell: Callable[[Exception], None]) -> None:
-        """`tell` is called with the error when the link is dead for good."""
-        self._told.append(tell)
+    def on_failure(self, callback: Callable[[Exception], None]) -> None:
+        self._callbacks.append(callback)
 
     def failed(self, error: Exception) -> None:
-        """The link is dead for good, or closed."""
-        if error is not self.refusal:  # otherwise the consumer is closing, and the link still works
+        if error is not self.refusal:  # else this is `close`, and the transport can still send
             self.dead = True
         if self.closing:
             return
         self.refusal = error
-        for tell in self._told:
-            tell(error)
+        for callback in self._callbacks:
+            callback(error)
 
     def check(self) -> None:
-        """
-        Raises:
-            ClosedError: It was closed; or what killed the link.
-        """
+        """Raise the error of a consumer that has ended."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)

@@ -1,7 +1,7 @@
-"""What the transport tells a consumer: deliveries, connections coming and going, rewinds.
+"""The consumer's `DeliveryListener`: deliveries, connections, seeks and failures.
 
-Owns `DeliveryHandler`, the consumer's `DeliveryListener`. Every delivered message is either queued
-or already someone's; what is not queued gives its room back at once.
+`DeliveryHandler` queues a delivered message, or returns its permits at once if the message is
+already held, nacked or acked.
 """
 
 from __future__ import annotations
@@ -34,27 +34,19 @@ from .settlement.redelivery import Redelivery
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from .state_writer import StateWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
 class DeliveryHandler:
-    """Feeds `queue` from what `link` delivers.
+    """Feeds `queue` from the deliveries of the transport.
 
     Args:
-        link: The subscription.
-        sources: Of the consumer.
-        queue: What the application receives from.
-        acks: Told when something acked has to be acked again.
-        window: Watched while it fills.
-        redelivery: Rewinds again when a delivery shows that something is missing.
-        event_publisher: Told of all that is no message.
-        loop: The consumer's event loop.
-        arrivals: Holds back what is no message for the application; None without letter topics, and
-            where that is asked when the turn of a message comes.
-        state_writer: Keeps what outlives the process; None when nothing does.
+        redelivery: Repeats a rewind when a delivery shows that entries are missing.
+        arrivals: Filters arriving messages; None without letter topics, and with ordered leases,
+            which filter a message when it is the next of its key.
     """
 
     def __init__(
@@ -84,19 +76,20 @@ class DeliveryHandler:
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign is not None:
-            return  # the consumer has failed: the broker sends it again to another one
+            # The consumer has failed, so the broker redelivers these messages to another one.
+            return
         now = now_ms(self._loop)
         self._acks.arrived(now)
         arrived = 0
         for each in deliveries:
             singly: Iterable[Delivery] = (each,) if isinstance(each, Delivery) else ()
             if isinstance(each, PlainDeliveries):
-                queued = self._run(each)
+                queued = self._queue_plain(each)
                 arrived += queued
-                if queued < len(each.places):  # something is special: one by one
+                if queued < len(each.places):  # the next message needs its own check
                     singly = each.singly(queued)
             for delivery in singly:
-                arrived += self._one(delivery, now)
+                arrived += self._queue_entry(delivery, now)
                 if self._foreign is not None:
                     self._end(self._foreign)
                     return
@@ -107,20 +100,19 @@ class DeliveryHandler:
             self._state_writer.watch()
 
     def fail_foreign(self, error: StateMismatchError) -> None:
-        """End the consumer after the message that arrives: the state is of another cluster."""
+        """End the consumer after the present message: the state belongs to another cluster."""
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
-        """End the consumer. What is queued is not handed over, because all of it would be taken
-        for messages that nobody has received before."""
+        """End the consumer and drop its queue: all queued messages would wrongly count as new."""
         states = self._sources.of(None)
         for state in states:
             state.disconnected()
         self._queue.drop(states)
         self.on_failed(error)
 
-    def _run(self, run: PlainDeliveries) -> int:
-        """Queue the first of some plain messages that need no look at each; return how many."""
+    def _queue_plain(self, run: PlainDeliveries) -> int:
+        """Queue the leading plain messages that need no own check; return how many."""
         state = self._sources.by_number[run.source]
         entries: list[Entry] = []
         if self._arrivals is None:
@@ -133,7 +125,7 @@ class DeliveryHandler:
             self._queue.push_run(entries, run.messages[:count])
         return count
 
-    def _one(self, delivery: Delivery, now: int) -> int:
+    def _queue_entry(self, delivery: Delivery, now: int) -> int:
         """Queue the wanted messages of an entry; return how many."""
         state = self._sources.by_number[delivery.source]
         if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
@@ -156,9 +148,10 @@ class DeliveryHandler:
             indexes = [indexes[at] for at in positions]
             messages = [messages[at] for at in positions]
             if len(state.acks):
-                self._acks.added(state, 1)  # something acked came again
+                self._acks.added(state, 1)  # an acked message was redelivered, so it is acked again
             if len(state.nacks):
-                self._redelivery.waits(state)  # or something that waits, too early
+                # A nacked message was redelivered before its due time.
+                self._redelivery.waits(state)
         if entry is not None and self._arrivals is not None:
             indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
         count = len(indexes)
@@ -171,7 +164,7 @@ class DeliveryHandler:
         return count
 
     def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
-        """Whether an Exclusive or Failover delivery may be handed out now (see `core.rewind`)."""
+        """Return True if an Exclusive or Failover delivery may be queued now; see `core.rewind`."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
@@ -180,13 +173,13 @@ class DeliveryHandler:
         return admission is Admission.ADMIT
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("connected", only)
+        states = self._sources.record_change("connected", only)
         self._acks.connected(states)
         self._redelivery.connected(states)
         self._event_publisher.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("disconnected", only)
+        states = self._sources.record_change("disconnected", only)
         self._acks.disconnected(states)
         for state in states:
             state.disconnected()
@@ -194,9 +187,9 @@ class DeliveryHandler:
         self._event_publisher.disconnected(only)
 
     def on_uncertain(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("doubtful", only)
+        states = self._sources.record_change("doubtful", only)
         self._acks.doubtful(states)
-        for state in states:  # a copy may be the reconnect's, which the broker does not count
+        for state in states:  # a copy may belong to the reconnect, which the broker does not count
             state.window.all_requested = False
         self._event_publisher.doubtful(only)
 
@@ -214,7 +207,7 @@ class DeliveryHandler:
                 state.ignore_copy(key, 1)
 
     def on_seek(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("sought", only)
+        states = self._sources.record_change("sought", only)
         for state in states:
             state.reset()
         self._acks.receipts.sought(states)
@@ -234,7 +227,7 @@ class DeliveryHandler:
         self._event_publisher.removed(source)
 
     def on_skipped(self, source: int, entries: Sequence[SkippedEntry]) -> None:
-        """Told of subscriptions that are not durable."""
+        """Do nothing: only non-durable subscriptions skip entries."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self._event_publisher.retrying(source, notice)

@@ -1,9 +1,7 @@
-"""Events for the application's `event_listener`, and the state of the topics that they are about.
+"""Events for an application's `event_listener`, and the state of the topics that they concern.
 
-Owns `EventPublisher` (consumers and readers), `ProducerEventPublisher` (producers and letter
-producers), and `EventDispatcher`, which calls the listener. The listener runs in a turn of the loop
-of its own, after the change that the event reports is complete: it may call anything, and an
-exception that it raises is logged.
+The listener runs in a separate iteration of the loop, after the reported change is complete. It may
+therefore call anything. Its exceptions are logged.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ class EventDispatcher:
     """Calls an application's event listener, in the order of the events.
 
     Args:
-        listener: The application's, if it has one.
-        loop: Where the listener runs; a producer that moves to another loop changes it.
+        loop: Where the listener runs. A producer that moves to another loop changes it.
         started: False keeps the events until `start`, because the application does not have the
-            object yet that they are about.
+            object yet that they concern.
     """
 
     def __init__(
@@ -52,23 +49,21 @@ class EventDispatcher:
     ) -> None:
         self._listener = listener
         self.loop: asyncio.AbstractEventLoop = loop
-        self._kept: list[ConsumerEvent] | None = None if started else []
+        self._pending: list[ConsumerEvent] | None = None if started else []
 
     @property
-    def heard(self) -> bool:
-        """Whether anyone receives the events."""
+    def has_listener(self) -> bool:
         return self._listener is not None
 
     def start(self) -> None:
-        """Send the events that were kept, and from now on each one."""
-        kept, self._kept = self._kept, None
-        for event in kept or ():
+        """Send the pending events, and each later event at once."""
+        pending, self._pending = self._pending, None
+        for event in pending or ():
             self.send(event)
 
     def send(self, event: ConsumerEvent) -> None:
-        """Let the listener have an event in a later turn of the loop."""
-        if self._kept is not None:
-            self._kept.append(event)
+        if self._pending is not None:
+            self._pending.append(event)
         elif self._listener is not None:
             self.loop.call_soon(self._call, event)
 
@@ -81,26 +76,22 @@ class EventDispatcher:
             logger.exception("the event_listener failed at %r", event)
 
     def close(self) -> None:
-        """Drop the events that are under way, and send no others."""
+        """Drop scheduled events and send no others."""
         self._listener = None
 
 
 class ProducerEventPublisher:
     """The `ProducerListener` of a producer, or of one letter producer of a consumer.
 
-    Args:
-        events: Sends the events.
-        component: What the producer is for the application.
-
     Attributes:
-        retrying: Topics and partitions that are not attached, with the last event sent.
+        retrying: The last `Retrying` event of each topic or partition that is not attached.
     """
 
     def __init__(self, events: EventDispatcher, component: Component = "producer") -> None:
         self.events: EventDispatcher = events
         self.retrying: dict[str, Retrying] = {}
         self._component = component
-        self._lost: set[str] = set()  # topics whose `Connected` event is due
+        self._lost: set[str] = set()  # topics that still need a `Connected` event
         self._failed: set[str] = set()
 
     def on_disconnected(self, topic: str) -> None:
@@ -126,8 +117,8 @@ class ProducerEventPublisher:
         self._failed.discard(topic)
         self.events.send(TopicRemoved(topic, self._component))
 
-    def made_anew(self) -> None:
-        """The letter producer that failed was replaced: all its topics are attached."""
+    def replaced(self) -> None:
+        """Mark all topics as attached after a new letter producer has replaced the failed one."""
         topics = tuple(sorted(self._lost))
         self.retrying.clear()
         self._lost.clear()
@@ -139,29 +130,25 @@ class ProducerEventPublisher:
         self.retrying.pop(topic, None)
         if topic not in self._failed:
             self._failed.add(topic)
-            self._lost.add(topic)  # only a letter producer can come back
+            self._lost.add(topic)  # only a letter producer can attach again
             self.events.send(Failed(topic, error, self._component))
 
     def moved(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The producer's loop has ended, and the producer attaches anew on another one."""
+        """Continue on another loop after the producer's loop has ended."""
         self.events.loop = loop
         self.retrying.clear()
         self._lost.clear()
 
 
 class EventPublisher:
-    """Sends the events of one consumer or reader, and knows the state of its topics.
+    """Publishes the events of one consumer or reader, and keeps the state of its topics.
 
     Args:
-        link: The subscription.
-        listener: The application's, if it has one.
-        loop: The event loop of the consumer or reader.
-        component: Which of them it is.
-        named: The topics that the application named, or its pattern. Events of a connection name
-            them while the transport knows no others: the C++ client tells the topics of messages.
+        named: The topics or the pattern that the application named. Connection events use them
+            until the transport knows the topics: the C++ client only names the topics of messages.
 
     Attributes:
-        failure: Why the consumer or reader has ended for good, once it has.
+        failure: Why the consumer or reader has ended for good, or None.
     """
 
     def __init__(
@@ -175,57 +162,57 @@ class EventPublisher:
     ) -> None:
         self._link = link
         self._named = named
-        self._named_are_lost = False  # they were told as lost, and not yet that they are back
+        self._named_are_lost = False  # `Disconnected` was sent for them, and no `Connected` yet
         self._events = EventDispatcher(listener, loop)
         self._component = component
         self._ended: set[int] = set()
         self._removed: set[int] = set()
-        self._lost: set[int] = set()  # of which it was told, and not yet that they are back
-        self._active: dict[int, bool] = {}  # Failover: of those that the broker has told
+        # `Disconnected` was sent for these topics, and no `Connected` yet.
+        self._lost: set[int] = set()
+        self._active: dict[int, bool] = {}  # Failover: the topics that the broker has reported
         self._retrying: dict[int, Retrying] = {}
         self._letters: list[ProducerEventPublisher] = []
         self.failure: Failed | None = None
 
-    # What the transport says
+    # Calls of the transport
 
     def connected(self, only: Container[int] | None) -> None:
-        """Subscribed again, to these sources or to all; after a seek that is no news."""
+        """Report reconnected topics. A connection after a seek is not reported."""
         self._forget_retries(only)
         back = {each for each in self._lost if only is None or each in only}
         self._lost -= back
         if self._named_are_lost:
             self._named_are_lost = False
             self._events.send(Connected(self._named, self._component))
-        elif back and self._events.heard:
+        elif back and self._events.has_listener:
             self._events.send(Connected(self._topics(back), self._component))
 
     def disconnected(self, only: Container[int] | None) -> None:
-        """The connection to these sources is lost: whose turn it is then is told anew."""
+        """Report a lost connection. The broker reports the active consumer again later."""
         for source in [each for each in self._active if only is None or each in only]:
             del self._active[source]
         self.doubtful(only)
 
     def doubtful(self, only: Container[int] | None) -> None:
-        """That to one of them is lost."""
+        """Report that at least one of these topics lost its connection."""
         self._lost.update(self._sources(only))
-        topics = self._topics(only) if self._events.heard else ()
-        self._named_are_lost = self._events.heard and not topics
-        if self._events.heard:
+        topics = self._topics(only) if self._events.has_listener else ()
+        self._named_are_lost = self._events.has_listener and not topics
+        if self._events.has_listener:
             self._events.send(Disconnected(topics or self._named, self._component))
 
     def retrying(self, source: int | None, notice: RetryNotice) -> None:
-        """An attempt to attach the source again failed, and others follow."""
         event = _retrying(notice, self._component)
-        if source is not None:  # else the event `TopicAdded` says when it is over
+        if source is not None:  # otherwise `TopicAdded` reports the success
             self._lost.add(source)
             self._retrying[source] = event
         self._events.send(event)
 
     def failed(self, error: Exception, source: int | None) -> None:
-        """The link has ended for good, because of a source or as a whole.
+        """Report that the transport has failed for good, because of one topic or as a whole.
 
-        Several sources may fail at the same time: the first one is reported. A `ShutDownError`
-        is no failure: the application shut the client down, or ended the event loop.
+        Several topics may fail at the same time: the first one is reported. A `ShutDownError` is no
+        failure, because the application shut the client down or ended the event loop.
         """
         if self.failure is None and not isinstance(error, ShutDownError):
             topic = self._link.topic if source is None else self._topic(source)
@@ -234,30 +221,26 @@ class EventPublisher:
             self._events.send(self.failure)
 
     def letter_announcer(self) -> ProducerEventPublisher:
-        """An announcer for another letter producer of this consumer."""
         event_publisher = ProducerEventPublisher(self._events, "letter producer")
         self._letters.append(event_publisher)
         return event_publisher
 
     def active_changed(self, source: int, active: bool) -> None:
-        """Failover: whose turn it is; brokers repeat it."""
+        """Failover: report a change of the active consumer. Brokers repeat the command."""
         if self._active.get(source) is not active:
             self._active[source] = active
             event = BecameActive if active else BecameInactive
             self._events.send(event(self._topic(source)))
 
     def end_of_topic(self, source: int) -> None:
-        """All of a terminated topic is acked."""
         if source not in self._ended:
             self._ended.add(source)
             self._events.send(EndOfTopic(self._topic(source)))
 
     def new_source(self, source: int) -> None:
-        """One more is read."""
         self._events.send(TopicAdded(self._topic(source), self._component))
 
     def removed(self, source: int) -> None:
-        """The topic of the source is no longer read."""
         self._removed.add(source)
         self._ended.discard(source)
         self._lost.discard(source)
@@ -266,30 +249,28 @@ class EventPublisher:
         self._events.send(TopicRemoved(self._topic(source), self._component))
 
     def sought(self, only: Container[int] | None) -> None:
-        """What was at its end may have messages again."""
+        """Forget that these topics have ended, because a seek may bring messages again."""
         self._forget_retries(only)
         self._ended = {each for each in self._ended if not (only is None or each in only)}
 
-    # What is known
+    # State of the topics
 
     @property
     def ended_topics(self) -> tuple[str, ...]:
-        """Names of those that are at their end."""
         return self._names(sorted(self._ended))
 
     @property
     def inactive_topics(self) -> tuple[str, ...]:
-        """Names of those that another consumer gets the messages of, on Failover."""
+        """Return the Failover topics that another consumer is active on."""
         return self._names(source for source, active in self._active.items() if not active)
 
     @property
     def all_ended(self) -> bool:
-        """True if every topic that is read now is at its end."""
         return bool(self._ended) and self._ended.issuperset(self._sources(None))
 
     @property
     def retries(self) -> tuple[Retrying, ...]:
-        """The last event of each topic that is not attached, those of letter producers included."""
+        """Return the last event of each topic that is not attached, letter topics included."""
         letters = (event for each in self._letters for event in each.retrying.values())
         return (*self._retrying.values(), *letters)
 
@@ -301,7 +282,7 @@ class EventPublisher:
         return self._names(self._sources(only))
 
     def _sources(self, only: Container[int] | None) -> Iterator[int]:
-        """Yield the sources of `only`, or all, whose topics were not removed."""
+        """Yield the topics of `only`, or all, without removed ones."""
         for source in self._link.sources():
             if source not in self._removed and (only is None or source in only):
                 yield source
@@ -313,7 +294,6 @@ class EventPublisher:
         return self._link.topic_of(source)[0]
 
     def close(self) -> None:
-        """Tell nothing more."""
         self._events.close()
 
 

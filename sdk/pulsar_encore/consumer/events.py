@@ -13,19 +13,29 @@ from typing import Literal, TypeAlias
 
 Component: TypeAlias = Literal["consumer", "producer", "reader", "letter producer"]
 """The object that an event is about. A "letter producer" is a producer that a consumer uses for its
-retry letter topic or a dead letter topic."""
+retry letter topic or a dead letter topic.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection to these topics is lost; the transport connects again by itself.
+    """The connection to these topics is lost. The transport reconnects by itself.
 
-    Not sent for letter producers, which have nothing to do most of the time.
+    Not sent for letter producers, which are idle most of the time.
 
     Attributes:
-        topics: Full names of the topics or partitions concerned, as far as they are known; where it
-            cannot be told which, of all that may be.
-        component: Whose connection was lost.
+        topics: Full names of the known topics or partitions. If the transport cannot tell which of
+            them lost the connection, all that may have lost it.
+        component: The kind of object that lost its connection.
+
+    Example:
+        Log every lost connection of a consumer::
+
+            def listener(event):
+                if isinstance(event, Disconnected):
+                    log.warning("disconnected from %s", event.topics)
+
+            await client.subscribe("orders", "billing", event_listener=listener)
     """
 
     topics: tuple[str, ...]
@@ -34,14 +44,14 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Attached to the broker again, after `Disconnected` or `Retrying`: the loss is over.
+    """The topics are attached again after `Disconnected` or `Retrying`.
 
     A letter producer sends this event after `Retrying` or `Failed` only.
 
     Attributes:
-        topics: As those of `Disconnected`.
-        component: Whose connection is back. A consumer with letter topics also receives this event
-            for its letter producers: look at this attribute to tell them apart.
+        topics: Full names, as in `Disconnected`.
+        component: The kind of object that is connected again. A consumer with letter topics also
+            receives this event for its letter producers: use this attribute to tell them apart.
     """
 
     topics: tuple[str, ...]
@@ -53,16 +63,16 @@ class Retrying:
     """An attempt to attach to a topic again failed; further attempts follow.
 
     Sent at the first failed attempt after a loss, then at growing intervals of up to 5 minutes.
-    `Connected` says that it is over, `Failed` that no further attempt is made, and `TopicRemoved`
-    that the topic is gone. For a partition or topic that a consumer found later, `TopicAdded` says
-    that it is over.
+    `Connected` reports success, `Failed` that no further attempt is made, and `TopicRemoved` that
+    the topic was deleted. For a partition or topic that a consumer found after it subscribed,
+    `TopicAdded` reports success.
 
     Attributes:
         topic: Full name of the topic or partition.
         error: Why the last attempt failed, with the broker's reason.
         attempts: Failed attempts since the loss, from 1.
         elapsed: Time since the loss, in seconds.
-        component: What is not attached.
+        component: The kind of object that is not attached.
     """
 
     topic: str
@@ -76,18 +86,18 @@ class Retrying:
 class Failed:
     """A consumer, producer, reader or letter producer has ended for good. Sent once.
 
-    It makes no further attempt to attach. All calls of a consumer or reader raise `error`, even if
-    the event names only one of its topics, and its `message_listener` is not called again. Remove
-    the cause, close the consumer or reader, and make a new one. A producer refuses every message to
-    this topic or partition with `error`, and sends messages to other partitions. A letter producer
-    is replaced when the next letter is sent, at most once a minute. Until that succeeds
+    The object makes no further attempt to attach. All calls of a consumer or reader raise `error`,
+    even if the event names only one of its topics, and its `message_listener` is not called again.
+    Remove the cause, close the consumer or reader, and make a new one. A producer rejects every
+    message to this topic or partition with `error`, and sends messages to other partitions. A
+    letter producer is replaced when the next letter is sent, at most once a minute. Until then
     (`Connected`), the messages stay with the consumer and are redelivered. The event is not sent
     after `close`, nor when the client is shut down or its event loop ends.
 
     Attributes:
-        topic: Full name of the topic or partition that caused it.
-        error: Why, such as a `TopicTerminated`, with the broker's reason.
-        component: What has ended.
+        topic: Full name of the topic or partition that failed.
+        error: The cause, such as a `TopicTerminated`, with the broker's reason.
+        component: The kind of object that has ended.
     """
 
     topic: str
@@ -97,9 +107,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class BecameActive:
-    """Failover: this consumer gets the messages of the topic from now on.
+    """Failover: this consumer receives the messages of the topic from now on.
 
-    Told at the beginning as well, and anew after a connection was lost.
+    Sent after the subscription and after each reconnect.
 
     Attributes:
         topic: Full name of the topic or partition.
@@ -110,7 +120,7 @@ class BecameActive:
 
 @dataclass(frozen=True, slots=True)
 class BecameInactive:
-    """Failover: another consumer gets the messages of the topic, and this one stands by.
+    """Failover: another consumer receives the messages of the topic, and this one is on standby.
 
     Attributes:
         topic: Full name of the topic or partition.
@@ -121,7 +131,7 @@ class BecameInactive:
 
 @dataclass(frozen=True, slots=True)
 class EndOfTopic:
-    """The topic was terminated, and this subscription has acked all of it.
+    """The topic was terminated, and this subscription has acked all of its messages.
 
     Attributes:
         topic: Full name of the topic or partition.
@@ -132,11 +142,11 @@ class EndOfTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicAdded:
-    """A new partition, or a topic that fits the pattern, is read as well from now on.
+    """A new partition, or a new topic that matches the pattern, is read from now on.
 
     Attributes:
         topic: Full name of the topic or partition.
-        component: What reads it.
+        component: The kind of object that reads the topic.
     """
 
     topic: str
@@ -147,12 +157,12 @@ class TopicAdded:
 class TopicRemoved:
     """A topic or partition was deleted, or the topic was created again with other partitions.
 
-    Nothing is read from it or sent to it any more, and no `Connected` event follows for it. If the
+    The topic is neither read nor written any more, and no `Connected` event follows for it. If the
     topic has other partitions now, a consumer receives a `TopicAdded` event for each.
 
     Attributes:
         topic: Full name of the topic or partition.
-        component: What used it.
+        component: The kind of object that used the topic.
     """
 
     topic: str

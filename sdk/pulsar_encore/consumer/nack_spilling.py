@@ -1,9 +1,9 @@
-"""The indexes of waiting nacks of one consumer that overflow to disk: `NackSpilling`.
+"""The due indexes of one consumer's nacks that spill to disk.
 
-All calls of an index are made on the event loop. A thread of the consumer writes and reads
-snapshots. The rest of the work is done on the loop in short steps: by the calls of the index, and,
-while there is work, by a timer of this module. Without the timer, ids of the last nacks would stay
-in memory until the next nack.
+All calls of an index run on the event loop. A thread of the consumer writes and reads snapshots.
+The rest of the work runs on the loop in short steps: in the calls of the index and, while there is
+work, in a timer of `NackSpilling`. Without the timer, ids of the last nacks would stay in memory
+until the next nack.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ..state.blobs.transient_blobs import TransientBlobs, TransientDirectory
 from ..state.spilling.spilling_index import SpillingIndex
 from ..state.spilling.spilling_metrics import MetricSample
 
-# A step takes about a millisecond at most; between two of them the loop does other things.
+# A step takes at most about 1 ms. Between two steps the loop runs other tasks.
 _PAUSE_S: Final = 0.005
-# Pause after a step that failed for a reason that the index does not know, as a bug would be.
+# Pause after a step that failed for an unknown reason, such as a bug.
 _RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NackIndexStatistics:
-    """The indexes of waiting nacks of a consumer, with the option `nack_index`.
+    """Counts of the due indexes of a consumer, with the option `nack_index`.
 
     Attributes:
-        in_memory: Ids of waiting nacks that are in memory. Of the others there is about a bit each.
+        in_memory: Ids of waiting nacks that are in memory. Each other id takes about one bit.
         snapshots: Snapshots on disk.
         stored_bytes: Bytes of these snapshots.
-        error: Why ids are in memory that should be on disk, such as a full one; None if the last
-            writes succeeded. They are tried again after a minute.
+        error: Why ids are in memory that belong on disk, such as a full disk; None if the last
+            writes succeeded. Failed writes are retried after a minute.
     """
 
     in_memory: int
@@ -47,14 +47,7 @@ class NackIndexStatistics:
 
 
 class NackSpilling:
-    """Makes the index of waiting nacks of each topic of a consumer. Made by `open`.
-
-    Args:
-        options: The option `nack_index`.
-        directory: Where snapshots go.
-        subscription: Name of the subscription, for the labels of metrics.
-        loop: The consumer's event loop.
-    """
+    """Makes the due index of each topic's nacks, made by `open`."""
 
     def __init__(
         self,
@@ -69,7 +62,7 @@ class NackSpilling:
         self._loop = loop
         self._executor = ThreadPoolExecutor(1, "pulsar-encore-nacks")
         self._indexes: list[SpillingIndex] = []
-        # The place of each topic's index. A topic that comes back after its deletion gets another.
+        # The position of each topic's index. A topic that is created again gets another index.
         self._topics: dict[str, int] = {}
         self._working: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +89,7 @@ class NackSpilling:
         return cls(wanted, directory, options.subscription_name, loop)
 
     def new(self, topic: str) -> SpillingIndex:
-        """Make the index of a topic or partition; it makes no file before it spills."""
+        """Make the index of a topic or partition. It creates no file before it spills."""
         options = self._options
         step_s = options.max_time_step_per_bucket_snapshot_segment_seconds
         at = self._topics[topic] = len(self._indexes)
@@ -115,7 +108,7 @@ class NackSpilling:
         return index
 
     def _watch(self, at: int) -> None:
-        """Go on with the work of an index until it has none."""
+        """Continue with the work of an index until it has none."""
         self._working.add(at)
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
@@ -126,7 +119,7 @@ class NackSpilling:
             try:
                 more = self._indexes[at].maintain()
             except Exception as error:
-                # The work of the other indexes goes on, and that of this one is tried again.
+                # The other indexes continue, and this one is retried.
                 more = False
                 self._loop.call_later(_RETRY_S, self._watch, at)
                 text = "the work of an index of waiting nacks failed; it is tried again in 60 s"
@@ -137,7 +130,6 @@ class NackSpilling:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
 
     def statistics(self) -> NackIndexStatistics:
-        """Return the sums over all topics."""
         found = [index.statistics() for index in self._indexes]
         return NackIndexStatistics(
             in_memory=sum(each.loaded for each in found),
@@ -160,17 +152,18 @@ class NackSpilling:
         """End all indexes and remove their files. A second call does nothing.
 
         Raises:
-            Exception: if an index could not be ended. All others have been, and the files are gone.
+            Exception: if an index could not be ended. All others have ended, and the files are
+                removed.
         """
         if self._closed:
             return
         try:
             self._end()
-        finally:  # a thread waits for the write to disk that is under way
+        finally:  # a thread waits for the write in progress
             await self._loop.run_in_executor(None, self._removed)
 
     def abandon(self) -> None:
-        """Do the same without an event loop, blocking."""
+        """End all indexes and remove their files without an event loop, blocking."""
         if self._closed:
             return
         try:

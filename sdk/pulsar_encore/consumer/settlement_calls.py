@@ -1,9 +1,8 @@
-"""Settling calls: done when made, wherever they are made.
+"""The acks and nacks of one consumer, which take effect when the call is made.
 
-Owns `SettlementCalls`. A call on the consumer's loop acts at once and returns what there is to
-await; one in a thread without an event loop is made on the consumer's; a long list is acked in
-several turns of the loop. What is under way is done before anything that ends or outdates it
-(`settle_now`).
+A call from a thread without an event loop runs on the consumer's loop. A long list is acked over
+several iterations of the loop. Before a close, seek or rewind, `settle` or `settle_now` completes
+the pending calls.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from .settlement.ack_receipts import AckReceipts
 from .settlement.ownership import Settleable
 from .settlement.settlement import Settlement
 
-#: A list that may take longer than a turn of the loop.
+#: Lists with more messages are acked over several iterations of the loop.
 LONG: Final = 500
 
 Call = Coroutine[Any, Any, None]
-"""What a settling call returns."""
+"""The awaitable that a settling call returns."""
 
 
 class _Listed:
-    """A list that is being acked, and the sources it was of so far."""
+    """A list that is being acked, and the topic states of the messages acked so far."""
 
     def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
         self.acked: set[TopicState] = set()
-        self._messages = tuple(messages)  # the caller's own list may change
+        self._messages = tuple(messages)  # a copy, because the caller may change its list
         self._at = 0
         self._settlement = settlement
 
@@ -63,15 +62,8 @@ class SettlementCalls:
     """The settling calls of one consumer.
 
     Attributes:
-        acted: What a call returns that has acted.
-        acted_last: The same when it was the last of its turn of the loop.
-
-    Args:
-        affinity: The consumer's loop and process.
-        fair_yield: When a call lets the loop run.
-        status: Whether the consumer can still be used.
-        settlement: Acks the messages of lists.
-        receipts: What acks wait for; None when they do not.
+        done: The awaitable of a completed call.
+        done_last: The awaitable of a completed call that lets the loop run.
     """
 
     def __init__(
@@ -88,21 +80,20 @@ class SettlementCalls:
         self._status = status
         self._settlement = settlement
         self._receipts = receipts
-        self.acted: Done = Done(loop)
-        self.acted_last: DoneByLast = DoneByLast(fair_yield)
-        self._handed = Mailbox(loop)  # calls of other threads
-        self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
-        self._settles = 0  # calls of `settle` that run
+        self.done: Done = Done(loop)
+        self.done_last: DoneByLast = DoneByLast(fair_yield)
+        self._mailbox = Mailbox(loop)  # calls from other threads
+        self._lists: dict[asyncio.Task[None], _Listed] = {}  # long lists that are being acked
+        self._settles = 0  # running calls of `settle`
 
     def act(self, step: Callable[..., Iterable[TopicState] | None], *args: Any) -> Call:
-        """Take a step now.
+        """Run a step now and return an awaitable for its outcome.
 
-        What it raises is raised where it is awaited; in a listener's callback here, for that has
-        failed then, and nobody may be awaiting it.
+        The awaitable raises the errors of the step. Inside a listener's callback, this call itself
+        raises, because the callback may not await the result.
 
         Args:
-            step: Returns the sources in which it acked something, if it acks.
-            args: What it is called with.
+            step: Returns the topic states in which it acked something, if it acks.
         """
         try:
             self._status.check()
@@ -118,28 +109,27 @@ class SettlementCalls:
         return self._end_turn()
 
     def _end_turn(self) -> Call:
-        """What a call that has acted returns: for the loop to run, when the turn is over."""
+        """Return an awaitable that lets the loop run if the time slice is over."""
         fair_yield = self._fair_yield
         over = fair_yield.clock() >= fair_yield.ends
-        return self.acted_last if over else self.acted
+        return self.done_last if over else self.done
 
-    def elsewhere(self, call: Callable[..., Call], *args: Any) -> Call:
-        """The call, made where the consumer's loop does not run.
+    def call_on_loop(self, call: Callable[..., Call], *args: Any) -> Call:
+        """Run a call on the consumer's loop, from a thread without an event loop.
 
         Raises:
-            WrongLoopError: In a running loop, or the consumer's is closed.
-            ForkedError: In a child of its process.
+            WrongLoopError: in a thread with a running loop, or if the consumer's loop is closed.
+            ForkedError: in a child of the consumer's process.
         """
         self._affinity.check_process()
         if running_loop() is not None or self._affinity.over:
             self._affinity.check()
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
-        if not self._handed.post(_make, outcome, call, *args):
+        if not self._mailbox.post(_run_call, outcome, call, *args):
             self._affinity.check()
         return HandedToLoop(outcome)
 
     def ack_list(self, messages: Sequence[Settleable]) -> Call:
-        """Ack a long list, in several turns of the loop."""
         listed = _Listed(messages, self._settlement)
         task = self._loop.create_task(self._ack_all(listed))
         self._lists[task] = listed
@@ -147,7 +137,7 @@ class SettlementCalls:
         return InProgress(task)
 
     def ack_now(self, messages: Sequence[Settleable]) -> set[TopicState]:
-        """Ack a short list in one step; returns the sources it was of."""
+        """Ack a short list in one step; return the topic states of its messages."""
         listed = _Listed(messages, self._settlement)
         while listed.is_left:
             listed.ack_next()
@@ -155,33 +145,32 @@ class SettlementCalls:
 
     async def _ack_all(self, listed: _Listed) -> None:
         while listed.is_left:
-            if not (self._settles or self._status.closing):  # then `settle` finishes the list
+            if not (self._settles or self._status.closing):  # otherwise `settle` completes the list
                 self._status.check()
             listed.ack_next()
             await self._end_turn()
         if self._receipts is not None:
             await AwaitingReceipt(self._receipts.of(listed.acked))
 
-    def take_handed(self) -> None:
-        """Make the calls that other threads have handed over."""
-        self._handed.take_all()
+    def take_mailbox(self) -> None:
+        self._mailbox.take_all()
 
     def settle_now(self) -> None:
-        """What was called for and is not done yet, before something that ends or outdates it."""
-        self._handed.take_all()
+        """Complete pending calls before an operation that ends or outdates them."""
+        self._mailbox.take_all()
         for listed in self._lists.values():
-            with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
+            with contextlib.suppress(EncoreError):  # the list's own task raises the same error
                 while listed.is_left:
                     listed.ack_next()
 
     async def settle(self) -> None:
-        """Like `settle_now`, in several turns of the loop.
+        """Complete pending calls like `settle_now`, over several iterations of the loop.
 
-        Lists that are being acked finish even if the consumer already refuses new calls.
+        Lists that are being acked finish even if the consumer already rejects new calls.
         """
         self._settles += 1
         try:
-            self._handed.take_all()
+            self._mailbox.take_all()
             for listed in list(self._lists.values()):
                 with contextlib.suppress(EncoreError):
                     while listed.is_left:
@@ -191,19 +180,20 @@ class SettlementCalls:
             self._settles -= 1
 
 
-def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any) -> None:
-    """Make another thread's call on the loop, and tell it what came of it."""
+def _run_call(
+    outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any
+) -> None:
     try:
-        acted = call(*args)
+        done = call(*args)
     except Exception as error:
         outcome.set_exception(error)
         return
-    if isinstance(acted, Failing):
-        outcome.set_exception(acted.exception())
-    elif isinstance(acted, InProgress):
-        acted.task.add_done_callback(partial(_pass_on, outcome))
-    elif isinstance(acted, AwaitingReceipt):
-        asyncio.gather(*acted.futures).add_done_callback(partial(_pass_on, outcome))
+    if isinstance(done, Failing):
+        outcome.set_exception(done.exception())
+    elif isinstance(done, InProgress):
+        done.task.add_done_callback(partial(_pass_on, outcome))
+    elif isinstance(done, AwaitingReceipt):
+        asyncio.gather(*done.futures).add_done_callback(partial(_pass_on, outcome))
     else:
         outcome.set_result(None)
 

@@ -1,9 +1,9 @@
-"""Keeps due times and attempts of a consumer in the store: `StateWriter`, for `core.Durable`.
+"""Durable due times and attempts of a consumer.
 
-Owns the translation of clocks (the loop's, which no restart survives, to the wall's), when what is
-in memory is written, and what becomes of a disk that refuses. Invariants: the store is open before
-the first message comes, and closed after the last is settled; a store that fails stops no message,
-and is said in `statistics().state_trouble`.
+`StateWriter` and `TopicStateWriter` (a `core.Durable`) convert the loop's clock, which does not
+survive a restart, to the wall clock. Invariants: the store is open before the first message arrives
+and is closed after the last one is settled. A failing store stops no message and is reported in
+`statistics().state_trouble`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from itertools import islice
 from typing import Final
 
 from ..core.durable import Recall
-from ..core.entry import HELD, Entry, EntryKey, set_bits
+from ..core.entry import Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
 from ..core.message_key import MessageKey
+from ..core.message_states import HELD
 from ..core.topic_state import TopicState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..eventloop.alarm import now_ms, wall_now_ms
@@ -39,24 +40,17 @@ from ..values.topic_names import base_name, full_name
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# How often what is in memory is looked at; nothing waits for it.
-_LOOK_S: Final = 1.0
-# A write that failed is tried with each look, and the database opened anew after so many.
-_MEND_LOOKS: Final = 5
-_ARRIVED_MS: Final = 5_000  # after so long an ack is at the broker, or its loss was noticed
-_BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
+# How often pending changes are written.
+_POLL_S: Final = 1.0
+# A failed write is retried at each poll. After this many the database is opened again.
+_REPAIR_POLLS: Final = 5
+_ARRIVED_MS: Final = 5_000  # after this time an ack is at the broker, or its loss was noticed
+_BURST: Final = 500  # keys or entries in one iteration of the loop: about 3 ms
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
 
 
 class StateWriter:
-    """The state of one consumer. Made by `open`.
-
-    Args:
-        store: The directory.
-        state: What was asked for.
-        options: The subscription.
-        loop: The consumer's event loop.
-    """
+    """The durable state of one consumer, made by `open`."""
 
     def __init__(
         self,
@@ -72,38 +66,39 @@ class StateWriter:
         before = options.dead_letter_policy is not None
         if state.count_attempts is not None:
             before = state.count_attempts == "before"
-        #: A hand-over is on disk before the application has the message.
+        #: True if a delivery is on disk before the application receives the message.
         self.before: bool = before
-        self._stay_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
+        self._buffer_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
         self._sources: dict[str, TopicStateWriter] = {}
         self._states: Iterable[TopicState] = ()
-        self._held = _HeldForLong()
+        self._held = _LongHeld()
         self._sweeping = False
         self._swept_at = loop.time()
-        self._failed_looks = 0
+        self._failed_polls = 0
         self._catching_up = False
-        #: Called with a source of which something is due at another time than before.
+        #: Called with a topic state after its next due time has changed.
         self.rearm: Callable[[TopicState], None] = _no_hook
-        #: Acks a message of this consumer, or one that is on its way here, by its id.
+        #: Acks a message of this consumer, or one on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _no_hook
-        #: Delay in ms of an expired lease, by the attempts that failed before.
-        self.revive_delay_of: Callable[[int], int] = _at_once
-        #: Ends the consumer, as its messages are not those that the directory knows.
+        #: Returns the delay in ms after an expired lease, for the number of earlier failed
+        #: attempts.
+        self.revive_delay_of: Callable[[int], int] = _no_delay
+        #: Ends the consumer, because the directory belongs to another cluster.
         self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, options: ConsumerOptions) -> StateWriter | None:
-        """The state that a subscription asks for; None where it asks for none.
+        """Open the state directory of a subscription; return None without the option `state`.
 
         Raises:
-            StateInUseError: Another process has the directory, or another thread of this one.
-            StateFormatError: It holds something else, or what a newer version wrote.
-            StateDamagedError: Files of it are lost or damaged.
-            StoreError: The system does not let it be opened.
-            ConfigurationError: `rocksdict` is not installed, or the directory is open with another
-                `durability` in this process.
+            StateInUseError: if another process, or another thread of this one, uses the directory.
+            StateFormatError: if the directory has other content, or was written by a newer version.
+            StateDamagedError: if files are missing or corrupted.
+            StoreError: if the system does not let the directory be opened.
+            ConfigurationError: if `rocksdict` is not installed, or the directory is open with
+                another `durability` in this process.
         """
         state: RocksState | None = options.state
         if state is None:
@@ -123,23 +118,20 @@ class StateWriter:
         return cls(store, state, options, loop)
 
     def start(self, states: Iterable[TopicState]) -> None:
-        """Look at what is in memory from now on."""
         self._states = states
         self.watch()
 
     def topics(self) -> list[str]:
-        """Topics and partitions of which something is known from before."""
         return [] if self._store is None else self._store.topics(self._options.subscription_name)
 
     def watch(self) -> None:
-        """Schedule a look, unless one is scheduled already: something came or changed."""
         if self._store is None:
             return
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def of(self, topic: str) -> TopicStateWriter | None:
-        """What is kept of a topic or partition; None where the store takes no more."""
+        """Return the durable state of a topic or partition; None if the store cannot provide it."""
         if self._store is None:
             return None
         try:
@@ -156,7 +148,6 @@ class StateWriter:
         return made
 
     def mismatched(self, source: TopicStore) -> None:
-        """A message that came is another one than its record was written for."""
         topic, records = source.name[0], source.records
         if records.mismatched == 1:
             logger.warning(
@@ -178,13 +169,13 @@ class StateWriter:
             )
 
     def state_of(self, durable: TopicStateWriter) -> TopicState | None:
-        """Return the topic state that a `TopicStateWriter` belongs to; None before it is made."""
+        """Return the topic state that a `TopicStateWriter` belongs to; None before its creation."""
         return next((state for state in self._states if state.durable is durable), None)
 
-    # Hand-overs, with `before`
+    # Deliveries
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """The application is about to get messages of an entry."""
+        """Write that messages of an entry are about to be delivered (`count_attempts="before"`)."""
         state: TopicState = entry.source
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
@@ -192,57 +183,55 @@ class StateWriter:
             durable.started(entry, state, indexes)
 
     def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """The same with "lazy": only other consumers of this process are told."""
+        """Notify the other consumers of this process of a delivery (`count_attempts="lazy"`)."""
         state: TopicState = entry.source
         durable = state.durable
         if isinstance(durable, TopicStateWriter):
             durable.tell_attempts(entry, state, indexes)
 
     def one_write(self) -> AbstractContextManager[object]:
-        """What begins inside is one write."""
         assert self._store is not None
         return self._store.one_batch()
 
-    # The disk
+    # Writing
 
     @property
     def trouble(self) -> str | None:
-        """Why something is in memory only that should be on disk; None when nothing is."""
         trouble = None if self._store is None else self._store.trouble
         return None if trouble is None else str(trouble)
 
     def statistics(self) -> StoreStatistics | None:
-        """Counts of the store; None once the consumer was closed."""
         return None if self._store is None else self._store.statistics()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
         if self._store is None:
             return
         for durable in self._sources.values():
-            durable.look()
+            durable.write_buffered()
         for state in self._states:
             state.consider()
         sweeps = not (self.before or self._sweeping)
-        if sweeps and self._loop.time() - self._swept_at >= self._stay_s:
+        if sweeps and self._loop.time() - self._swept_at >= self._buffer_s:
             self._swept_at = self._loop.time()
             self._sweeping = True
-            self._write_held(self._held.since_last(self._states))
+            self._write_held(self._held.held_since_last(self._states))
         if self._store.late and self._store.trouble is None:
-            self._store.flush()  # one write for all acks of a second, and none for fast ones
-        self._try_again(self._store)
+            # One write for all acks of a second, and none for messages that are acked at once.
+            self._store.flush()
+        self._retry_writes(self._store)
         pause = self._pause(self._store)
         if pause is not None:
-            self._timer = self._loop.call_later(pause, self._look)
+            self._timer = self._loop.call_later(pause, self._poll)
 
     def _pause(self, store: RocksStore) -> float | None:
-        """When there is something to look at, in s; None when there is nothing."""
+        """Return the delay before the next poll, in s; None if none is needed."""
         if store.trouble is not None or any(each.unwritten for each in self._sources.values()):
-            return _LOOK_S
-        return _LOOK_S if not self.before and any(each.unacked for each in self._states) else None
+            return _POLL_S
+        return _POLL_S if not self.before and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[TopicState, Entry, int]]) -> None:
-        """What the application has had for long: a burst now, the rest in the next turn."""
+        """Write the attempts of messages that were held at two polls, in steps."""
         if self._store is None:
             return
         burst = list(islice(held, _BURST))
@@ -258,38 +247,37 @@ class StateWriter:
         else:
             self._sweeping = False
 
-    def _try_again(self, store: RocksStore) -> None:
+    def _retry_writes(self, store: RocksStore) -> None:
         if store.trouble is None or store.flush():
-            self._failed_looks = 0
+            self._failed_polls = 0
             return
         if not store.refuses:
-            self._failed_looks = 0
+            self._failed_polls = 0
             if not self._catching_up:
                 self._catching_up = True
                 self._loop.call_soon(self._catch_up)
             return
-        self._failed_looks += 1
-        if self._failed_looks % _MEND_LOOKS == 0:
+        self._failed_polls += 1
+        if self._failed_polls % _REPAIR_POLLS == 0:
             try:
                 store.mend()
             except StoreError as error:
                 logger.warning("state is kept in memory still: %s", error)
 
     def _catch_up(self) -> None:
-        """The disk takes writes again: so much of what failed now, the rest in the next turns."""
+        """Write the changes of failed writes in steps, because the disk accepts writes again."""
         store = self._store
         self._catching_up = store is not None and not store.flush() and not store.refuses
         if self._catching_up:
             self._loop.call_soon(self._catch_up)
 
-    # Endings
+    # End of the consumer
 
     def end_acks(self) -> None:
-        """The consumer acks no more: what another one settles is acked there alone."""
+        """Stop acking messages that another consumer settles."""
         self.ack = _no_hook
 
     def forget(self) -> None:
-        """The subscription was deleted: nothing of it counts any more."""
         if self._store is None:
             return
         options = self._options
@@ -297,15 +285,15 @@ class StateWriter:
         if options.retry_letter_topic is not None:
             read.add(options.retry_letter_topic)
 
-        def ours(topic: str) -> bool:
+        def is_ours(topic: str) -> bool:
             return topic in self._sources or topic in read or base_name(topic) in read
 
         for state in self._states:
-            state.end_durability()  # or what is under way would be written again
-        self._store.forget(options.subscription_name, ours)
+            state.end_durability()  # otherwise pending changes would be written again
+        self._store.forget(options.subscription_name, is_ours)
 
     async def close(self) -> None:
-        """Write everything. What cannot be is told, and comes again with lower counts."""
+        """Write all state. If that fails, messages are redelivered with lower attempt counts."""
         try:
             for _ in self._write_all_held():
                 await asyncio.sleep(0)
@@ -313,21 +301,22 @@ class StateWriter:
             await self._close_store()
 
     async def _close_store(self) -> None:
-        store = self._ended(acked=True)
+        store = self._detach_store(acked=True)
         if store is not None:
             try:
                 while not (store.alone or store.flush() or store.refuses):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             finally:
-                await _closed(store)  # where it is alone, the thread that closes writes the rest
+                # If no other consumer uses the store, its closing thread writes the rest.
+                await _closed(store)
 
     def abandon(self) -> None:
-        """The same without an event loop, so that acks may not have been sent."""
+        """Write all state and close without an event loop. Acks may be unsent."""
         try:
             for _ in self._write_all_held():
                 pass
         finally:
-            store = self._ended(acked=False)
+            store = self._detach_store(acked=False)
             if store is not None:
                 try:
                     store.close()
@@ -335,15 +324,14 @@ class StateWriter:
                     logger.error("%s", error)
 
     def _write_all_held(self) -> Iterator[None]:
-        """Count the attempts under way, which "lazy" has not written yet, a burst in each step.
+        """Count the attempts of held messages, which "lazy" has not written yet, in steps.
 
-        The application has these messages and did not settle them. A process that is killed with
-        `count_attempts="before"` counts these attempts too.
+        A process that is killed with `count_attempts="before"` counts these attempts too.
         """
         if self._store is None or self.before:
             return
-        every = ((state, entry) for state in self._states for entry in state.held())
-        while burst := list(islice(every, _BURST)):
+        entries = ((state, entry) for state in self._states for entry in state.held())
+        while burst := list(islice(entries, _BURST)):
             with self._store.one_batch():
                 for state, entry in burst:
                     held = [at for at, what in enumerate(entry.state) if what == HELD]
@@ -353,49 +341,45 @@ class StateWriter:
             if self._store is None:
                 return
 
-    def _ended(self, *, acked: bool) -> RocksStore | None:
+    def _detach_store(self, *, acked: bool) -> RocksStore | None:
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None
         if acked:
             for durable in self._sources.values():
-                durable.forget_buried(math.inf)
+                durable.forget_dead_lettered(math.inf)
         for state in self._states:
             state.end_durability()
         for durable in self._sources.values():
             durable.close()
         self._sources.clear()
         if store is not None:
-            store.flush()  # another consumer has it, and may have nothing to look at
+            store.flush()  # another consumer uses the store, and may not poll
         return store
 
 
 class TopicStateWriter:
-    """`core.Durable` of one topic or partition, in a store.
-
-    Args:
-        source: The source in the store.
-        loop: The loop whose clock due times use.
-        changed: Called when there is something to look at.
-        home: The consumer's `StateWriter`.
-    """
+    """`core.Durable` of one topic or partition, in a store."""
 
     def __init__(
         self,
         source: TopicStore,
         loop: asyncio.AbstractEventLoop,
         changed: Callable[[], None],
-        home: StateWriter,
+        writer: StateWriter,
     ) -> None:
         self._changed = changed
-        self._home = home
-        self._state: TopicState | None = None  # whose it is
+        self._writer = writer
+        self._state: TopicState | None = None  # set by `_topic_state` on first use
         source.sharers.add(self)
         self._source = source
         self._records = source.records
         self._loop = loop
-        self._buried: set[EntryKey] = set()  # letters of some of it; the rest is not acked yet
-        self._arriving: dict[EntryKey, float] = {}  # all of it is: when that has arrived, ms
+        self._dead_lettered: set[EntryKey] = (
+            set()
+        )  # entries with dead-lettered messages that are not fully acked
+        # Fully acked ones: when the ack has arrived, in ms.
+        self._arriving: dict[EntryKey, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -410,9 +394,9 @@ class TopicStateWriter:
         self._source.wake()
         if same:
             return True
-        self._buried.discard(key)
+        self._dead_lettered.discard(key)
         self._arriving.pop(key, None)
-        self._home.mismatched(self._source)
+        self._writer.mismatched(self._source)
         self._removed()
         return False
 
@@ -426,7 +410,7 @@ class TopicStateWriter:
             if record.dues:
                 wall, now = wall_now_ms(self._loop), now_ms(self._loop)
                 for index, due_ms in record.dues_by_index().items():
-                    # The record keeps the end of a lease, because its handle is good until then.
+                    # The record keeps the end of a lease, because its handle is valid until then.
                     due_ms += self._revive_ms((*key, index))
                     if due_ms > wall:
                         dues[max(index, 0)] = due_ms - wall + now + 1
@@ -440,7 +424,6 @@ class TopicStateWriter:
         return None if record is None else record.first_ms
 
     def started(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
-        """Messages of an entry are handed over, or were."""
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
         for attempt, mask in self._masks(entry, state, indexes).items():
@@ -448,14 +431,14 @@ class TopicStateWriter:
             try:
                 self._records.started((handed,), wall)
             except StoreError:
-                pass  # it is counted in memory, written when that goes, and said in the statistics
+                pass  # counted in memory, retried, and reported in the statistics
         self.tell_attempts(entry, state, indexes)
 
     def tell_attempts(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> None:
-        """Tell the other consumers of the process: copies that they have queued are later attempts.
+        """Notify the other consumers of the process: copies in their queues are later attempts.
 
-        A copy is queued there when the broker redelivered a sibling of its batch, or when a
-        connection was lost. It was counted when it arrived, before this attempt began.
+        Such a copy is queued there when the broker redelivered a sibling of its batch, or after a
+        lost connection. Its attempt was counted at its arrival, before this attempt began.
         """
         others = self._sharers()
         if others:
@@ -464,9 +447,10 @@ class TopicStateWriter:
                     each.attempted(entry.key, mask, attempt)
 
     def _masks(self, entry: Entry, state: TopicState, indexes: Sequence[int]) -> dict[int, int]:
-        """Masks of messages by the number of the attempt that begins."""
+        """Return masks of batch indexes by the number of the attempt that begins."""
         masks: dict[int, int] = {}
-        if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
+        # Nearly always: all have the same number.
+        if entry.failed is None and not state.attempts.failures:
             if len(indexes) > 1 and type(indexes) is range:
                 mask = (1 << indexes.stop) - (1 << indexes.start)
             else:
@@ -489,7 +473,7 @@ class TopicStateWriter:
     ) -> None:
         self._records.waits(
             key,
-            self._on_the_wall(due_ms),
+            self._to_wall_ms(due_ms),
             attempts,
             wall_now_ms(self._loop),
             bits=bits,
@@ -508,10 +492,10 @@ class TopicStateWriter:
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
         for each in self._sharers():
-            each.moved(key, due_ms, bits)  # or it would come to an end at the time of before
+            each.moved(key, due_ms, bits)  # otherwise their copy would end at the earlier time
         self._records.leased(
             key,
-            self._on_the_wall(due_ms),
+            self._to_wall_ms(due_ms),
             attempt,
             wall_now_ms(self._loop),
             bits=bits,
@@ -543,7 +527,7 @@ class TopicStateWriter:
         self.moved(key, comes_ms, bits)
         for each in self._sharers():
             each.moved(key, comes_ms, bits)
-        wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
+        wall, until = wall_now_ms(self._loop), self._to_wall_ms(due_ms)
         if leased:
             self._records.moved(key, until, bits)
         else:
@@ -551,40 +535,39 @@ class TopicStateWriter:
         self._changed()
 
     def _sharers(self) -> list[StoreUser]:
-        """The other consumers of the process that have the source."""
         sharers = self._source.sharers
         return [each for each in sharers if each is not self] if len(sharers) > 1 else []
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
-        """What waits here, if it does, waits until `due_ms`."""
-        state = self._whose()
+        """Change the due time of a message that waits at this consumer."""
+        state = self._topic_state()
         if state is not None:
             state.moved(key, due_ms, bits)
-            self._home.rearm(state)
+            self._writer.rearm(state)
 
     def in_hands(self, key: MessageKey) -> bool:
-        """Whether the application has a message, from this consumer."""
-        state = self._whose()
+        """Return True if the application holds a message of this consumer."""
+        state = self._topic_state()
         return state is not None and state.in_hands(key)
 
     def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
-        """Another consumer has handed over messages of which copies may be queued here."""
-        state = self._whose()
+        """Count another consumer's attempt for the copies that may be queued here."""
+        state = self._topic_state()
         if state is not None:
             state.attempted_elsewhere(key, mask, attempt)
 
     def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
-        """Attempts, by index, at messages that the application has from this consumer."""
-        state = self._whose()
+        """Return the attempts, by batch index, at messages that the application holds."""
+        state = self._topic_state()
         return {} if state is None else state.attempts_in_hands(key)
 
-    def _whose(self) -> TopicState | None:
+    def _topic_state(self) -> TopicState | None:
         if self._state is None:
-            self._state = self._home.state_of(self)
+            self._state = self._writer.state_of(self)
         return self._state
 
-    def _on_the_wall(self, due_ms: int) -> int:
-        # Up, as each of the two clocks was read downwards.
+    def _to_wall_ms(self, due_ms: int) -> int:
+        # Rounded up, because both clocks were rounded down.
         return max(due_ms - now_ms(self._loop) + wall_now_ms(self._loop) + 1, 0)
 
     def acked_anywhere(self, message_id: MessageId) -> None:
@@ -592,14 +575,14 @@ class TopicStateWriter:
             each.acked(message_id)
 
     def acked(self, message_id: MessageId) -> None:
-        """A message was acked at another consumer: what there is of it here, or comes, is done."""
-        # One of a batch that is not here cannot be acked on each transport, and need not be: the
-        # broker has that from where it was acked.
+        """Ack the copies of a message that was acked at another consumer."""
+        # Not every transport can ack a batch message that is not in this process. It need not,
+        # because the other consumer has acked it.
         with suppress(MessageNotHeldError):
-            self._home.ack(message_id)
+            self._writer.ack(message_id)
 
     def one_write(self) -> AbstractContextManager[object]:
-        return self._home.one_write()
+        return self._writer.one_write()
 
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         self._records.returned(*key, attempts, wall_now_ms(self._loop))
@@ -613,8 +596,8 @@ class TopicStateWriter:
         self._records.ends_waiting(keys)
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
-        if mask is None and key in self._buried:
-            self._buried.remove(key)
+        if mask is None and key in self._dead_lettered:
+            self._dead_lettered.remove(key)
             self._arriving[key] = now_ms(self._loop) + _ARRIVED_MS
         else:
             self._records.settled(*key, mask)
@@ -625,11 +608,11 @@ class TopicStateWriter:
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
         if not self._records.knows(key):
             return
-        self._buried.add(key)
+        self._dead_lettered.add(key)
         self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
             self.settled(key)
-        else:  # a lease that was out when it failed
+        else:  # a leased message
             self._records.passed((*key, index) for index in set_bits(mask))
         self._changed()
 
@@ -638,67 +621,69 @@ class TopicStateWriter:
         self._removed()
 
     def clear(self) -> None:
-        self._buried.clear()
+        self._dead_lettered.clear()
         self._arriving.clear()
         self._records.clear()
         self._source.wake()
 
     def _removed(self) -> None:
-        """Schedule a write if deletes are pending. After a kill, `evacuate` would send again every
-        message whose record is still on disk."""
+        """Schedule a write if deletes are pending.
+
+        After a kill, `evacuate` would send again every message with a record on disk.
+        """
         if self._source.late:
             self._changed()
 
-    def look(self) -> None:
-        """Write what was in memory for long."""
+    def write_buffered(self) -> None:
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
         if self._arriving:
-            self.forget_buried(now_ms(self._loop), _BURST)
+            self.forget_dead_lettered(now_ms(self._loop), _BURST)
 
     def _revive_ms(self, key: MessageKey) -> int:
-        """Backoff that follows the end of a lease on disk; 0 for a message that is not leased."""
+        """Return the backoff in ms after a lease on disk; 0 for a message that is not leased."""
         record = self._records.recall_entry(*key[:2])
         attempts = 0 if record is None else record.attempts_of(key[2])
         if record is None or not (attempts and record.held >> max(key[2], 0) & 1):
             return 0
-        return self._home.revive_delay_of(attempts - 1)
+        return self._writer.revive_delay_of(attempts - 1)
 
-    def forget_buried(self, now: float, most: int | None = None) -> None:
-        """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
-        state = self._whose()
+    def forget_dead_lettered(self, now: float, most: int | None = None) -> None:
+        """Delete the records of dead-lettered entries with acks that have arrived by `now` (ms)."""
+        state = self._topic_state()
         acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
             if at > now:
                 break
             del self._arriving[key]
-            if acks is not None and acks.covers(key):  # not even sent, or with a connection lost
+            # The ack is not sent, or was lost with a connection.
+            if acks is not None and acks.covers(key):
                 self._arriving[key] = now + _ARRIVED_MS
             else:
                 self._records.settled(*key)
 
     @property
     def unwritten(self) -> bool:
-        """Something is in memory only, and is to be written in a while."""
         return self._records.buffered > 0 or len(self._arriving) > 0
 
     def close(self) -> None:
-        """Write what is in memory only."""
         self._source.wake()
         self._source.sharers.discard(self)
         self._source.close()
 
 
-class _HeldForLong:
-    """What the application had at two looks, one after the other."""
+class _LongHeld:
+    """Finds the messages that the application held at two consecutive polls."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, EntryKey], int] = {}
 
-    def since_last(self, states: Iterable[TopicState]) -> Iterator[tuple[TopicState, Entry, int]]:
-        """Entries, and masks of what of them was held at the last look too, 0 for nothing.
+    def held_since_last(
+        self, states: Iterable[TopicState]
+    ) -> Iterator[tuple[TopicState, Entry, int]]:
+        """Yield entries with masks of messages that were held at the last call too; 0 for none.
 
-        Looks as it is asked, so that there may be pauses; one at a time.
+        The walk is lazy, so there may be pauses between its steps. Run one walk at a time.
         """
         before, self._seen = self._seen, {}
         for state in states:
@@ -718,7 +703,7 @@ async def _closed(store: RocksStore) -> None:
         logger.error("%s", error)
 
 
-def _at_once(failed: int) -> int:
+def _no_delay(failed: int) -> int:
     return 0
 
 

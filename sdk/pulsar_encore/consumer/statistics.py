@@ -1,49 +1,57 @@
-"""A snapshot of a consumer: what is here, what waits, how full the broker's window is."""
+"""Counts of a consumer's messages, leases and acks at one moment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.entry import QUEUED
+from ..core.message_states import QUEUED
 from .event_publisher import EventPublisher
 from .events import Failed, Retrying
 from .topic_states import TopicStates
 from .unacked_window import UnackedWindowMonitor
 
-if TYPE_CHECKING:  # a consumer that keeps no state loads none of its modules
+if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.rocks import StoreStatistics
     from .nack_spilling import NackIndexStatistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """Counts of messages, all at one moment.
+    """A snapshot of the counts and the state of a consumer, made by `Consumer.statistics`.
 
     Attributes:
-        queued: Received, not yet handed to the application.
-        in_flight: Handed over, not settled.
-        nacked: Waiting here for their redelivery time.
-        unsent_acks: Entries whose ack was made and not yet sent.
-        unacked: queued + in_flight + nacked: what counts against the broker's window.
-        unacked_window: `max_unacked_messages`; at that many the broker stops delivering.
-        connected: Whether the subscription is connected.
-        transport: Name of the transport: "native", "stock" or another's.
-        ended_topics: Full names of topics and partitions that were terminated and are acked to
-            their end, as far as the transport is told; the stock one is not.
-        inactive_topics: On Failover, of those whose messages another consumer gets; likewise.
-        leased: Leases that are out; their messages are in flight.
-        state_trouble: Why due times or attempts are in memory only that should be on disk, such as
-            a full one, or may go with the power with `durability="power"`; None when nothing does,
-            and without a `state`.
-        retrying: Topics that are not attached because attempts failed, with the broker's reason:
-            the last `Retrying` event of each, those of letter producers included. Empty if the
-            first attempt after a loss has not ended yet, and on the stock transport.
-        failure: Why the consumer has ended for good; None while it has not.
-        nack_index: The indexes of waiting nacks, with the option `nack_index`; None without it.
-        store: Counts of the directory of `state` since this process opened it, for all consumers
-            that share it: writes, operations, failures, unwritten, lost, syncs and others. None
-            without a `state`, and after the consumer was closed.
+        queued: Messages that arrived and are not delivered to the application yet.
+        in_flight: Messages that were delivered and are not settled.
+        nacked: Messages that wait in this process for their due time.
+        unsent_acks: Entries whose ack is not sent yet.
+        unacked: The sum of `queued`, `in_flight` and `nacked`, which counts against the unacked
+            window.
+        unacked_window: The option `max_unacked_messages`, at which the broker stops delivering.
+        connected: True if the subscription is connected.
+        transport: Name of the transport: "native", "stock" or the name of another one.
+        ended_topics: Full names of topics and partitions that are terminated and fully acked. Empty
+            on the stock transport, which does not report them.
+        inactive_topics: On Failover, full names of topics and partitions whose messages another
+            consumer receives. Empty on the stock transport.
+        leased: Active leases. Their messages are part of `in_flight`.
+        state_trouble: Why due times or attempts that belong on disk are only in memory (such as a
+            full disk), or may be lost in a power cut with `durability="power"`. None if everything
+            is written, and without `state`.
+        retrying: The last `Retrying` event of each topic whose attempts to attach fail, letter
+            topics included. Empty until the first attempt after a loss has failed, and on the stock
+            transport.
+        failure: Why the consumer has ended for good, or None.
+        nack_index: Counts of the indexes on disk, with the option `nack_index`; None without it.
+        store: Counts of the state directory since this process opened it, over all consumers that
+            share it: writes, operations, failures and others. None without `state` and after
+            `close`.
+
+    Example:
+        Alert before the broker stops delivering::
+
+            if consumer.statistics().window_share > 0.8:
+                alert("the unacked window is nearly full")
     """
 
     queued: int
@@ -65,7 +73,7 @@ class Statistics:
 
     @property
     def window_share(self) -> float:
-        """How full the broker's unacked window is, 0 to 1 (and above, when prefetched past it)."""
+        """Return the used share of the unacked window; above 1 with prefetched messages."""
         return self.unacked / self.unacked_window
 
 
@@ -80,11 +88,12 @@ def snapshot(
     nack_index: NackIndexStatistics | None = None,
     store: StoreStatistics | None = None,
 ) -> Statistics:
-    """The counts of all sources of a consumer, now."""
+    """Return the counts over all topics of a consumer, now."""
     queued = sources.count(QUEUED)
     return Statistics(
         queued=queued,
-        # HELD or LEAVING: the other states that count as unacked. Not by another walk over all.
+        # Messages that are HELD or forwarded: the rest of the unacked ones. This saves another walk
+        # over all messages.
         in_flight=sources.unacked - sources.nacked - queued,
         nacked=sources.nacked,
         unsent_acks=sources.unsent_acks,

@@ -1,7 +1,7 @@
-"""The topics and partitions that a consumer has heard of, and the sums over them.
+"""The topics and partitions of a consumer, and sums over them.
 
-Owns `TopicStates`: the one place that holds every `TopicState`, makes them, and adds them up. One
-that is seen only now was there all along: what happened to the others a while ago happened to it.
+`TopicStates` creates and holds every `TopicState`. A topic state that is created late catches up on
+the connection changes before its creation.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from ..options import ConsumerOptions
 from ..transport.interface import TransportConsumer
 from ..values.topic_names import partition_of
 
-# How long after a reconnect an entry may come again because its ack was lost with the connection.
-SUSPECT_S: Final = 30.0
-OVERTAKEN_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
+# How long after a reconnect an entry may be redelivered because its ack was lost with the
+# connection.
+RECONNECT_S: Final = 30.0
+REDELIVERY_S: Final = 2.0  # bound of the arrival of a redelivery that crossed an ack
 
-_MOST_NEWS: Final = 32  # of connections: several comings and goings of each part
+_MAX_CHANGES: Final = 32  # several connection changes for each topic
 
 
-class _OnFirstSight(dict[int, TopicState]):
-    """A dict, because every delivery looks into it, that makes what is not there."""
+class _StatesByNumber(dict[int, TopicState]):
+    """A dict that creates missing topic states. A dict, because every delivery reads it."""
 
     def __init__(self, new: Callable[[int], TopicState]) -> None:
         super().__init__()
@@ -40,21 +41,17 @@ class _OnFirstSight(dict[int, TopicState]):
 
 
 class TopicStates:
-    """All sources of one consumer.
+    """All topic states of one consumer.
 
     Attributes:
-        by_number: Each by the transport's number, made on first sight.
+        by_number: The topic states by the transport's number, created on first access.
 
     Args:
-        link: Names them.
-        options: The subscription.
-        loop: The consumer's event loop.
-        new_index: Makes what keeps due times; called twice for each source, once with `new_nacks`.
-        durable_of: What of a topic outlives the process, by its full name.
-        dispose: Frees the records of what is out of use; None frees them at once.
-        new_nacks: Makes the index of waiting nacks of a topic, by its full name; None for one of
-            `new_index`. Ack timeouts always have one of `new_index`: each belongs to a message that
-            is held here, whose record takes a hundred times the memory.
+        new_index: Makes a due index; called twice for each topic, or once with `new_nacks`.
+        dispose: Frees unused records gradually; None frees them at once.
+        new_nacks: Makes the due index of a topic's nacks, by its full name; None to use
+            `new_index`. Ack timeouts always use `new_index`: each belongs to a held message, whose
+            record takes a hundred times the memory.
     """
 
     def __init__(
@@ -74,13 +71,13 @@ class TopicStates:
         self._new_index = new_index
         self._durable_of = durable_of
         self._dispose = dispose
-        self.by_number: dict[int, TopicState] = _OnFirstSight(self._new)
-        # What was last heard of connections: when, what, and of which sources (None: of all).
-        self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
-        self._asked_all_at = -math.inf
+        self.by_number: dict[int, TopicState] = _StatesByNumber(self._new)
+        # The last connection changes: time, kind, and topic numbers (None for all).
+        self._changes: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MAX_CHANGES)
+        self._rewound_at = -math.inf
 
     def expect(self, topic: str) -> None:
-        """A topic or partition is known from now on, if it is read here and can be told by name."""
+        """Create the state of a topic or partition, if this consumer reads it."""
         number = self._link.source_of(topic, partition_of(topic))
         if number is not None:
             _ = self.by_number[number]
@@ -105,19 +102,19 @@ class TopicStates:
             in_order=options.ordered_leases,
             dispose=self._dispose,
         )
-        if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
+        if self._loop.time() - self._rewound_at < REDELIVERY_S:
             state.acks.rewound()
             state.window.all_requested = shared
-        self._catch_up(state)
+        self._apply_changes(state)
         return state
 
-    def _catch_up(self, state: TopicState) -> None:
-        """Its messages may have waited in the transport since before a connection was lost."""
-        heard = [(at, what) for at, what, of in self._news if of is None or state.number in of]
-        match heard[-2:]:
+    def _apply_changes(self, state: TopicState) -> None:
+        """Apply earlier connection changes, which may concern messages in the transport."""
+        changes = [(at, what) for at, what, of in self._changes if of is None or state.number in of]
+        match changes[-2:]:
             case [*_, (_, "doubtful")]:
                 state.acks.doubtful(now_ms(self._loop))
-            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - SUSPECT_S:
+            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - RECONNECT_S:
                 state.acks.doubtful(now_ms(self._loop))
                 state.reconnected()
 
@@ -128,48 +125,48 @@ class TopicStates:
         return len(self.by_number)
 
     def of(self, only: Container[int] | None) -> list[TopicState]:
-        """Those of some numbers, or all."""
         return [state for state in self if only is None or state.number in only]
 
-    def beside(self, state: TopicState | None) -> list[TopicState]:
-        """What a rewind of one source rewinds, or of all: on Exclusive and Failover a transport may
-        not be able to rewind one alone."""
+    def rewound_with(self, state: TopicState | None) -> list[TopicState]:
+        """Return the topic states that a rewind of one topic, or of all (None), concerns.
+
+        Some transports cannot rewind one Exclusive or Failover topic alone.
+        """
         one = self._link.capabilities.rewind_one_source
         return [each for each in self if state is None or each is state or not (one or each.shared)]
 
-    # What happened to all, or to some
+    # Changes of several topics
 
-    def heard(self, what: str, only: Container[int] | None) -> list[TopicState]:
-        """Note what happened to connections; returns the sources concerned."""
-        self._news.append((self._loop.time(), what, only))
+    def record_change(self, what: str, only: Container[int] | None) -> list[TopicState]:
+        """Record a change of connections; return the topic states concerned."""
+        self._changes.append((self._loop.time(), what, only))
         return self.of(only)
 
-    def asked_all(self) -> None:
-        """Everything of some sources is asked for, perhaps also of one that is seen only later."""
-        self._asked_all_at = self._loop.time()
+    def rewind_requested(self) -> None:
+        """Record a rewind, which also concerns topic states that are created later."""
+        self._rewound_at = self._loop.time()
 
     # Sums
 
     @property
     def unacked(self) -> int:
-        """Messages that fill the broker's unacked window."""
+        """Return the number of messages in the broker's unacked window."""
         return sum(state.unacked for state in self.by_number.values())
 
     @property
     def nacked(self) -> int:
-        """Messages that wait here for their redelivery."""
+        """Return the number of messages that wait for their due time."""
         return sum(len(state.nacks) for state in self.by_number.values())
 
     @property
     def unsent_acks(self) -> int:
-        """Entries whose ack waits to be sent."""
         return sum(len(state.acks) for state in self.by_number.values())
 
     @property
     def lost_acks(self) -> int:
-        """Entries whose ack was sent and may be lost with a connection that is away."""
+        """Return the number of entries with sent acks that may be lost with a connection."""
         return sum(state.acks.lost for state in self.by_number.values())
 
     def count(self, *states: int) -> int:
-        """Messages in some states other than NACKED. Walks all: for statistics."""
+        """Count the messages in these states (not NACKED), by a walk over all entries."""
         return sum(state.count(each) for state in self.by_number.values() for each in states)

@@ -1,7 +1,7 @@
-"""The broker's unacked window: how full it is, and one warning before it stalls the consumer.
+"""The broker's unacked window, with one warning before it stalls the consumer.
 
-A broker stops delivering to a consumer with `maxUnackedMessagesPerConsumer` messages unacked,
-without any command. Nacked messages that wait for their redelivery count as unacked:
+A broker silently stops delivering to a consumer with `maxUnackedMessagesPerConsumer` unacked
+messages. Nacked messages that wait for their redelivery count as unacked:
 `docs/notes/wire-protocol.md#flow-permits`.
 """
 
@@ -19,10 +19,10 @@ _WARN_SHARE: Final = 0.8
 
 
 class UnackedWindowMonitor:
-    """Warns once for one consumer.
+    """Logs one warning per consumer when the window is nearly full.
 
     Attributes:
-        size: Unacked messages at which the broker stops.
+        size: Unacked messages at which the broker stops delivering.
     """
 
     def __init__(self, link: TransportConsumer, sources: TopicStates, size: int) -> None:
@@ -32,7 +32,7 @@ class UnackedWindowMonitor:
         self._warned = False
 
     def watch(self) -> None:
-        """Warn, the first time, when it is nearly full."""
+        """Warn if the window is nearly full and no warning was logged before."""
         if self._warned or self._sources.unacked < self.size * _WARN_SHARE:
             return
         self._warned = True

@@ -14,9 +14,10 @@ from typing import Final
 from .attempts import Attempts
 from .due_index import DueIndex
 from .durable import Durable, Recall
-from .entry import HELD, LEAVING, Entry, EntryKey
+from .entry import Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
 from .message_key import MessageKey
+from .message_states import HELD, LEAVING
 
 _LAST: Final = (1 << 63) - 1
 

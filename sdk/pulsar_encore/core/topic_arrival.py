@@ -13,9 +13,10 @@ from typing import Final
 
 from .duplicate_window import Cause
 from .durable import Recall
-from .entry import ACKED, AWAY, NACKED, Entry, EntryKey
+from .entry import Entry, EntryKey
 from .fingerprint import NO_FINGERPRINT, Identified
 from .message_key import MessageKey
+from .message_states import ACKED, AWAY, NACKED
 from .topic_tracking import TopicTracking
 
 _LAST: Final = (1 << 63) - 1

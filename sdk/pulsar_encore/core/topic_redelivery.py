@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from .acks import Unsent
 from .duplicate_window import Cause
-from .entry import AWAY, LEAVING, QUEUED, Entry, EntryKey, set_bits
+from .entry import Entry, EntryKey, set_bits
 from .message_key import DueBatch
+from .message_states import AWAY, LEAVING, QUEUED
 from .rewind import Rewind
 from .topic_arrival import TopicArrival
 

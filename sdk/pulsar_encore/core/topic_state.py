@@ -16,19 +16,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from .duplicate_window import Cause
-from .entry import (
-    ACKED,
-    AWAY,
-    HELD,
-    LEAVING,
-    NACKED,
-    QUEUED,
-    Entry,
-    EntryKey,
-    ack_alone,
-    set_bits,
-)
+from .entry import Entry, EntryKey, ack_alone, set_bits
 from .message_key import MessageKey
+from .message_states import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED
 from .topic_redelivery import TopicRedelivery
 
 _LAST: Final = (1 << 63) - 1

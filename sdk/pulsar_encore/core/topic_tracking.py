@@ -16,9 +16,10 @@ from .due_index import DueIndex
 from .duplicate_window import DuplicateWindow
 from .durable import Durable
 from .durable_observer import DurableObserver, Observer
-from .entry import NACKED, Entry, EntryKey
-from .entry_table import EntryTable
-from .ordered_leases import OrderedLeases
+from .entry import Entry, EntryKey
+from .entry_records import EntryTable
+from .held_back import OrderedLeases
+from .message_states import NACKED
 from .rewind import Rewind
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ..errors import ConfigurationError
 from ..options.checks import text
 from ..state.rocks import FoundTopic, StateReader
-from ..values.topic_names import base_name, full_name, retry_topic_of
+from ..values.letter_topic_names import retry_topic_of
+from ..values.topic_names import base_name, full_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

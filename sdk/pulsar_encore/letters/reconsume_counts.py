@@ -96,14 +96,3 @@ def reconsume_attempt(
     topic = original.topic_name()
     trusted = is_letter(properties, topic, subscription, from_retry_topic=from_retry_topic)
     return times + 1 if trusted else 1
-
-
-def used_up(failed_attempts: int, max_redeliver_count: int) -> bool:
-    """Return True if a message with this many failed attempts is to be dead-lettered.
-
-    One limit serves two counts. On the path of `reconsume_later` the count is `reconsume_attempt`,
-    which the letter carries. For nacks and ack timeouts it is the redelivery count: the attempt
-    that fails has number `redelivery_count + 1`, and a redelivered message has failed
-    `redelivery_count` times.
-    """
-    return failed_attempts > max_redeliver_count

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError, InvalidConfiguration, InvalidTopicName
 from ..values.backoff import BackoffLike, backoff_of, to_ms
-from ..values.topic_names import base_name, full_name, retry_topic_of
+from ..values.letter_topic_names import retry_topic_of
+from ..values.topic_names import base_name, full_name
 from .checks import (
     boolean,
     check_crypto_key_reader,

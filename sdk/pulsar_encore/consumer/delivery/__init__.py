@@ -1,1 +1,1 @@
-"""What arrived, until the application has it: the queue, batches, the listener."""
+"""Delivery of arrived messages to the application: the queue, batch receive and the listener."""

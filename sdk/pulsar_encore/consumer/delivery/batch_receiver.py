@@ -1,7 +1,7 @@
-"""Several messages in one call: waits for enough of them, then takes them in one step.
+"""Batch receive: wait for enough messages, then take them in one step.
 
-Owns `BatchReceiver`. Nothing is taken while it waits, so a cancelled call has taken nothing. The
-objects of a large batch are made before that step, in several turns of the loop.
+A cancelled call has taken nothing. The message objects of a large batch are made before that step,
+over several iterations of the loop.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from ...message import Message
 from ...options import BatchReceivePolicy
 from .receive_queue import ReceiveQueue
 
-#: Messages that are taken without being prepared: 1 ms or so.
-_AT_ONCE: Final = 1_000
+#: Larger batches are prepared in steps: making this many objects takes about 1 ms.
+_UNPREPARED_LIMIT: Final = 1_000
 
 
 class BatchReceiver:
-    """Take batches from `queue` within the limits of `policy`.
+    """Takes batches from `queue` within the limits of `policy`.
 
-    The rules are Java's: `docs/notes/consumer-semantics.md#batch-receive`.
+    The rules are those of Java's client: `docs/notes/consumer-semantics.md#batch-receive`.
 
     Args:
-        queue: Where messages wait.
-        policy: Limits.
-        most: Messages in a result at most: the receiver queue's size, as in stock.
-        fair_yield: When a call that need not wait lets the loop run.
+        most: Largest number of messages in a batch: the receiver queue size, as in the stock
+            client.
     """
 
     def __init__(
@@ -42,7 +40,7 @@ class BatchReceiver:
         self._fair_yield = fair_yield
 
     async def receive(self) -> list[Message]:
-        """At least one message, or none when the policy's time ran out."""
+        """Return at least one message, or an empty list if the time of the policy is over."""
         deadline = None
         if self._timeout_s > 0:
             deadline = asyncio.get_running_loop().time() + self._timeout_s
@@ -51,23 +49,22 @@ class BatchReceiver:
         ticket = self._queue.ticket()
         while True:
             in_time = self._queue.has(self._most, self._bytes) or await self._fill(deadline, ticket)
-            if min(self._most, len(self._queue)) > _AT_ONCE:
+            if min(self._most, len(self._queue)) > _UNPREPARED_LIMIT:
                 await self._prepare()
                 if in_time and not self._queue.has(self._most, self._bytes):
-                    continue  # others have taken some meanwhile
+                    continue  # other callers have taken some meanwhile
             batch = self._queue.take_many(self._most, self._bytes)
-            if batch or not in_time:  # else all that was queued had been settled
+            if batch or not in_time:  # otherwise all queued messages were settled
                 return batch
 
     async def _prepare(self) -> None:
-        """Have the messages made that the call is about to take, and let the loop run meanwhile."""
         fair_yield = self._fair_yield
         for _ in self._queue.prepare(self._most, self._bytes):
             if fair_yield.clock() >= fair_yield.ends:
                 await fair_yield.end()
 
     async def _fill(self, deadline: float | None, ticket: int) -> bool:
-        """Wait for enough; False when the time ran out, or nothing more will come."""
+        """Wait for enough messages; return False if the time is over or the queue has failed."""
         queue = self._queue
         queue.collect()
         try:

@@ -1,9 +1,8 @@
-"""A message listener: the loop that calls it, and its pause switch.
+"""The loop that calls an application's `message_listener`.
 
-Owns `Listener`. The callback may be a plain function or a coroutine function; one call at a time,
-in order. A callback that raises has failed: the message is nacked, with the error as evidence, and
-comes back. So has one in which something it awaited was cancelled; only cancelling the listener
-itself ends it, and never without a word.
+The callback may be a plain function or a coroutine function. Calls run one at a time, in order. If
+a callback raises, or an await inside it is cancelled, the message is nacked with the error as
+evidence. Only a cancellation of the listener's own task ends the listener, with a log message.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from .receive_queue import ReceiveQueue
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Seconds that closing waits for the callback under way; as long as an orderly stop may take.
+#: Seconds that `close` waits for a running callback.
 CLOSE_S: Final = 5.0
 _CANCEL_S: Final = 1.0  # for a cancelled callback to clean up
 
-# The message whose callback the running code is part of, tasks made by the callback included.
+# The message of the running callback. Tasks that the callback makes inherit it.
 _inside: ContextVar[Message | None] = ContextVar("pulsar_encore_listener", default=None)
 
 
 def in_callback() -> bool:
-    """Whether the running code is part of a listener's callback."""
     return _inside.get() is not None
 
 
@@ -43,7 +41,7 @@ class _Consumer(Protocol):
 
 
 class Listener:
-    """Feeds messages of `queue` to `callback(consumer, message)` until closed."""
+    """Calls `callback(consumer, message)` for each message until it is closed."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class Listener:
         self._callback = callback
         self._fair_yield = fair_yield
         self._stopped = False
-        self._current: Message | None = None  # its callback is under way
+        self._current: Message | None = None
         self._running = asyncio.Event()
         self._running.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -82,7 +80,7 @@ class Listener:
                 else:
                     await queue.wait(None, ticket, takes=False)
         except EncoreError:
-            pass  # closed, or dead: `failed` has said so
+            pass  # closed or failed: `failed` has logged it
         except asyncio.CancelledError:
             if not self._stopped:
                 self._stopped = True
@@ -99,7 +97,7 @@ class Listener:
                 await result
         except asyncio.CancelledError as error:
             ours = self._task.cancelling() > cancelled
-            if not (ours and self._stopped):  # closing gives the message back by itself
+            if not (ours and self._stopped):  # `close` lets the broker redeliver the message
                 await self._failed(message, error)
             if ours:
                 raise
@@ -112,7 +110,7 @@ class Listener:
         try:
             await self._consumer.negative_acknowledge(message, error=error)
         except EncoreError as refused:
-            # Closed or dead meanwhile: the broker gives the message out again by itself.
+            # Closed or failed meanwhile: the broker redelivers the message.
             logger.error(
                 "message_listener failed on %s; not nacked: %s",
                 message.message_id(),
@@ -125,7 +123,7 @@ class Listener:
             )
 
     def failed(self, error: Exception) -> None:
-        """Nothing will arrive any more. What is queued comes again elsewhere."""
+        """End the listener: no message can arrive. Queued messages are redelivered elsewhere."""
         if not self._stopped:
             self._stopped = True
             self._log_end(str(error))
@@ -138,9 +136,9 @@ class Listener:
         )
 
     async def close(self) -> None:
-        """Let the callback under way end, within `CLOSE_S`; then cancel it.
+        """Wait for the running callback, up to `CLOSE_S`, then cancel it.
 
-        Called from within that callback it does not wait for it, or both would wait.
+        A call from within that callback does not wait, to avoid a deadlock.
         """
         self._stopped = True
         current = self._current

@@ -1,1 +1,1 @@
-"""What becomes of a failed message, and letters: from the verdict to the copy that is stored."""
+"""Forwarding of failed messages to letter topics."""

@@ -1,7 +1,7 @@
-"""What of a delivery the application may see: not what had its attempts, nor a letter too early.
+"""The dead-letter policy and the delays of letters, applied to arriving messages.
 
-Owns `ArrivalFilter`: the dead-letter policy on the way in, for attempts that ended elsewhere or by
-an ack timeout, and letters that a broker with coarse delays delivers before their time.
+Attempts may have ended at another consumer or by an ack timeout. Brokers with coarse delays deliver
+letters too early.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 
 from ... import letters
 from ...core.entry import Entry
+from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
-from ...core.verdicts import Verdicts
 from ...errors import UnreadableError
 from ...eventloop.alarm import wall_now_ms
 from ...letters.reconsume_counts import parked_attempts
@@ -24,23 +24,13 @@ from ..settlement.redelivery import Redelivery
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 
-# A letter that is early by less waits here with its payload; by more, its redelivery is asked for.
-_MOST_EARLY_MS: Final = 5_000
-_MOST_WAITING: Final = 1_000
+# A letter that is early by less is kept in memory. Other early letters are redelivered later.
+_MAX_EARLY_MS: Final = 5_000
+_MAX_WAITING: Final = 1_000
 
 
 class ArrivalFilter:
-    """The deliveries of one consumer that has letter topics.
-
-    Args:
-        options: Tells which sources are letter topics; the schema.
-        verdicts: The rules.
-        forwarder: Writes dead letters.
-        queue: Gets early letters when they are due.
-        redelivery: Asks for letters again that are too early to keep.
-        loop: The consumer's event loop.
-        last: Keeps the payloads of batch messages at their last attempt.
-    """
+    """The arrivals of one consumer that has letter topics."""
 
     def __init__(
         self,
@@ -61,8 +51,8 @@ class ArrivalFilter:
         self._loop = loop
         self._most = verdicts.max_redeliver_count
         self._letter_sources: dict[int, bool] = {}
-        self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by their number
-        self._letters = 0  # number of the last of them
+        self._waiting: dict[int, asyncio.TimerHandle] = {}  # early letters, by number
+        self._letters = 0
 
     def admit(
         self,
@@ -71,15 +61,15 @@ class ArrivalFilter:
         indexes: Sequence[int],
         messages: Sequence[RawMessage],
     ) -> tuple[Sequence[int], Sequence[RawMessage]]:
-        """What the application may see now; the rest becomes dead letters, or waits."""
+        """Return the messages to deliver now. The others are dead-lettered or wait."""
         letters_here = self._letter_sources.get(state.number)
         if letters_here is None:
             letters_here = self._options.reads_letters(state.topic)
             self._letter_sources[state.number] = letters_here
         if letters_here:
             indexes, messages = self._due(state, entry, indexes, messages)
-        # One less for a batch, because `LastAttempts` must see its messages before their last
-        # attempt.
+        # The bound is one lower for a batch, because `LastAttempts` must see its messages before
+        # their last attempt.
         elif self._most is None or entry.redelivered <= self._most - (entry.size > 1):
             if entry.failed is None and not (entry.size > 1 and state.attempts.failures):
                 return indexes, messages  # nearly always
@@ -96,21 +86,21 @@ class ArrivalFilter:
             return indexes, messages
         kept_indexes, kept_messages = [], []
         for index, raw in zip(indexes, messages, strict=True):
-            if not self.bury(entry, index, raw):
+            if not self.dead_letter_if_spent(entry, index, raw):
                 self._last.keep(entry, index, raw, state.attempts.count(entry, index))
                 kept_indexes.append(index)
                 kept_messages.append(raw)
         return kept_indexes, kept_messages
 
-    def bury(self, entry: Entry, index: int, raw: RawMessage) -> bool:
-        """Whether a message that is queued had its attempts; a dead letter is written of it then.
+    def dead_letter_if_spent(self, entry: Entry, index: int, raw: RawMessage) -> bool:
+        """Dead-letter a queued message that has used up its attempts; return True if it had.
 
-        A message of a batch is handed out if no attempt at it is known, however often its entry was
-        redelivered. If it is a poison message, it is dead-lettered when it fails: by `Router`, or
-        by `LastAttempts` if it is known by id only.
+        A batch message is delivered if no attempt at it is known, however often its entry was
+        redelivered. If it fails at its last attempt, it is dead-lettered by `NackHandler`, or by
+        `LastAttempts` if it is known by id only.
 
-        Asked of each that arrives, or, where messages keep the order of their keys, when its turn
-        comes: only then may the next message of the key follow.
+        Called for each message at its arrival. With ordered leases, it is called when the message
+        is the next of its key: later messages of the key must wait for the letter.
         """
         state: TopicState = entry.source
         failed = state.attempts.count(entry, index)
@@ -124,7 +114,6 @@ class ArrivalFilter:
         return True
 
     def spent(self, entry: Entry, index: int) -> bool:
-        """Whether a message that is queued had its attempts, so that `bury` writes its letter."""
         attempts = entry.source.attempts
         failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
         return self._verdicts.on_arrival(failed, tried_here=tried_here) is not None
@@ -149,7 +138,7 @@ class ArrivalFilter:
         for at, wait_ms in enumerate(early_ms):
             if wait_ms <= 0:
                 due.append(at)
-            elif wait_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
+            elif wait_ms > _MAX_EARLY_MS or len(self._waiting) >= _MAX_WAITING:
                 state.ignore_copy(entry.key, entry.size)
                 self._redelivery.wait(entry, indexes[at], wait_ms, narrow=True)
             else:
@@ -167,11 +156,11 @@ class ArrivalFilter:
     def _letter_due(self, number: int, entry: Entry, index: int, raw: RawMessage) -> None:
         del self._waiting[number]
         for at, message in zip(*self._not_dead(entry.source, entry, [index], [raw]), strict=True):
-            self._queue.push(entry, [at], [message], room=False)
+            self._queue.push(entry, [at], [message], permits=False)
         self._queue.wake(1)
 
     def close(self) -> None:
-        """What waits here comes again to whoever reads the retry-letter topic next."""
+        """Stop waiting for early letters. The broker redelivers them to the next consumer."""
         for handle in self._waiting.values():
             handle.cancel()
 
@@ -180,7 +169,7 @@ def _properties(raw: RawMessage) -> dict[str, str]:
     try:
         return raw.properties()
     except UnreadableError:
-        return {}  # a foreign letter with raw bytes; its delay cannot be read
+        return {}  # a letter of another client, with raw bytes; its delay cannot be read
 
 
 def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:

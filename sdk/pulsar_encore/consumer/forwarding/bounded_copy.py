@@ -1,9 +1,9 @@
 """Copying messages to other topics with a bounded number in flight.
 
-Dead-letter replay and evacuation read originals in order, publish a copy of each one, and ack the
-original after the receipt of its copy. `BoundedCopy` owns the part that they share: the tasks in
-flight, the producers by destination, and the first failure. A copy that fails alone is an error of
-`publish`, and the caller decides whether its original is refused or the run ends.
+Dead-letter replay and evacuation read originals in order, publish a copy of each, and ack the
+original after the receipt of its copy. `BoundedCopy` has the shared part: the tasks in flight, the
+producers by destination, and the first failure. A copy that fails alone is an error of `publish`;
+the caller then skips its original or ends the run.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from ...values.outgoing_message import OutgoingMessage
 from .copy_options import Destination, producer_options
 
 _MAX_PRODUCERS: Final = 64
-# Results that concern one message. Its destination still takes other messages.
+# Results that concern one message. Its destination still accepts other messages.
 _MESSAGE_RESULTS: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
 
 
 class BoundedCopy:
     """One run that copies messages.
 
-    For each original the reader waits for `room`, then calls `begin` with the work to do: `publish`
-    the copies, then ack the original. Each original has a task of its own, so a slow destination
-    delays no other until the limit is reached. Copies to one destination keep the order of `begin`.
+    For each original the reader waits for `room`, then calls `begin` with the work: `publish` the
+    copies, then ack the original. Each original has its own task, so a slow destination delays no
+    other one until the limit is reached. Copies to one destination keep the order of `begin`.
 
     Args:
         transport: Makes the producers.
         crypto_key_reader: Has the keys to encrypt copies with, or None.
         schema: For messages that were written without one.
         limit: Messages in flight. An entry with more messages is copied alone.
-        max_failures: Copies to one destination that fail in a row before it is exhausted.
+        max_failures: Consecutive failed copies after which a destination is exhausted.
         drain_s: Longest wait of `drain`, in s; None for no limit.
         producer: Further `ProducerOptions` of each producer.
 
     Attributes:
         failure: The error that ended the run; None while it goes on.
         failed_at: Name of the original at which it failed.
-        exhausted: Destinations that failed `max_failures` times in a row, with the last error.
+        exhausted: Exhausted destinations, with their last error.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class BoundedCopy:
         self._max_failures = max_failures
         self._drain_s = drain_s
         self._options = producer
-        self._tasks: dict[asyncio.Task[None], int] = {}  # with the messages of each
+        self._tasks: dict[asyncio.Task[None], int] = {}  # with the number of messages of each
         self._task_ended = asyncio.Event()
         self._making = asyncio.Lock()
         self._producers: dict[Destination, TransportProducer] = {}
         self._unavailable: dict[Destination, EncoreError] = {}  # why there is no producer
-        self._failures: dict[Destination, int] = {}  # in a row
+        self._failures: dict[Destination, int] = {}  # consecutive failures
         self.exhausted: dict[Destination, EncoreError] = {}
         self.failure: BaseException | None = None
         self.failed_at: str = ""
 
     async def room(self, messages: int = 1) -> bool:
-        """Wait until this many more messages may be in flight; False if the run has failed."""
+        """Wait until more messages may be in flight; return False if the run has failed."""
         while self._tasks and sum(self._tasks.values()) + messages > self._limit:
             self._task_ended.clear()
             await self._task_ended.wait()
@@ -85,8 +85,8 @@ class BoundedCopy:
 
         Args:
             work: Publishes the copies and acks the original.
-            name: Of the original, for `failed_at`.
-            messages: That count against the limit.
+            name: Name of the original, for `failed_at`.
+            messages: Messages that count against the limit.
         """
         task = asyncio.get_running_loop().create_task(self._guard(work, name))
         self._tasks[task] = messages
@@ -108,19 +108,19 @@ class BoundedCopy:
             self.failure, self.failed_at = error, name
 
     def check(self, destination: Destination) -> None:
-        """Raise the error of a destination that takes no copies any more."""
+        """Raise the error of a destination that accepts no copies any more."""
         error = self._unavailable.get(destination) or self.exhausted.get(destination)
         if error is not None:
             raise error
 
     async def open(self, destination: Destination) -> None:
-        """Make a producer before any work is begun for it, and limit the number of producers.
+        """Make a producer before any work begins for it, and limit the number of producers.
 
         The reader calls this between two calls of `begin`. At the limit it waits for the copies in
         flight and closes all producers.
 
         Raises:
-            EncoreError: The producer cannot be made.
+            EncoreError: if the producer cannot be made.
         """
         if destination not in self._producers and len(self._producers) >= _MAX_PRODUCERS:
             await self.drain()
@@ -131,7 +131,7 @@ class BoundedCopy:
         """Send a copy and wait for its receipt.
 
         Raises:
-            EncoreError: The copy is not stored. After a timeout it may be stored nevertheless.
+            EncoreError: if the copy is not stored. After a timeout it may be stored nevertheless.
         """
         try:
             await (await self._producer(destination)).publish(copy)
@@ -144,7 +144,7 @@ class BoundedCopy:
         self._failures.pop(destination, None)
 
     async def _producer(self, destination: Destination) -> TransportProducer:
-        # Copies that arrive while the producer is made wait in line, so their order is kept.
+        # Copies that arrive while the producer is made wait here in order.
         async with self._making:
             self.check(destination)
             if destination not in self._producers:
@@ -165,7 +165,7 @@ class BoundedCopy:
             return self._producers[destination]
 
     async def drain(self) -> int:
-        """Wait for the work in flight, for `drain_s` at most; a cancel takes effect afterwards.
+        """Wait for the work in flight, for up to `drain_s`. A cancellation takes effect afterwards.
 
         Returns:
             How many originals are still in flight.
@@ -175,10 +175,10 @@ class BoundedCopy:
         return len(self._tasks)
 
     async def close(self) -> None:
-        """Close the producers; a cancel takes effect afterwards."""
+        """Close the producers. A cancellation takes effect afterwards."""
         await to_its_end(self._close_producers())
 
     async def _close_producers(self) -> None:
         producers, self._producers = list(self._producers.values()), {}
-        # A producer that fails to close is gone already.
+        # A producer that fails to close is closed already.
         await asyncio.gather(*(each.close() for each in producers), return_exceptions=True)

@@ -1,7 +1,7 @@
 """Destinations of copies, their first subscription, and the options of their producers.
 
 A copy needs the schema version and the encryption keys of its original. If the transport cannot
-copy a message, the error says so before anything is sent or acked.
+copy a message, the error is raised before anything is sent or acked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Destination(NamedTuple):
     Attributes:
         topic: Full name.
         form: Schema version and encryption keys of all copies to this destination.
-        first_subscription: Made on the topic before its first message; None for none.
+        first_subscription: Created on the topic before its first message; None for no subscription.
     """
 
     topic: str
@@ -33,10 +33,10 @@ class Destination(NamedTuple):
 
 
 async def ensure_subscription(transport: Transport, topic: str, name: str) -> None:
-    """Make a subscription on a topic before the first copy is sent there.
+    """Create a subscription on a topic before the first copy is sent there.
 
-    A topic without a subscription keeps no messages. A consumer subscribes and closes, because the
-    producers of the C++ client cannot name an initial subscription.
+    A topic without a subscription keeps no messages. This function subscribes a consumer and closes
+    it, because producers of the C++ client cannot name an initial subscription.
     """
     try:
         consumer = await transport.subscribe(
@@ -69,12 +69,12 @@ async def producer_options(
         schema_of: Finds the schema of a version.
         crypto_key_reader: Has the keys to encrypt with, or None.
         schema: For messages that were written without one.
-        byte_keys: The transport copies keys of bytes.
+        byte_keys: True if the transport copies keys of bytes.
         options: Further `ProducerOptions`.
 
     Raises:
-        NotSupportedError: Nothing can write such copies.
-        TransportError: The schema cannot be had.
+        NotSupportedError: if the transport cannot write such copies.
+        TransportError: if the schema cannot be fetched.
     """
     form = destination.form
     if form.version >= 0:
@@ -82,7 +82,7 @@ async def producer_options(
     if form.keyed and not byte_keys and getattr(schema, "key_value", False):
         raise NotSupportedError(
             f"messages of {form.topic} are key-value pairs whose keys are bytes, and the transport "
-            "cannot copy those: the copies' keys would be others"
+            "cannot copy such keys unchanged"
         )
     if form.secrets and crypto_key_reader is None:
         raise ConfigurationError(

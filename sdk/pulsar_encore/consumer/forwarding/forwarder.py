@@ -1,9 +1,8 @@
-"""Letters: a copy to the retry-letter or dead-letter topic, then the ack of the original.
+"""Forwarding: copy a message to a letter topic, then ack the original.
 
-Owns `Forwarder`. The order is the invariant: the original is acked only after its copy is
-persisted, and a copy that fails gives the message back with a growing delay. What is under way
-belongs to nobody's task, so a cancelled caller leaves nothing half done. What letters say is
-`letters`' business.
+An original is acked only after its copy is stored. If the copy fails, the message is redelivered
+with a growing delay. A forwarding belongs to no task of a caller, so a cancelled caller leaves
+nothing half done. The package `letters` defines the content of letters.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from ...core.attempts import Failures
 from ...core.topic_state import TopicState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
+from ...letters.attempt_limit import used_up
 from ...letters.evidence import Evidence, evidence_of
 from ...letters.letter_form import PLAIN, LetterForm, form_of
 from ...letters.letter_writer import (
@@ -30,7 +30,7 @@ from ...letters.letter_writer import (
     retry_letter,
 )
 from ...letters.properties import checked_properties
-from ...letters.reconsume_counts import reconsume_attempt, used_up
+from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Held, Message
 from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...values.outgoing_message import OutgoingMessage
@@ -39,22 +39,22 @@ from .letter_topics import LetterTopics
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-_DRAIN_S: Final = 10.0  # at close, letters under way get this long
+_DRAIN_S: Final = 10.0  # time for letters in flight at `close`
 _LOG_EVERY_S: Final = 30.0
-_MOST_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
+_MAX_DELAY_MS: Final = 100 * 365 * 86_400_000  # keeps sums with the wall clock within 64 bits
 
 
-class _UnderWay:
+class _Forwarding:
     """A letter that is being sent.
 
     Attributes:
-        message: The original, LEAVING.
-        topic: Where to.
-        form: What its producer writes.
-        cumulative: Its ack covers what is before it.
-        failed_before: How often its letter failed before.
-        due: Of a parked nack: when the message is wanted again, ms since the epoch; else None.
-        outcome: Awaited by a caller; None where nobody asked for the letter.
+        message: The original, in state LEAVING.
+        topic: The letter topic.
+        form: Schema version and encryption keys of the letter.
+        cumulative: True if the ack of the original is cumulative.
+        failed_before: How often letters of this message failed before.
+        due: For an overflowed nack, the due time in ms since the epoch.
+        outcome: Awaited by a caller; None without one.
     """
 
     __slots__ = ("cumulative", "due", "failed_before", "form", "message", "outcome", "topic")
@@ -80,14 +80,7 @@ class _UnderWay:
 
 
 class Forwarder:
-    """Sends messages of one consumer on.
-
-    Args:
-        topics: The letter topics and their producers.
-        settlement: Acks and nacks the originals.
-        consumer_name: For the evidence.
-        version: Of this package, for the evidence.
-    """
+    """Forwards the messages of one consumer."""
 
     def __init__(
         self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
@@ -102,7 +95,7 @@ class Forwarder:
         )
         self._loop = asyncio.get_running_loop()
         self._rng = Random()
-        self._under_way: set[_UnderWay] = set()
+        self._in_flight: set[_Forwarding] = set()
         self._drained: asyncio.Future[None] | None = None
         self._logged = 0.0
 
@@ -119,16 +112,17 @@ class Forwarder:
         *,
         cumulative: bool = False,
     ) -> asyncio.Future[None]:
-        """Through the retry-letter topic, or to the dead-letter topic when its retries are used up.
+        """Send a message to the retry letter topic, or dead-letter it if no retry is left.
 
         Returns:
-            Done when the original is acked. Cancelling it does not stop what was begun.
+            A future that is done when the original is acked. Cancelling it does not stop the
+            forwarding.
 
         Raises:
-            ConfigurationError: Bad arguments; nothing was sent.
-            MessageNotHeldError, NotSupportedError: The message is not here, or cannot be copied.
-            TransportError: From the future: not known to be persisted; the message comes back.
-            ClosedError: From the future: the consumer was closed first; the message comes back.
+            TransportError: from the future, if the copy may not be stored; the message is
+                redelivered.
+            ClosedError: from the future, if the consumer was closed first; the message is
+                redelivered.
         """
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
@@ -140,7 +134,7 @@ class Forwarder:
                 "delay must be seconds, a timedelta, a Backoff, or a list of delays by attempt "
                 f"such as [10, 60, 600] (s), got {type(delay).__name__}"
             )
-        if delay_ms > _MOST_DELAY_MS:
+        if delay_ms > _MAX_DELAY_MS:
             raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)
         if not isinstance(message, Message):
@@ -148,7 +142,7 @@ class Forwarder:
                 "reconsume_later needs the received message, not an id: it is copied"
             )
         evidence = None if error is None else evidence_of(error, "reconsume_later")
-        # Everything that can be wrong is found before anything is begun.
+        # Every possible error is raised before any state changes.
         form = form_of(message)
         from_retry = self._from_retry_topic(message)
         attempt = reconsume_attempt(message, self._author.subscription, from_retry_topic=from_retry)
@@ -181,8 +175,8 @@ class Forwarder:
             topic = self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.leave(message, cumulative=cumulative)
-        sending = _UnderWay(message, topic, form=form, cumulative=cumulative, outcome=outcome)
-        self._send(sending, letter)
+        forwarding = _Forwarding(message, topic, form=form, cumulative=cumulative, outcome=outcome)
+        self._send(forwarding, letter)
         return outcome
 
     async def reconsume_each(
@@ -192,10 +186,10 @@ class Forwarder:
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:
-        """`reconsume` of each, all begun before the first wait.
+        """Call `reconsume` for each message before the first wait.
 
         Raises:
-            ExceptionGroup: The error of every message that failed.
+            ExceptionGroup: with the error of every message that failed.
         """
         failures: list[Exception] = []
         begun = []
@@ -212,19 +206,17 @@ class Forwarder:
     def dead_letter(
         self, message: Message, held: Held, evidence: Evidence | None, reason: str
     ) -> None:
-        """The message had its attempts: to the dead-letter topic.
+        """Dead-letter a message that has used up its attempts.
 
         Args:
-            message: Of this consumer.
-            held: What is known of it here.
-            evidence: Of the last attempt, or None for what an earlier one left.
-            reason: Where there is none at all.
+            evidence: Evidence of the last attempt; None to use that of an earlier attempt.
         """
         if not _leave(held):
             return
-        # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
+        # Every failed letter costs a redelivery, so the excess over the limit counts earlier
+        # failures.
         failed_before = held.failed - self.max_redeliver_count
-        sending = _UnderWay(message, self._topics.dead(message), failed_before=failed_before)
+        forwarding = _Forwarding(message, self._topics.dead(message), failed_before=failed_before)
 
         def write() -> OutgoingMessage:
             known = _failures(held)
@@ -239,22 +231,17 @@ class Forwarder:
                 from_retry_topic=self._from_retry_topic(message),
             )
 
-        self._send_written(sending, write)
+        self._send_written(forwarding, write)
 
-    def park(self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None) -> None:
-        """A nack that would fill the broker's unacked window waits on the retry-letter topic.
-
-        Args:
-            message: Of this consumer.
-            held: What is known of it here.
-            delay_ms: The nack's.
-            evidence: The nack's.
-        """
+    def overflow(
+        self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None
+    ) -> None:
+        """Send a nacked message to the retry letter topic because the unacked window fills up."""
         if not _leave(held):
             return
-        delay_ms = min(delay_ms, _MOST_DELAY_MS)
+        delay_ms = min(delay_ms, _MAX_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
-        sending = _UnderWay(message, self._topics.retry(message), due=due)
+        forwarding = _Forwarding(message, self._topics.retry(message), due=due)
 
         def write() -> OutgoingMessage:
             known = _failures(held)
@@ -269,97 +256,98 @@ class Forwarder:
                 from_retry_topic=self._from_retry_topic(message),
             )
 
-        self._send_written(sending, write)
+        self._send_written(forwarding, write)
 
     def _from_retry_topic(self, message: Message) -> bool:
         return self._topics.reads_letters(message.topic_name())
 
     # Copy, then ack
 
-    def _send_written(self, sending: _UnderWay, write: Callable[[], OutgoingMessage]) -> None:
-        """Send a letter that nobody awaits; whatever fails gives its message back."""
+    def _send_written(self, forwarding: _Forwarding, write: Callable[[], OutgoingMessage]) -> None:
+        """Send a letter without a caller. Any error makes its message be redelivered."""
         try:
-            sending.form = form_of(sending.message)
+            forwarding.form = form_of(forwarding.message)
             letter = write()
         except Exception as error:
-            self._failed(sending, error)
+            self._failed(forwarding, error)
             return
-        self._send(sending, letter)
+        self._send(forwarding, letter)
 
-    def _send(self, sending: _UnderWay, letter: OutgoingMessage) -> None:
-        self._under_way.add(sending)
-        producer = self._topics.producer(sending.topic, sending.form)
-        producer.post(letter, partial(self._sent, sending))
+    def _send(self, forwarding: _Forwarding, letter: OutgoingMessage) -> None:
+        self._in_flight.add(forwarding)
+        producer = self._topics.producer(forwarding.topic, forwarding.form)
+        producer.post(letter, partial(self._sent, forwarding))
 
-    def _sent(self, sending: _UnderWay, error: Exception | None) -> None:
-        """The producer said how it went."""
-        if sending not in self._under_way:
-            return  # `close` gave up on it
-        self._under_way.discard(sending)
-        if self._drained is not None and not self._under_way and not self._drained.done():
+    def _sent(self, forwarding: _Forwarding, error: Exception | None) -> None:
+        if forwarding not in self._in_flight:
+            return  # `close` gave up on this letter
+        self._in_flight.discard(forwarding)
+        if self._drained is not None and not self._in_flight and not self._drained.done():
             self._drained.set_result(None)
         if error is not None:
-            self._failed(sending, error)
+            self._failed(forwarding, error)
             return
         try:
-            self._settlement.forwarded(sending.message, cumulative=sending.cumulative)
+            self._settlement.forwarded(forwarding.message, cumulative=forwarding.cumulative)
         except MessageNotHeldError as failure:
             logger.warning("a letter was sent, its original cannot be acked: %s", failure)
-        if sending.outcome is not None and not sending.outcome.done():
-            sending.outcome.set_result(None)
+        if forwarding.outcome is not None and not forwarding.outcome.done():
+            forwarding.outcome.set_result(None)
 
-    def _failed(self, sending: _UnderWay, error: Exception) -> None:
-        """The message comes back."""
+    def _failed(self, forwarding: _Forwarding, error: Exception) -> None:
         wall_now = self._wall_now()
-        if sending.due is not None:  # the nack it was, and whose attempt was counted
-            self._settlement.not_forwarded(sending.message, max(0, sending.due - wall_now), None)
+        # An overflowed nack: its attempt was counted, and its delay is kept.
+        if forwarding.due is not None:
+            self._settlement.not_forwarded(
+                forwarding.message, max(0, forwarding.due - wall_now), None
+            )
         else:
-            producer = self._topics.producer(sending.topic, sending.form)
-            delay_ms = producer.retry_delay_ms(sending.failed_before)
-            self._settlement.not_forwarded(sending.message, delay_ms, wall_now)
-        if sending.outcome is None:
-            self._complain(sending.topic, error)
-        elif not sending.outcome.done():
-            sending.outcome.set_exception(error)
+            producer = self._topics.producer(forwarding.topic, forwarding.form)
+            delay_ms = producer.retry_delay_ms(forwarding.failed_before)
+            self._settlement.not_forwarded(forwarding.message, delay_ms, wall_now)
+        if forwarding.outcome is None:
+            self._log_failure(forwarding.topic, error)
+        elif not forwarding.outcome.done():
+            forwarding.outcome.set_exception(error)
 
     def _wall_now(self) -> int:
         return wall_now_ms(self._loop)
 
-    def _complain(self, topic: str, error: Exception) -> None:
+    def _log_failure(self, topic: str, error: Exception) -> None:
         now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
-            logger.warning("letters to %s fail, their originals come back: %s", topic, error)
+            logger.warning("letters to %s fail, their originals are redelivered: %s", topic, error)
 
     async def close(self) -> None:
-        """Wait for the letters under way, for a while, and close the producers."""
-        if self._under_way:
+        """Wait for the letters in flight for up to `_DRAIN_S`, and close the producers."""
+        if self._in_flight:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)
-        given_up, self._under_way = self._under_way, set()
+        abandoned, self._in_flight = self._in_flight, set()
         try:
-            for sending in given_up:
+            for forwarding in abandoned:
                 self._failed(
-                    sending, ClosedError("closed before the letter was sent; its message stays")
+                    forwarding,
+                    ClosedError("closed before the letter was sent; its message is redelivered"),
                 )
         finally:
             await self._topics.close()
 
 
 def _leave(held: Held) -> bool:
-    """Whether the message is here to be copied; if so nobody else settles it meanwhile."""
+    """Mark a message as being forwarded; return False if it is not held or queued."""
     state: TopicState = held.entry.source
     return state.leave(held.entry, held.batch_index)
 
 
 def _failures(held: Held) -> Failures | None:
-    """What is remembered here of earlier attempts at a message."""
     state: TopicState = held.entry.source
     return state.attempts.of(held.entry.due_key(held.batch_index))
 
 
 def _first_failed(held: Held, known: Failures | None) -> int | None:
-    """When the first attempt was, in ms since the epoch: in this process, or in one before."""
+    """Return the time of the first attempt in ms since the epoch, in any process."""
     durable = held.entry.source.durable
     first = None if durable is None else durable.first_ms(held.entry.key)
     return known.first_ms if first is None and known is not None else first

@@ -1,12 +1,12 @@
-"""Batch messages at their last attempt: dead-lettered when that fails without a negative ack.
+"""Batch messages that fail at their last attempt by id, without their payload.
 
-Owns `LastAttempts`. A negative ack by message hands the payload in; an ack timeout, a negative ack
-by id and `redeliver_unacknowledged_messages` name a message only. Its payload is kept here, so that
-the consumer that made the last attempt writes the dead letter. The broker cannot be asked for the
-message instead: it would go to any consumer, and that consumer cannot tell it from a sibling that
-nobody tried, so it would have to hand it out once more. The number of attempts would then grow with
-the number of consumers. A message that is an entry of its own needs none of this, because the
-broker's redelivery count is its own.
+An ack timeout, a nack by id and `redeliver_unacknowledged_messages` only name a message. Its
+payload is kept here, so that the consumer of the last attempt can dead-letter it.
+
+A redelivery instead does not work. The broker may send the message to any consumer. That consumer
+cannot tell it from a sibling without attempts and would have to deliver it once more, so the number
+of attempts would grow with the number of consumers. An unbatched message needs no payload here,
+because the broker's redelivery count is its own.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
-from ...core.entry import HELD, QUEUED, Entry
+from ...core.entry import Entry
+from ...core.message_states import HELD, QUEUED
+from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
-from ...core.verdicts import Verdicts
 from ...letters.evidence import evidence_of
 from ...message import Held, Message, RawMessage
 from .forwarder import Forwarder
 
-# Payloads that are kept, in bytes. The message of a payload that was let go is redelivered instead.
-MOST_BYTES: Final = 16 * 2**20
-# Beside its payload.
+# Limit of the kept payloads, in bytes. Without its payload, a message is redelivered.
+MAX_BYTES: Final = 16 * 2**20
+# bytes per message in addition to its payload
 _OVERHEAD: Final = 500
 
 
 class LastAttempts:
-    """Payloads of the batch messages of one consumer that may not fail any more.
-
-    Args:
-        verdicts: The rules.
-        forwarder: Writes dead letters.
-        schema: Of the subscription.
-    """
+    """Payloads of the batch messages of one consumer that are at their last attempt."""
 
     def __init__(self, verdicts: Verdicts, forwarder: Forwarder, schema: Any) -> None:
         self._verdicts = verdicts
@@ -44,18 +39,10 @@ class LastAttempts:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Payloads that are kept."""
         return len(self._kept)
 
     def keep(self, entry: Entry, index: int, raw: RawMessage, failed: int) -> None:
-        """Keep the payload of a message that was queued, if the next attempt is its last.
-
-        Args:
-            entry: The record of its batch.
-            index: Its place in there.
-            raw: The payload.
-            failed: Attempts at it that failed.
-        """
+        """Keep the payload of a queued message if its next attempt is the last."""
         if entry.size == 1 or not self._verdicts.is_last(failed):
             return
         self._drop((entry, index))
@@ -64,20 +51,15 @@ class LastAttempts:
         # Acked messages are not removed at once. They are dropped when they become the oldest.
         while self._kept:
             (oldest, at), _ = key, _ = next(iter(self._kept.items()))
-            if self._bytes <= MOST_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
+            if self._bytes <= MAX_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
                 break
             self._drop(key)
 
     def failed(self, entry: Entry, index: int, reason: str) -> bool:
-        """Dead-letter a message that failed and is known by id only, if this was its last attempt.
-
-        Args:
-            entry: The record of its entry.
-            index: Its place in there.
-            reason: How it failed, for the evidence.
+        """Dead-letter a failed message that is known by id only, if this was its last attempt.
 
         Returns:
-            Whether a dead letter is written of it; otherwise it has to be redelivered.
+            True if it is dead-lettered; otherwise it has to be redelivered.
         """
         raw = self._kept.get((entry, index))
         if raw is None or not entry.live or entry.state[index] != HELD:
@@ -94,12 +76,7 @@ class LastAttempts:
         return True
 
     def all_failed(self, state: TopicState, reason: str) -> None:
-        """All messages of a source that the application holds failed.
-
-        Args:
-            state: The source.
-            reason: How they failed, for the evidence.
-        """
+        """Handle every message of a topic that the application holds as failed."""
         for entry, index in list(self._kept):
             if entry.source is state:
                 self.failed(entry, index, reason)

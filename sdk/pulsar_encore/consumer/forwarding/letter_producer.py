@@ -1,8 +1,8 @@
-"""The producer of one letter topic: made on first use, and again after it failed, in no hurry.
+"""The producer of one letter topic, created on first use and again after a failure.
 
-Owns `LetterProducer`. One creation at a time, shared by all who wait; after a failure the next
-attempt waits for a backoff (100 ms to 60 s), and whoever posts meanwhile gets the last error at
-once, so that nobody hangs. What has to wait for room waits in the link, in order.
+One creation at a time runs for all waiting letters. After a failure the next attempt waits for a
+backoff (100 ms to 60 s). Letters that are posted meanwhile fail at once with the last error, so
+that no caller hangs. Letters over the limit of the transport wait there, in order.
 """
 
 from __future__ import annotations
@@ -33,28 +33,22 @@ from ..event_publisher import ProducerEventPublisher
 logger: logging.Logger = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
-_AT_ONCE: Final = 200  # letters sent in one turn of the loop, of those that waited: 4 ms or so
-_CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
-# Failures of one message; the producer is as good as before.
-_OF_THE_MESSAGE: Final = frozenset(
+_SEND_LIMIT: Final = 200  # waiting letters sent in one iteration of the loop: about 4 ms
+_CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it completes
+# Failures that concern one message. The producer can still be used.
+_MESSAGE_RESULTS: Final = frozenset(
     {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
 )
 
-# A new producer fails the same way until somebody changes the topic or the name.
+# A new producer fails in the same way until the topic or the name is changed.
 _FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
 
-Then: TypeAlias = Callable[[Exception | None], None]
-"""Called once: with None when the letter is persisted, else with what went wrong."""
+OnSent: TypeAlias = Callable[[Exception | None], None]
+"""Called once: with None when the letter is stored, else with the error."""
 
 
 class LetterProducer:
-    """Publishes to one topic.
-
-    Args:
-        topic: Full name.
-        create: Makes a producer; every call makes a new one.
-        event_publisher: Reports producers that cannot be made to the application.
-    """
+    """Publishes letters to one topic."""
 
     def __init__(
         self,
@@ -68,58 +62,58 @@ class LetterProducer:
         self._loop = asyncio.get_running_loop()
         self._link: TransportProducer | None = None
         self._creating: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[OutgoingMessage, Then]] = []
+        self._waiting: list[tuple[OutgoingMessage, OnSent]] = []
         self._failures = 0
         self._not_before = 0.0
         self._last_error: Exception | None = None
-        self._unmade: FailureReports | None = None  # attempts to make a producer that failed
+        self._create_failures: FailureReports | None = None  # failed creations in a row
         self._closed = False
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
-    def post(self, letter: OutgoingMessage, then: Then) -> None:
-        """Send a letter; `then` may be called before this returns."""
+    def post(self, letter: OutgoingMessage, on_sent: OnSent) -> None:
+        """Send a letter. `on_sent` may be called before this method returns."""
         if self._link is not None and self._creating is None:
-            self._publish(self._link, letter, then)
+            self._publish(self._link, letter, on_sent)
         elif self._closed:
-            then(ClosedError("the consumer was closed before the letter was sent"))
+            on_sent(ClosedError("the consumer was closed before the letter was sent"))
         elif self._creating is not None:
-            self._waiting.append((letter, then))
+            self._waiting.append((letter, on_sent))
         elif self._last_error is not None and self._loop.time() < self._not_before:
-            then(_not_yet(self._last_error))
+            on_sent(_retry_pending_error(self._last_error))
         else:
-            self._waiting.append((letter, then))
+            self._waiting.append((letter, on_sent))
             self._creating = self._loop.create_task(self._make())
 
-    def _publish(self, link: TransportProducer, letter: OutgoingMessage, then: Then) -> None:
+    def _publish(self, link: TransportProducer, letter: OutgoingMessage, on_sent: OnSent) -> None:
         try:
             sending = asyncio.ensure_future(link.publish(letter))
         except Exception as error:
             self._failed(error, link)
-            then(error)
+            on_sent(error)
             return
-        sending.add_done_callback(partial(self._published, link, then))
+        sending.add_done_callback(partial(self._published, link, on_sent))
 
     def _published(
-        self, link: TransportProducer, then: Then, sending: asyncio.Future[MessageId]
+        self, link: TransportProducer, on_sent: OnSent, sending: asyncio.Future[MessageId]
     ) -> None:
         if sending.cancelled():
-            then(ClosedError("the producer was shut down before the letter was sent"))
+            on_sent(ClosedError("the producer was shut down before the letter was sent"))
             return
         error = sending.exception()
         if error is None:
             self._failures = 0
-            then(None)
+            on_sent(None)
         elif isinstance(error, Exception):
             self._failed(error, link)
-            then(error)
+            on_sent(error)
 
     def retry_delay_ms(self, failed_before: int = 0) -> int:
-        """How long a message whose letter failed should wait before the next try.
+        """Return the delay in ms before the next attempt at a failed letter.
 
         Args:
-            failed_before: How often this message's letter failed before: one that never can be sent
-                must not come back at full speed because others can.
+            failed_before: How often letters of this message failed before. A letter that can never
+                be sent must not retry at full speed because others succeed.
         """
         return _BACKOFF.delay_ms(max(0, self._failures - 1, failed_before), self._rng)
 
@@ -139,53 +133,53 @@ class LetterProducer:
             await _close(link)
         else:
             self._link = link
-            self._made()
+            self._created()
         while True:
-            waiting, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+            waiting, self._waiting = self._waiting[:_SEND_LIMIT], self._waiting[_SEND_LIMIT:]
             if not self._waiting:
-                self._creating = None  # from here on a letter need not wait
-            for letter, then in waiting:
+                self._creating = None  # from now on letters are published at once
+            for letter, on_sent in waiting:
                 try:
                     if failure is not None or link is None:
-                        then(failure)
+                        on_sent(failure)
                     else:
-                        self._publish(link, letter, then)
-                except Exception:  # of one `then`: the other letters must still be sent
+                        self._publish(link, letter, on_sent)
+                except Exception:  # an error in one callback must not stop the other letters
                     logger.exception("%s: the outcome of a letter was not handled", self._topic)
             if self._creating is None:
                 return
             await asyncio.sleep(0)
 
     def _report(self, error: Exception) -> None:
-        """Tell the application that no producer could be made: at once, then ever more rarely."""
+        """Report a failed creation to the application: at once, then at growing intervals."""
         now = self._loop.time()
-        if self._unmade is None:
-            self._unmade = FailureReports()
-        due = self._unmade.failed(now)
+        if self._create_failures is None:
+            self._create_failures = FailureReports()
+        due = self._create_failures.failed(now)
         if isinstance(error, _FINAL):
             self._event_publisher.on_failed(self._topic, error)
         elif due:
-            elapsed_s = self._unmade.elapsed_s(now)
+            elapsed_s = self._create_failures.elapsed_s(now)
             self._event_publisher.on_retrying(
-                RetryNotice(self._topic, error, self._unmade.attempts, elapsed_s)
+                RetryNotice(self._topic, error, self._create_failures.attempts, elapsed_s)
             )
 
-    def _made(self) -> None:
-        unmade, self._unmade = self._unmade, None
-        if unmade is not None:
+    def _created(self) -> None:
+        create_failures, self._create_failures = self._create_failures, None
+        if create_failures is not None:
             logger.warning(
                 "%s: letters are sent again, after %d failed attempts in %.1f s",
                 self._topic,
-                unmade.attempts,
-                unmade.elapsed_s(self._loop.time()),
+                create_failures.attempts,
+                create_failures.elapsed_s(self._loop.time()),
             )
-        self._event_publisher.made_anew()
+        self._event_publisher.replaced()
 
     def _failed(self, error: Exception, link: TransportProducer | None) -> None:
-        if getattr(error, "result", "") in _OF_THE_MESSAGE or not isinstance(error, EncoreError):
+        if getattr(error, "result", "") in _MESSAGE_RESULTS or not isinstance(error, EncoreError):
             return
         if link is not self._link:
-            return  # one of many that were under way on it: one failure, counted already
+            return  # many letters may fail with one producer; the first one was counted
         self._failures += 1
         self._last_error = error
         self._not_before = (
@@ -198,11 +192,10 @@ class LetterProducer:
             closing.add_done_callback(self._closings.discard)
 
     def end(self) -> None:
-        """From now on every letter is refused."""
         self._closed = True
 
     async def close(self) -> None:
-        """Close what was made; a creation that takes too long is closed when it comes."""
+        """Close the producer. A creation that takes too long is closed when it completes."""
         self.end()
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)
@@ -213,10 +206,10 @@ class LetterProducer:
             await asyncio.wait(self._closings, timeout=_CLOSE_S)
 
 
-def _not_yet(last: Exception) -> PulsarException:
+def _retry_pending_error(last: Exception) -> PulsarException:
     return named(
         getattr(last, "result", "UnknownError"),
-        f"the letter topic is not tried again yet: {last}",
+        f"the letter topic is not retried yet: {last}",
         retryable=True,
     )
 
@@ -225,4 +218,4 @@ async def _close(link: TransportProducer) -> None:
     try:
         await link.close()
     except EncoreError:
-        return  # it is gone already, which is what was wanted
+        return  # it is closed already

@@ -1,8 +1,8 @@
-"""Which letter topic a message goes to, and the producers of those topics.
+"""The names of the letter topics, and their producers.
 
-Owns `LetterTopics`. Names are Java's unless given. A producer is made when its topic is first
-needed; a dead-letter producer is named as Java names it, with a new random tail each time, so that
-several consumers of one name can dead-letter side by side.
+The names are Java's unless others are configured. A producer is created when its topic is first
+needed. A dead-letter producer is named as in Java's client, with a new random suffix each time, so
+that consumers with the same name can dead-letter at the same time.
 """
 
 from __future__ import annotations
@@ -19,26 +19,21 @@ from ...message import Message
 from ...options import ConsumerOptions
 from ...options.dead_letter_policy import DeadLetterPolicy
 from ...transport.interface import Transport, TransportProducer
-from ...values.topic_names import dead_topic_of, dead_topic_of_one, full_name
+from ...values.letter_topic_names import dead_topic_of, dead_topic_of_one
+from ...values.topic_names import full_name
 from ..event_publisher import ProducerEventPublisher
 from .copy_options import Destination, ensure_subscription, producer_options
 from .letter_producer import LetterProducer
 
-_MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
+_MAX_IN_FLIGHT = 500  # in the transport; larger bursts contend with its threads
 _TAIL = string.ascii_letters + string.digits
 
 
 class LetterTopics:
-    """Names and producers.
-
-    Args:
-        options: The subscription.
-        policy: Its dead-letter policy, or the default one of retry_enable.
-        consumer_name: Goes into the names of dead-letter producers.
-        transport: Makes the producers.
+    """The letter topics of one consumer and their producers.
 
     Attributes:
-        new_announcer: Makes what reports the events of one letter producer to the application.
+        new_announcer: Makes the event publisher of one letter producer.
     """
 
     def __init__(
@@ -64,8 +59,8 @@ class LetterTopics:
         self._closed = False
 
     def retry(self, message: Message) -> str:
-        """The retry-letter topic; there is one for all topics of the consumer."""
-        assert self._retry is not None  # only called with retry_enable
+        """Return the retry letter topic, the same for all topics of the consumer."""
+        assert self._retry is not None  # only called with `retry_enable`
         return self._retry
 
     def dead(self, message: Message) -> str:
@@ -75,18 +70,16 @@ class LetterTopics:
 
     @property
     def refuse_bytes(self) -> bool:
-        """Whether keys may be bytes, and nobody can tell."""
+        """True if a key may be bytes that the transport would copy as text."""
         return not self._transport.capabilities.binary_keys and not self.policy.text_keys
 
     def reads_letters(self, topic: str) -> bool:
-        """Whether a topic is the retry-letter topic that is read along."""
         return self._options.reads_letters(topic)
 
     def producer(self, topic: str, form: LetterForm) -> LetterProducer:
-        """The producer of a letter topic for letters of a form."""
         producer = self._producers.get((topic, form))
         if producer is None:
-            assert self.new_announcer is not None  # `opening.assemble` has set it
+            assert self.new_announcer is not None  # set by `consumer_factory.assemble`
             event_publisher = self.new_announcer()
             producer = LetterProducer(
                 full_name(topic),
@@ -107,8 +100,8 @@ class LetterTopics:
                 await ensure_subscription(
                     self._transport, topic, self.policy.initial_subscription_name
                 )
-            # PRODUCER names the subscription as well, as Java's client does: the broker makes it
-            # again if the dead-letter topic was deleted and comes back.
+            # PRODUCER names the subscription as well, as in Java's client: the broker creates it
+            # again if the dead letter topic is deleted and created again.
             if self._transport.capabilities.initial_subscriptions:
                 first_subscription = self.policy.initial_subscription_name
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
@@ -121,8 +114,9 @@ class LetterTopics:
                 self._options.crypto_key_reader,
                 byte_keys=self._transport.capabilities.binary_keys,
                 producer_name=name,
-                # What is over the limit waits in the link, in order: it is never refused for that.
-                max_pending_messages=_MOST_UNDER_WAY,
+                # Letters over the limit wait in the transport, in order, and are never rejected for
+                # it.
+                max_pending_messages=_MAX_IN_FLIGHT,
                 block_if_queue_full=True,
             ),
             event_publisher,
@@ -135,7 +129,7 @@ class LetterTopics:
         return schema
 
     async def close(self) -> None:
-        """Close all producers; one that is asked for later is closed from the start."""
+        """Close all producers. A producer that is requested later is closed from the start."""
         self._closed = True
         closing: list[Any] = [producer.close() for producer in self._producers.values()]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):

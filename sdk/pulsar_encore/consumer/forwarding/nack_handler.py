@@ -1,7 +1,7 @@
-"""Nacks: whose message it is, what becomes of it, and that being done.
+"""Nacks: decide what to do with a failed message, and do it.
 
-Owns `NackHandler`. The verdict is `core.verdicts`', decided before anything changes; here it is
-acted on, in one step: the message waits (`Redelivery`), or a letter is written of it (`Forwarder`).
+`core.nack_verdicts` decides before any change. The message then waits (`Redelivery`) or is forwarded
+(`Forwarder`), in one step.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ...core.entry import HELD, NACKED
+from ...core.message_states import HELD, NACKED
+from ...core.nack_verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...core.topic_state import TopicState
-from ...core.verdicts import DeadLetter, SendToRetryTopic, Verdicts, Wait
 from ...eventloop.alarm import wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
 from ...message import Held, Message
@@ -28,14 +28,7 @@ class NackHandler:
     """The nacks of one consumer.
 
     Args:
-        ownership: Finds whose a message is.
-        verdicts: The rules.
-        redelivery: Keeps what waits.
-        sources: Of the consumer.
-        loop: Its event loop.
-        forwarder: Writes letters; None where there is no letter topic, and no verdict asks for it.
-        last: Writes dead letters of messages that fail by an id; None where there is no letter
-            topic.
+        forwarder: Sends letters; None without letter topics, when no verdict asks for one.
     """
 
     def __init__(
@@ -62,16 +55,11 @@ class NackHandler:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """A message failed.
+        """Nack a message.
 
         Args:
-            item: The message, or an id of it; of an id no letter can be written.
-            delay: Until it comes again, in seconds or as a timedelta; None for the policy's.
-            error: Why.
-
-        Raises:
-            ConfigurationError: A bad argument.
-            MessageNotHeldError: It is not this consumer's.
+            item: The message, or its id. A message cannot be forwarded by id.
+            delay: Delay of the redelivery, in seconds or as a timedelta; None for the policy's.
         """
         delay_ms = None if delay is None else to_ms(delay, "delay")
         if type(item) is not Message:
@@ -88,19 +76,19 @@ class NackHandler:
             self._nack_again(state, held, delay_ms)
 
     def expired(self, message: Message) -> None:
-        """The lease on a message ended: it failed, and waits for the backoff of its attempt.
+        """Nack a message after its lease expired, with the backoff of its attempt.
 
         Without `negative_ack_redelivery_backoff` the message is redelivered at once, because the
-        lease was a time to wait already.
+        lease already was a waiting time.
         """
         delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
         self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
 
     def expire(self, state: TopicState, held: Sequence[Held]) -> bool:
-        """Messages of a source that are held failed and come again at once, all in one step.
+        """Redeliver held messages of a topic at once, in one step, after their leases expired.
 
         Returns:
-            False, and nothing was done, where something is to be done for each: `expired` does it.
+            False, without any change, if each message needs its own handling by `expired`.
         """
         each_is_more = (
             self._forwarder is not None
@@ -122,9 +110,9 @@ class NackHandler:
         delay_ms: int | None,
         error: BaseException | str | None,
     ) -> None:
-        """A message that the application holds: decide, then act."""
+        """Nack a message that the application holds: decide, then act."""
         verdicts, forwarder = self._verdicts, self._forwarder
-        if forwarder is None:  # then nothing is decided: it waits
+        if forwarder is None:  # without letter topics there is nothing to decide
             self._remember(held, None)
             self._wait(held, held.failed, delay_ms)
             return
@@ -136,7 +124,7 @@ class NackHandler:
                 forwarder.dead_letter(message, held, evidence, reason)
             case SendToRetryTopic(delay):
                 self._remember(held, evidence)
-                forwarder.park(message, held, delay, evidence)
+                forwarder.overflow(message, held, delay, evidence)
             case Wait(delay):
                 self._remember(held, evidence)
                 self._redelivery.wait(held.entry, held.batch_index, delay)
@@ -152,7 +140,7 @@ class NackHandler:
         self._redelivery.wait(held.entry, held.batch_index, delay_ms)
 
     def _nack_again(self, state: TopicState, held: Held, delay_ms: int | None) -> None:
-        """A plain message nacked before: move it, unless it was released in the meantime."""
+        """Change the due time of a nacked plain message, unless it was released in the meantime."""
         if (*held.entry.key, -1) in state.nacks:
             if delay_ms is None:
                 delay_ms = self._verdicts.delay_of(held.failed)

@@ -1,7 +1,4 @@
-"""The face of one lease.
-
-Owns `Lease`, and `RenewedLease`, which renews one while a block runs.
-"""
+"""`Lease`, the object that `Consumer.pop` returns, and `RenewedLease`, which renews it."""
 
 from __future__ import annotations
 
@@ -19,17 +16,25 @@ from ...message import Message
 from ...values.message_id import MessageId
 from .lease_record import LeasedMessage, LeaseGranter, length_ms, lost
 
-_LIMIT: Final = timedelta(hours=3)  # RocketMQ's proxy stops renewing there too
-_LATE_MS: Final = 100  # after its end it is known to be over
-_SHARE: Final = 3  # renewed each third of its length: one renewal may come late
+_LIMIT: Final = timedelta(hours=3)  # RocketMQ's proxy stops renewing at the same limit
+_LATE_MS: Final = 100  # delay after the end at which the lease is checked
+_SHARE: Final = 3  # renewed after each third of its length, so that one renewal may be late
 
 
 class Lease:
-    """A message that is its holder's until `expires_at`; made by `Consumer.pop`.
+    """The exclusive claim on a message until `expires_at`, made by `Consumer.pop`.
 
-    If it is not settled by then, the attempt counts as failed, and the message is redelivered after
-    the backoff of that attempt, or at once if the subscription has none. Call its methods on the
-    consumer's event loop.
+    If the message is not settled by then, the attempt counts as failed. The message is redelivered
+    after the backoff of that attempt, or at once if the subscription has none. Call the methods on
+    the consumer's event loop.
+
+    Example:
+        Lease up to ten messages for five minutes each::
+
+            for lease in await consumer.pop(10, lease=300):
+                async with lease.kept():
+                    await transcode(lease.message.value())
+                    await lease.ack()
     """
 
     __slots__ = ("_fair_yield", "_leases", "_loop", "_record")
@@ -53,48 +58,49 @@ class Lease:
 
     @property
     def message(self) -> Message:
-        """What it is on.
+        """The leased message.
 
         Raises:
-            MessageNotHeldError: The lease was granted before a restart, and the message is not here
-                until it comes again; `message_id` is.
+            MessageNotHeldError: if the lease was granted before a restart and the message has not
+                been redelivered. `message_id` works.
         """
         return self._record.message
 
     @property
     def message_id(self) -> MessageId:
-        """Of what it is on."""
+        """Id of the leased message."""
         return self._record.message_id
 
     @property
     def handle(self) -> str:
-        """Text by which `Consumer.lease` finds it while it is out.
+        """Text by which `Consumer.lease` finds the lease while it is active.
 
-        With a `state=` also after a restart: asking for it writes that the message is leased, which
-        then waits until the lease ends. One whose handle nobody asked for comes at once then.
+        With `state=` the handle also works after a restart: reading it writes the lease to disk,
+        and the message then waits until the lease ends. Without a handle, the message is
+        redelivered at once after a restart.
         """
         return self._leases.handle(self._record)
 
     @property
     def attempt(self) -> int:
-        """Times the message was handed out, this one included."""
+        """Number of this delivery attempt, from 1."""
         return self._record.attempt
 
     @property
     def expires_at(self) -> datetime:
-        """When it ends, in UTC; unless the wall clock is set meanwhile."""
+        """End of the lease in UTC. It is wrong after the wall clock was set."""
         left_ms = self._record.due_ms - now_ms(self._loop)
         return datetime.fromtimestamp((wall_now_ms(self._loop) + left_ms) / 1000, UTC)
 
     async def ack(self) -> None:
-        """The message is done. Acking again is harmless.
+        """Ack the message. Acking again is harmless.
 
-        With `ack_receipt_enabled` it takes until the broker has confirmed; cancelled meanwhile, the
-        message is acked all the same.
+        With `ack_receipt_enabled` the call waits until the broker has confirmed the ack. Cancelling
+        it does not cancel the ack.
 
         Raises:
-            LeaseLostError: The lease is over; the message comes again, or did.
-            ClosedError: The consumer was closed before the broker confirmed.
+            LeaseLostError: if the lease is over. The message is redelivered.
+            ClosedError: if the consumer was closed before the broker confirmed.
         """
         unconfirmed = self._leases.ack(self._record)
         if unconfirmed:
@@ -107,41 +113,47 @@ class Lease:
         *,
         error: BaseException | str | None = None,
     ) -> None:
-        """The message failed and comes again, as after `Consumer.negative_acknowledge`.
+        """Nack the message, which is redelivered as after `Consumer.negative_acknowledge`.
 
         Args:
-            delay: Seconds or timedelta; None for the subscription's.
-            error: Why; kept as evidence for the day the message is dead-lettered.
+            delay: Seconds or timedelta until the redelivery; None for the subscription's delay.
+            error: The reason, kept as evidence in case the message is dead-lettered.
 
         Raises:
-            ConfigurationError: A bad argument; the lease is still out.
-            LeaseLostError: The lease is over.
+            ConfigurationError: if an argument is invalid; the lease is still active.
+            LeaseLostError: if the lease is over.
         """
         check_error(error)
         self._leases.nack(self._record, delay, error)
         await self._end_turn()
 
     async def extend(self, seconds: float | timedelta) -> None:
-        """The lease ends so long from now, which may be sooner than before.
+        """End the lease this long from now, which may be earlier than before.
+
+        Args:
+            seconds: Seconds or timedelta.
 
         Raises:
-            ConfigurationError: Not above 0, or more than 30 days.
-            LeaseLostError: The lease is over.
+            ConfigurationError: if the length is not above 0, or is more than 30 days.
+            LeaseLostError: if the lease is over.
         """
         self._leases.extend(self._record, length_ms(seconds, "seconds"))
         await self._end_turn()
 
     def kept(self, *, limit: float | timedelta = _LIMIT) -> RenewedLease:
-        """`async with lease.kept():` renews the lease while the block runs.
+        """Renew the lease while the block `async with lease.kept():` runs.
 
-        A block whose lease is lost (expired, sought over, the consumer closed) is cancelled, and
-        LeaseLostError is raised from it. One in which the lease is settled just goes on.
+        If the lease is lost (it expired, a seek passed it, or the consumer was closed), the block
+        is cancelled and raises LeaseLostError. If the lease is settled inside the block, the block
+        continues.
 
         Args:
-            limit: Seconds or timedelta from the block's start, beyond which it is not renewed.
+            limit: Seconds or timedelta from the start of the block, after which the lease is not
+                renewed.
 
         Raises:
-            ConfigurationError: A bad limit; or, on entering, another block keeps it.
+            ConfigurationError: if `limit` is invalid or, on entering, another block renews the
+                lease.
         """
         return RenewedLease(self._record, self._leases, length_ms(limit, "limit"), self._loop)
 
@@ -151,7 +163,7 @@ class Lease:
 
 
 class RenewedLease:
-    """Renews one lease while a block runs; see `Lease.kept`. Cancels as `asyncio.timeout` does."""
+    """Renews one lease while a block runs (`Lease.kept`), and cancels as `asyncio.timeout` does."""
 
     def __init__(
         self,
@@ -166,15 +178,17 @@ class RenewedLease:
         self._loop = loop
         self._until_ms = 0
         self._task: asyncio.Task[Any] | None = None
-        self._cancels = 0  # of the task, when the block began
+        self._cancels = 0  # cancellations of the task when the block began
         self._lost = False
-        self._cancelled = False  # by this
+        self._cancelled = False  # by this object
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
         self._leases.check(self._record)
         if self._record.keeper is not None or self._lost:
-            raise ConfigurationError("a lease is kept by one block at a time; one is enough")
+            raise ConfigurationError(
+                "another block renews this lease: use one `async with lease.kept()` at a time"
+            )
         self._task = asyncio.current_task()
         assert self._task is not None
         self._cancels = self._task.cancelling()
@@ -183,7 +197,7 @@ class RenewedLease:
         self._renew()
 
     def _renew(self) -> None:
-        """Until the limit, the lease ends no sooner than its length from now."""
+        """Extend the lease to its length from now, up to the limit, and set the next timer."""
         record = self._record
         if record.over is not None:
             return
@@ -199,13 +213,13 @@ class RenewedLease:
             return  # `lost` was called
 
     def moved(self) -> None:
-        """The lease ends at another time, perhaps sooner: it is renewed in time for that."""
+        """Set the timer again after the end of the lease has moved."""
         self._stop_timer()
         record = self._record
         left = record.due_ms - now_ms(self._loop)
         if now_ms(self._loop) < self._until_ms:
             wait = min(record.length_ms, left) / 1000 / _SHARE
-        else:  # its end is looked for
+        else:  # past the limit, only its end is checked
             wait = (left + _LATE_MS) / 1000
         self._timer = self._loop.call_later(max(wait, 0), self._renew)
 
@@ -214,8 +228,7 @@ class RenewedLease:
             self._timer.cancel()
 
     def lost(self) -> None:
-        """The lease is gone: the block is cancelled; by the loop, as the block itself may be what
-        found out."""
+        """Cancel the block through the loop, because the block itself may have found the loss."""
         self._lost = True
         self._loop.call_soon(self._cancel)
 
@@ -231,7 +244,7 @@ class RenewedLease:
         self._stop_timer()
         if self._record.keeper is self:
             self._record.keeper = None
-        ours = False  # the cancellation, and nobody else's besides
+        ours = False  # True if this object's cancellation is the only one
         if self._cancelled and task is not None:
             ours = task.uncancel() <= self._cancels
         if not self._lost:

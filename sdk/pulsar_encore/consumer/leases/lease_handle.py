@@ -1,7 +1,4 @@
-"""The text of a lease's handle: its topic, its message id, and which lease of that message it is.
-
-Pure. Refuses what it did not write; whether the lease is still out is for `LeaseTable` to say.
-"""
+"""The text of a lease handle: topic, message id, and the lease of that message."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from ...values.message_id import MessageId
 
 
 class LeaseHandle(NamedTuple):
-    """What a handle says.
+    """The content of a handle.
 
     Attributes:
-        topic: Of the message.
-        message_id: Its serialized id.
+        topic: Topic of the message.
+        message_id: Serialized id of the message.
         record_granter: Names the consumer that granted the lease.
-        number: Of the lease, there: of two leases of one message each has its own.
-        attempt: Times the message was handed out then, that one included.
-        first_ms: When a message of its entry was handed over first, as far as is known on disk, in
-            ms since the epoch; 0 without a state. What counts attempts anew has another one.
+        number: Number of the lease at that consumer.
+        attempt: Number of the delivery attempt, from 1.
+        first_ms: First delivery of a message of the entry that is known on disk, in ms since the
+            epoch; 0 without a state. It changes when the attempts are counted from 1 again.
     """
 
     topic: str
@@ -36,17 +33,11 @@ class LeaseHandle(NamedTuple):
 def write(
     message_id: MessageId, record_granter: str, number: int, attempt: int, first_ms: int
 ) -> str:
-    """A handle: letters, digits, `-`, `_` and five dots."""
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
     return f"{topic}.{place}.{record_granter}.{number:x}.{attempt:x}.{first_ms:x}"
 
 
 def read(text: str) -> LeaseHandle:
-    """What a handle says.
-
-    Raises:
-        ConfigurationError: It is no handle.
-    """
     if not isinstance(text, str):
         raise ConfigurationError(
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
@@ -63,11 +54,6 @@ def read(text: str) -> LeaseHandle:
 
 
 def message_id_of(handle: LeaseHandle) -> MessageId:
-    """The id of its message.
-
-    Raises:
-        ConfigurationError: It was changed.
-    """
     try:
         return MessageId.deserialize(handle.message_id, handle.topic)
     except ConfigurationError as error:

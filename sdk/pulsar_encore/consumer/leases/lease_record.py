@@ -1,8 +1,4 @@
-"""One lease, as it was granted, and what its face asks of who keeps it.
-
-Owns `LeaseRecord`, of a message that is here, and what it has in common with one that was granted
-before a restart (`inherited`).
-"""
+"""`LeaseRecord`, and the interfaces that it shares with leases from before a restart."""
 
 from __future__ import annotations
 
@@ -11,39 +7,38 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from ...core.entry import HELD
+from ...core.message_states import HELD
 from ...core.topic_state import TopicState
 from ...errors import ConfigurationError, LeaseLostError
 from ...message import Held, Message
 from ...values.backoff import seconds_of
 from ...values.message_id import MessageId
 
-#: A time beyond is a mistake of units; RocketMQ's longest is 12 hours.
+#: A longer time is a mistake of units. RocketMQ's longest is 12 hours.
 LONGEST: Final = timedelta(days=30)
-BITS: Final = 6  # buckets of 64 ms: so late may a lease expire
+BITS: Final = 6  # buckets of 64 ms, by which a lease may expire late
 
 
 class LeaseKeeper(Protocol):
-    """Who is told when a lease is lost, and when its end moves."""
+    """Notified when a lease is lost and when its end moves."""
 
     def lost(self) -> None: ...
     def moved(self) -> None: ...
 
 
 class LeaseRecord:
-    """One lease.
+    """The state of one lease.
 
     Attributes:
-        message: What it is on.
-        held: The hand-over that it is of.
-        number: Tells it from all others of its consumer.
-        length_ms: What it was granted for.
-        due_ms: When it ends, on the loop's clock.
-        armed: The edge of the bucket it is in.
-        over: Why it is out no more; None while it is.
-        acked: Whether that was its own ack.
-        keeper: Told when it is lost and when its end moves, if there is one.
-        handle: Its text, once somebody asked.
+        held: Entry, batch index, failed attempts and delivery number of the message.
+        number: Unique among the leases of the consumer.
+        length_ms: Length of the lease as granted, in ms.
+        due_ms: End of the lease, in ms on the loop's clock.
+        armed: Edge of its bucket in `LeaseTable`.
+        over: Why the lease is over; None while it is active.
+        acked: True if the holder of the lease acked the message.
+        keeper: Notified when the lease is lost and when its end moves.
+        handle: Text of the handle, once requested.
     """
 
     __slots__ = (
@@ -75,24 +70,21 @@ class LeaseRecord:
 
     @property
     def holds(self) -> bool:
-        """Whether the message is still held by this hand-over."""
         entry, index, _, hand_over = self.held
         state: TopicState = entry.source
         return entry.state[index] == HELD and state.holds(entry, index, hand_over)
 
     @property
     def message_id(self) -> MessageId:
-        """Of what it is on."""
         return self.message.message_id()
 
     @property
     def attempt(self) -> int:
-        """Times the message was handed over, this one included."""
         return self.held.failed + 1
 
 
 class LeasedMessage(Protocol):
-    """What the face of a lease asks of it; see `LeaseRecord`."""
+    """The part of a lease record that `Lease` uses; see `LeaseRecord`."""
 
     length_ms: int
     due_ms: int
@@ -111,7 +103,7 @@ _G = TypeVar("_G", contravariant=True)
 
 
 class LeaseGranter(Protocol[_G]):
-    """And of who keeps it; see `LeaseTable`."""
+    """The part of a lease table that `Lease` uses; see `LeaseTable`."""
 
     def handle(self, record: _G) -> str: ...
     def check(self, record: _G) -> None: ...
@@ -126,18 +118,13 @@ class LeaseGranter(Protocol[_G]):
 
 
 def lost(record: LeasedMessage) -> LeaseLostError:
-    """The error of a lease that is over."""
     return LeaseLostError(
         f"the lease on {record.message_id!r} is over: {record.over}; stop work on it"
     )
 
 
 def length_ms(length: float | timedelta, name: str) -> int:
-    """A time above 0 in ms.
-
-    Raises:
-        ConfigurationError: It is none, below 1 ms, or longer than `LONGEST`.
-    """
+    """Return a length in ms, from 1 ms to `LONGEST`."""
     found_s = seconds_of(length, name)
     if not 0.001 <= found_s <= LONGEST.total_seconds():
         raise ConfigurationError(f"{name} must be from 1 ms to {LONGEST.days} days, got {length!r}")

@@ -1,8 +1,7 @@
-"""A pop: what is taken, in which order, and who waits.
+"""Pops: which messages they take, and the order in which they wait.
 
-Owns `PopQueue`. Pops of all topics are served in line, one at a time, and so are the pops of each
-topic that is named. Taking and granting are one step without an await, and nothing is awaited after
-it: a cancelled pop has taken nothing, so there is nothing to put back.
+Pops of all topics are served one at a time, and so are the pops of each named topic. A pop takes
+and leases messages in one step, with no await after it, so a cancelled pop has taken nothing.
 """
 
 from __future__ import annotations
@@ -20,31 +19,23 @@ from .lease_record import LeaseRecord
 from .lease_table import LeaseTable
 from .topic_choice import TopicChoice
 
-#: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
-#: messages keep full it would come late, and with it always first poison would hold up the rest.
-_AGAIN_FIRST: Final = 5
+#: Every fifth pop takes previously failed messages first, as in RocketMQ. If no pop did, a queue
+#: full of new messages would delay them. If every pop did, poison messages would delay the others.
+_FAILED_FIRST_EVERY: Final = 5
 
 
 class _Line:
-    """Pops that are served one at a time, first come, first served."""
+    """Pops that are served one at a time, in the order of their calls."""
 
     __slots__ = ("lock", "pops")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.pops = 0  # those that took something
+        self.pops = 0  # pops that took messages
 
 
 class PopQueue:
-    """The pops of one consumer.
-
-    Args:
-        queue: Where messages are.
-        leases: Where they go.
-        fair_yield: When a pop that need not wait lets the loop run.
-        loop: The consumer's event loop.
-        key_queues: Keep each key in order; None where nobody asked for that.
-    """
+    """The pops of one consumer."""
 
     def __init__(
         self,
@@ -58,10 +49,10 @@ class PopQueue:
         self._leases = leases
         self._fair_yield = fair_yield
         self._loop = loop
-        # A topic whose pops wait must not hold up those of another one, so each has its line.
+        # Each topic has its own line, so that its waiting pops do not block those of other topics.
         self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._key_queues = key_queues
-        self._lane_of: dict[int, KeyQueue] = {}  # by number of the lease that is out of it
+        self._key_queue_of: dict[int, KeyQueue] = {}  # by number of the lease
         if key_queues is not None:
             leases.ended = self._ended
             leases.given_back_early = self._given_back_early
@@ -74,14 +65,10 @@ class PopQueue:
         only: TopicChoice | None = None,
         per_key: int | None = None,
     ) -> list[LeaseRecord]:
-        """At least one lease, or none when the time is over.
+        """Return at least one lease, or an empty list if the time is over.
 
         Args:
-            most: Leases at most.
-            length_ms: Of each lease.
-            wait_ms: Longest wait for the first.
-            only: Sources to take from; None for all.
-            per_key: With lanes, leases of one key at most; None for no bound.
+            per_key: With ordered leases, limit of leases of one key; None for no limit.
         """
         deadline = self._loop.time() + wait_ms / 1000
         if self._fair_yield.clock() >= self._fair_yield.ends:
@@ -98,20 +85,20 @@ class PopQueue:
                 self._leases.check_open()
                 free = min(most, self._leases.free_for(ticket))
                 if free <= 0:
-                    if not await self._leases.room(deadline, ticket):
+                    if not await self._leases.wait_for_free(deadline, ticket):
                         return []
                     continue
                 if self._key_queues is None:
-                    grants = self._take(line, free, length_ms, only)
+                    records = self._take(line, free, length_ms, only)
                 else:
                     taken = self._key_queues.take(free, only, per_key)
-                    grants = self._granted(taken, length_ms)
+                    records = self._granted(taken, length_ms)
                 self._leases.wake()
-                if grants:
+                if records:
                     if len(self._lines) > 1:
-                        self._queue.wake(1)  # a pop in another line may find more
-                    return grants
-                if self._key_queues is not None and self._key_queues.unseen(only):
+                        self._queue.wake(1)  # a pop of another line may find more messages
+                    return records
+                if self._key_queues is not None and self._key_queues.has_more(only):
                     await asyncio.sleep(0)
                     continue
                 if not await self._queue.wait(deadline, ticket, only=only):
@@ -123,45 +110,45 @@ class PopQueue:
         self, line: _Line, most: int, length_ms: int, only: TopicChoice | None
     ) -> list[LeaseRecord]:
         taken = []
-        failed_first = line.pops % _AGAIN_FIRST == _AGAIN_FIRST - 1
+        failed_first = line.pops % _FAILED_FIRST_EVERY == _FAILED_FIRST_EVERY - 1
         if only is not None:
             taken = self._queue.take_of(only, most, failed_first=failed_first)
         else:
             if failed_first:
-                taken = self._queue.take_again(most)
+                taken = self._queue.take_failed(most)
             if len(taken) < most:
                 taken += self._queue.take_many(most - len(taken), 0)
         line.pops += bool(taken)
         return [self._leases.record(message, length_ms) for message in taken]
 
     def _granted(self, taken: list[tuple[KeyQueue, Message]], length_ms: int) -> list[LeaseRecord]:
-        grants = []
+        records = []
         for key_queue, message in taken:
             record = self._leases.record(message, length_ms)
-            self._lane_of[record.number] = key_queue
-            key_queue.grants[_place(record)] = record
-            grants.append(record)
-        return grants
+            self._key_queue_of[record.number] = key_queue
+            key_queue.records[_message_of(record)] = record
+            records.append(record)
+        return records
 
     def _ended(self, record: LeaseRecord) -> None:
         assert self._key_queues is not None
-        key_queue, place = self._lane_of.pop(record.number, None), _place(record)
-        if key_queue is None or key_queue.grants.get(place) is not record:
+        key_queue, key = self._key_queue_of.pop(record.number, None), _message_of(record)
+        if key_queue is None or key_queue.records.get(key) is not record:
             return
-        del key_queue.grants[place]
-        for given in self._key_queues.back(key_queue, *place):
-            behind = key_queue.grants.pop(given, None)
-            if behind is not None:
-                del self._lane_of[behind.number]
-                self._leases.lose(behind, "the lease on a message before it in its key is over")
+        del key_queue.records[key]
+        for returned in self._key_queues.lease_ended(key_queue, *key):
+            follower = key_queue.records.pop(returned, None)
+            if follower is not None:
+                del self._key_queue_of[follower.number]
+                self._leases.lose(follower, "the lease on a message before it in its key is over")
 
     def _given_back_early(self, record: LeaseRecord) -> bool:
         assert self._key_queues is not None
-        key_queue = self._lane_of.get(record.number)
+        key_queue = self._key_queue_of.get(record.number)
         return key_queue is not None and self._key_queues.give_back_early(
-            key_queue, *_place(record)
+            key_queue, *_message_of(record)
         )
 
 
-def _place(record: LeaseRecord) -> tuple[Entry, int]:
+def _message_of(record: LeaseRecord) -> tuple[Entry, int]:
     return record.held.entry, record.held.batch_index

@@ -1,9 +1,8 @@
-"""Leases that were granted before a restart, where the consumer has a state.
+"""Leases that were granted before a restart, of a consumer with a state.
 
-Owns `RestoredLease`, one of these, and `RestoredLeases`, which finds and settles them. What is
-known of one is on disk: the message was handed over for that attempt, nothing was heard of it
-since, and its end is to come. Until then it waits, here or at another consumer of the directory, or
-with the broker; so it is settled by its id.
+The disk has the attempt and the end of the lease, and no settlement since. Until then the message
+waits at this consumer, at another consumer of the directory, or at the broker, so it is settled by
+id.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from ...core.bucket_width import precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
 from ...core.message_key import MessageKey
+from ...core.nack_verdicts import Verdicts
 from ...core.topic_state import TopicState
-from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
 from ...eventloop.affinity import LoopAffinity
 from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
@@ -32,11 +31,11 @@ from ..settlement.settlement import Settlement
 from . import lease_handle as handles
 from .lease_record import BITS, LeaseKeeper, lost
 
-_TRUST_S: Final = 5.0
+_TRUST_TIMEOUT_S: Final = 5.0
 
 
 class RestoredLease:
-    """A lease of another life of the process; as `Grant`, but without its message."""
+    """A lease from before a restart: like `LeaseRecord`, but without its message."""
 
     __slots__ = (
         "acked",
@@ -78,27 +77,15 @@ class RestoredLease:
 
     @property
     def message(self) -> Message:
-        """
-        Raises:
-            MessageNotHeldError: Always.
-        """
+        """Raise an error, because the message is not in this process."""
         raise MessageNotHeldError(
-            f"{self.message_id!r} was leased before a restart, and is not here until it comes "
-            "again: ack, nack or extend its lease, and keep what else is needed with the handle"
+            f"{self.message_id!r} was leased before a restart and is not here until it is "
+            "redelivered: ack, nack or extend its lease, and store further data with the handle"
         )
 
 
 class RestoredLeases:
-    """What the consumers of before left to this one.
-
-    Args:
-        ownership: Finds whose a message is.
-        settlement: Acks.
-        verdicts: The delays of nacks that name none.
-        receipts: What acks wait for; None when they do not.
-        precision: Of nacks, in bits; None for what fits the delay.
-        loop: The consumer's event loop.
-    """
+    """The leases that earlier processes have granted."""
 
     def __init__(
         self,
@@ -118,13 +105,11 @@ class RestoredLeases:
         self._affinity = LoopAffinity("lease")
 
     async def find(self, named: handles.LeaseHandle, text: str) -> RestoredLease:
-        """The lease that a handle names.
+        """Return the lease that a handle names.
 
         Raises:
-            ConfigurationError: It is no handle.
-            LeaseLostError: It is over, or of a consumer with another state.
-            MessageNotHeldError: It cannot be told yet whether the state is of this cluster.
-            ClosedError: The consumer was closed meanwhile.
+            LeaseLostError: if the lease is over, or belongs to a consumer with another state.
+            MessageNotHeldError: if it is unknown yet whether the state belongs to this cluster.
         """
         message_id = handles.message_id_of(named)
         try:
@@ -136,36 +121,36 @@ class RestoredLeases:
             ) from error
         index = message_id.batch_index() if message_id.batch_size > 1 else -1
         if state.durable is None or not state.shared:
-            raise _over(named)
-        await self._trusted(state, state.durable, entry_key, named)
+            raise _lease_over(named)
+        await self._wait_until_trusted(state, state.durable, entry_key, named)
         key = (*entry_key, index)
         found = RestoredLease(
             text, named.attempt, message_id, state, state.durable, key, named.first_ms
         )
         due_ms = self._until(found)
         if due_ms is None:
-            raise _over(named)
+            raise _lease_over(named)
         found.due_ms = due_ms
         found.length_ms = max(due_ms - now_ms(self._loop), 1)
         return found
 
-    async def _trusted(
+    async def _wait_until_trusted(
         self, state: TopicState, durable: Durable, key: EntryKey, named: handles.LeaseHandle
     ) -> None:
-        """Wait for a message that shows whether the state is of this cluster.
+        """Wait for a message that shows whether the state belongs to this cluster.
 
-        Ids begin again in another cluster: an ack by the id of a handle could be that of a message
-        which nobody has received. What the last process had not acked comes first, so this wait is
-        short.
+        Ids start again in another cluster: an ack by the id of a handle could ack a message that no
+        one has received. The messages that the last process had not acked arrive first, so this
+        wait is short.
         """
-        deadline = self._loop.time() + _TRUST_S
+        deadline = self._loop.time() + _TRUST_TIMEOUT_S
         while durable.trusts(key) is None:
             try:
                 async with asyncio.timeout_at(deadline):
                     await durable.compared()
             except TimeoutError:
                 raise MessageNotHeldError(
-                    f"no message of {named.topic} that the state knows has come yet, so the state "
+                    f"no message of {named.topic} that the state knows has arrived, so the state "
                     "may be of another cluster, whose ids mean other messages: try again in a "
                     "moment"
                 ) from None
@@ -176,19 +161,14 @@ class RestoredLeases:
         if lease.source.durable is not lease.durable:  # the consumer was closed
             return None
         if lease.durable.first_ms(lease.key[:2]) != lease.first_ms:
-            return None  # that was acked, or sought over, and counts from 1 again
+            # The message was acked or sought over, and its attempts are counted from 1 again.
+            return None
         return lease.durable.leased_until(lease.key, lease.attempt)
 
     def handle(self, lease: RestoredLease) -> str:
-        """The text that names a lease."""
         return lease.handle
 
     def check(self, lease: RestoredLease) -> None:
-        """
-        Raises:
-            LeaseLostError: The lease is over.
-            WrongLoopError: On another event loop than the consumer's.
-        """
         self._affinity.check()
         if lease.over is None and self._until(lease) is None:
             lease.over = "it ended, or was settled elsewhere"
@@ -198,11 +178,6 @@ class RestoredLeases:
             raise lost(lease)
 
     def extend(self, lease: RestoredLease, length_ms: int) -> None:
-        """A lease ends so long from now.
-
-        Raises:
-            LeaseLostError: It is over.
-        """
         self.check(lease)
         due_ms = due_in_ms(self._loop, length_ms)
         lease.durable.waits_anywhere(lease.key, due_ms, BITS, _size(lease), leased=True)
@@ -211,12 +186,11 @@ class RestoredLeases:
             lease.keeper.moved()
 
     def ack(self, lease: RestoredLease) -> Sequence[asyncio.Future[None]]:
-        """The message is done; returns what there is to wait for until that is confirmed.
+        """Ack the message of a lease; return the ack receipts to wait for.
 
         Raises:
-            LeaseLostError: The lease is over, but by its own ack.
-            MessageNotHeldError: Of a batch that has not come yet, on a transport that cannot ack
-                a part of it before; the lease is out still.
+            MessageNotHeldError: if the message is in a batch that has not arrived, and the
+                transport cannot ack a part of such a batch; the lease is still active.
         """
         if lease.acked:
             self._affinity.check()
@@ -234,13 +208,7 @@ class RestoredLeases:
         delay: float | timedelta | None,
         error: BaseException | str | None = None,
     ) -> None:
-        """The message failed. Should that have been its last attempt, it is dead-lettered when it
-        comes.
-
-        Raises:
-            ConfigurationError: A bad delay; nothing was done.
-            LeaseLostError: The lease is over.
-        """
+        """Nack a leased message. After its last attempt it is dead-lettered when it arrives."""
         delay_ms = None if delay is None else to_ms(delay, "delay")
         self.check(lease)
         if delay_ms is None:
@@ -248,8 +216,8 @@ class RestoredLeases:
         bits, due_ms = precision_bits(delay_ms, self._precision), due_in_ms(self._loop, delay_ms)
         lease.durable.waits_anywhere(lease.key, due_ms, bits, _size(lease), leased=False)
         if error is not None:
-            said = evidence_of(error, "nack")
-            lease.source.attempts.remember(lease.key, wall_now_ms(self._loop), said)
+            evidence = evidence_of(error, "nack")
+            lease.source.attempts.remember(lease.key, wall_now_ms(self._loop), evidence)
         lease.over = "it was nacked"
 
 
@@ -257,9 +225,9 @@ def _size(lease: RestoredLease) -> int:
     return max(lease.message_id.batch_size, 1)
 
 
-def _over(named: handles.LeaseHandle) -> LeaseLostError:
+def _lease_over(named: handles.LeaseHandle) -> LeaseLostError:
     return LeaseLostError(
         f"the lease on a message of {named.topic} was granted before a restart, by another "
-        "consumer or without a state, and is over, or not known here: it was settled, or the "
-        "message comes again"
+        "consumer or without a state, and is over or unknown here: it was settled, or the "
+        "message is redelivered"
     )

@@ -1,8 +1,4 @@
-"""The topic that a pop names.
-
-Owns `TopicChoice`, the sources that belong to a topic, and `TopicChoices`, which makes one for a
-name.
-"""
+"""The topic that a pop names."""
 
 from __future__ import annotations
 
@@ -19,10 +15,9 @@ _NAMED: Final = 10  # topics that an error lists
 
 
 class TopicChoice:
-    """The sources of one topic, by number: a container that also knows sources to come.
+    """The numbers of one topic and its partitions, as a container that includes future partitions.
 
     Args:
-        link: Names the sources.
         topic: Full name of a partition or a topic. A topic contains all its partitions.
     """
 
@@ -43,26 +38,21 @@ class TopicChoice:
 
 
 class TopicChoices:
-    """The topics that pops of one consumer have named.
-
-    Args:
-        link: Knows which topics are read.
-        declared: Topics of the subscription.
-    """
+    """The topics that the pops of one consumer have named."""
 
     def __init__(self, link: TransportConsumer, declared: Iterable[str]) -> None:
         self._link = link
         self._declared = [full_name(each) for each in declared]
         self._choices: dict[str, TopicChoice] = {}
-        self._unsure: set[str] = (
-            set()
-        )  # accepted, though nobody knows whether there is such a topic
+        # Accepted names of topics that may not exist.
+        self._unsure: set[str] = set()
 
     def of(self, topic: str | None) -> TopicChoice | None:
-        """The sources of a topic; None for None.
+        """Return the numbers of a topic; None for None.
 
         Raises:
-            ConfigurationError: The consumer does not read the topic; the text names those it reads.
+            ConfigurationError: if the consumer does not read the topic; the text lists those it
+                reads.
         """
         if topic is None:
             return None
@@ -80,8 +70,8 @@ class TopicChoices:
         known = come.union(self._declared)
         if name in known or name in {base_name(each) for each in known}:
             return
-        # The stock transport does not know how many partitions a topic has. It names every one of
-        # them, also of a topic without partitions, which is known once a message has come.
+        # The stock transport does not know how many partitions a topic has. It accepts every
+        # partition number, also for a topic without partitions, until a message has arrived.
         unpartitioned = base_name(name) in come
         if not unpartitioned and link.source_of(name, partition_of(name)) is not None:
             self._unsure.add(name)

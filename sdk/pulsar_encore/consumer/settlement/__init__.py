@@ -1,1 +1,1 @@
-"""Whose message is it, acks and redelivery. Knows no letters."""
+"""Acks, redelivery, and the check that a message belongs to this consumer."""

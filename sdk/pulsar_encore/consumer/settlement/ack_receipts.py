@@ -1,9 +1,8 @@
-"""What the broker has confirmed of the acks that left, and who waits for that.
+"""Ack receipts: which acks the broker has confirmed, and the callers that wait for them.
 
-Owns `AckReceipts`. A caller waits for a source, not for an ack: a future, shared by all who asked
-meanwhile, is done once everything that was acked there by then has left and is confirmed. What was
-lost with a connection has not left: whoever waits for it goes on to wait. After a seek there is
-nothing to wait for.
+A caller waits for a topic, not for a single ack. A future, shared by all callers meanwhile, is done
+when every earlier ack of the topic is sent and confirmed. Acks that were lost with a connection
+count as unsent, so their callers keep waiting. A seek ends every wait.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from ...core.topic_state import TopicState
 from ...eventloop.alarm import now_ms
 
 
-class _Line:
-    """The flushes of one source that are not confirmed, by number, and who waits for them.
+class _TopicReceipts:
+    """The unconfirmed ack flushes of one topic, and the futures of the waiting callers.
 
     Attributes:
-        unconfirmed: Numbers, oldest first.
-        last: That of the last flush.
-        open: Futures of acks that have not all left.
-        left: Those of acks that have: the last flush that has any of them, and the future.
+        unconfirmed: Numbers of the flushes, oldest first.
+        last: Number of the last flush.
+        open: Futures of acks that are not all sent.
+        left: Futures of sent acks, each with the number of their last flush.
     """
 
     __slots__ = ("last", "left", "open", "unconfirmed")
@@ -38,11 +37,10 @@ class _Line:
 
 
 class AckReceipts:
-    """The receipts of one consumer.
+    """The ack receipts of one consumer.
 
     Args:
-        loop: Its event loop.
-        not_confirmed: Called with a source and acks of it that left and have to be sent again.
+        not_confirmed: Called with a topic state and sent acks that have to be sent again.
     """
 
     def __init__(
@@ -52,116 +50,115 @@ class AckReceipts:
     ) -> None:
         self._loop = loop
         self._not_confirmed = not_confirmed
-        self._lines: dict[TopicState, _Line] = {}
+        self._topics: dict[TopicState, _TopicReceipts] = {}
 
     def of(self, states: Iterable[TopicState]) -> list[asyncio.Future[None]]:
-        """What is done once all that is acked of these sources now is confirmed.
+        """Return futures that are done when every present ack of these topics is confirmed.
 
-        Shared: wait for it behind a shield. A source of which all is confirmed has none.
+        The futures are shared: await them behind a shield. A topic without unconfirmed acks has
+        none.
         """
         found = (self._of(state) for state in states)
         return [future for future in found if future is not None]
 
     def _of(self, state: TopicState) -> asyncio.Future[None] | None:
-        line = self._lines.setdefault(state, _Line())
+        topic = self._topics.setdefault(state, _TopicReceipts())
         if not _all_left(state):
-            if not line.open:
-                line.open.append(self._loop.create_future())
-            return line.open[-1]
-        if not line.unconfirmed:
+            if not topic.open:
+                topic.open.append(self._loop.create_future())
+            return topic.open[-1]
+        if not topic.unconfirmed:
             return None
-        if not (line.left and line.left[-1][0] == line.last):
-            line.left.append((line.last, self._loop.create_future()))
-        return line.left[-1][1]
+        if not (topic.left and topic.left[-1][0] == topic.last):
+            topic.left.append((topic.last, self._loop.create_future()))
+        return topic.left[-1][1]
 
     def sent(self, state: TopicState, unsent: Unsent, receipt: Awaitable[None] | None) -> None:
-        """Acks left; None where nobody is going to confirm them, and they count as confirmed."""
-        line = self._lines.setdefault(state, _Line())
+        """Record that acks were sent. Without a receipt (None) they count as confirmed."""
+        topic = self._topics.setdefault(state, _TopicReceipts())
         if receipt is not None:
             unsent.flush.await_receipt()
-            line.last += 1
-            line.unconfirmed[line.last] = None
+            topic.last += 1
+            topic.unconfirmed[topic.last] = None
             answer = asyncio.ensure_future(receipt)
-            answer.add_done_callback(partial(self._answered, state, line, line.last, unsent))
-        self._close(state, line)
+            answer.add_done_callback(partial(self._answered, state, topic, topic.last, unsent))
+        self._mark_sent(state, topic)
 
-    def _close(self, state: TopicState, line: _Line) -> None:
-        """When all has left, those who wait know for which flush."""
-        if line.open and _all_left(state):
-            opened, line.open = line.open, []
-            line.left.extend((line.last, future) for future in opened)
-            _tell(line)
+    def _mark_sent(self, state: TopicState, topic: _TopicReceipts) -> None:
+        """Assign the waiting futures to the last flush, once every ack is sent."""
+        if topic.open and _all_left(state):
+            opened, topic.open = topic.open, []
+            topic.left.extend((topic.last, future) for future in opened)
+            _resolve(topic)
 
     def _answered(
         self,
         state: TopicState,
-        line: _Line,
+        topic: _TopicReceipts,
         number: int,
         unsent: Unsent,
         answer: asyncio.Future[None],
     ) -> None:
         failed = answer.cancelled() or answer.exception() is not None
-        if number not in line.unconfirmed:
-            return  # its connection fell, and the acks are sent again; or they were sought over
-        del line.unconfirmed[number]
+        if number not in topic.unconfirmed:
+            return  # after a reconnect these acks are sent again; after a seek they do not matter
+        del topic.unconfirmed[number]
         if failed:
-            while line.left and line.left[-1][0] >= number:
-                line.open.append(line.left.pop()[1])
+            while topic.left and topic.left[-1][0] >= number:
+                topic.open.append(topic.left.pop()[1])
             self._not_confirmed(state, unsent)
         else:
             unsent.flush.confirmed(now_ms(self._loop))
-            _tell(line)
+            _resolve(topic)
 
     def disconnected(self, states: Iterable[TopicState]) -> None:
-        """What was not confirmed is sent again."""
+        """Count unconfirmed acks as unsent, because they are sent again after the reconnect."""
         for state in states:
-            line = self._lines.get(state)
-            if line is not None:
-                line.unconfirmed.clear()
-                line.open += [future for _, future in line.left]
-                line.left.clear()
+            topic = self._topics.get(state)
+            if topic is not None:
+                topic.unconfirmed.clear()
+                topic.open += [future for _, future in topic.left]
+                topic.left.clear()
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """What had to be sent again was."""
+        """Record that unconfirmed acks were sent again."""
         for state in states:
-            if state in self._lines:
-                self._close(state, self._lines[state])
+            if state in self._topics:
+                self._mark_sent(state, self._topics[state])
 
     def sought(self, states: Iterable[TopicState]) -> None:
-        """All that was acked may rightly come again: nobody has to wait for it."""
+        """End every wait: after a seek, acked messages may be delivered again."""
         for state in states:
-            line = self._lines.pop(state, None)
-            if line is not None:
-                line.unconfirmed.clear()
-                for future in _waiting(line):
+            topic = self._topics.pop(state, None)
+            if topic is not None:
+                topic.unconfirmed.clear()
+                for future in _futures_of(topic):
                     future.set_result(None)
 
     @property
     def awaited(self) -> list[asyncio.Future[None]]:
-        """What somebody waits for now."""
-        return [future for line in self._lines.values() for future in _waiting(line)]
+        return [future for topic in self._topics.values() for future in _futures_of(topic)]
 
     def fail(self, error: Exception) -> None:
-        """Nothing will be confirmed any more."""
         awaited = [] if self._loop.is_closed() else self.awaited
-        for line in self._lines.values():
-            line.unconfirmed.clear()
-        self._lines.clear()
+        for topic in self._topics.values():
+            topic.unconfirmed.clear()
+        self._topics.clear()
         for future in awaited:
             future.set_exception(error)
-            future.exception()  # who does not await it need not be told
+            future.exception()  # mark as retrieved, in case no caller awaits it
 
 
 def _all_left(state: TopicState) -> bool:
     return not (len(state.acks) or state.acks.lost)
 
 
-def _tell(line: _Line) -> None:
-    """Those whose last flush, and all before it, are confirmed."""
-    oldest = next(iter(line.unconfirmed), None)
-    while line.left and (oldest is None or line.left[0][0] < oldest):
-        line.left.popleft()[1].set_result(None)
+def _resolve(topic: _TopicReceipts) -> None:
+    """Resolve the futures of flushes before the oldest unconfirmed one."""
+    oldest = next(iter(topic.unconfirmed), None)
+    while topic.left and (oldest is None or topic.left[0][0] < oldest):
+        topic.left.popleft()[1].set_result(None)
 
 
-def _waiting(line: _Line) -> list[asyncio.Future[None]]:
-    return [*line.open, *(future for _, future in line.left)]
+def _futures_of(topic: _TopicReceipts) -> list[asyncio.Future[None]]:
+    return [*topic.open, *(future for _, future in topic.left)]

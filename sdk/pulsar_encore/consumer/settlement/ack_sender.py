@@ -1,8 +1,8 @@
-"""When acks leave: grouped by time, by entries, and by messages; held while disconnected.
+"""When acks are sent: grouped by time, entries and messages, and kept while disconnected.
 
-Owns `AckSender`. By messages, because a broker stops delivering at its unacked window: grouping by
-time alone caps a consumer at one window per group time. What a source cannot send now stays where
-it is, untouched, so an ack made while disconnected costs nothing and is sent after the reconnect.
+Grouping by messages is needed because a broker stops delivering at its unacked window: grouping by
+time alone limits a consumer to one window per group time. Acks that cannot be sent stay in their
+topic state, so an ack made while disconnected costs nothing and is sent after the reconnect.
 """
 
 from __future__ import annotations
@@ -19,33 +19,29 @@ from ...eventloop.alarm import now_ms
 from ...options import ConsumerOptions
 from ...transport.interface import AckPlan, TransportConsumer
 from ..delivery.receive_queue import ReceiveQueue
-from ..topic_states import OVERTAKEN_S, SUSPECT_S, TopicStates
+from ..topic_states import RECONNECT_S, REDELIVERY_S, TopicStates
 from .ack_receipts import AckReceipts
 
-# A flush is due when the messages acked and not sent reach this share of the broker's window.
+# A flush is due when the unsent acks cover this fraction of the unacked window (a tenth).
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
-# Entries sent in one turn of the loop, 3 us each; the rest follows in the next.
+# Entries sent in one iteration of the loop, 3 us each.
 _SLICE: Final = 1_000
-# A redelivery that an ack did not overtake arrives within `OVERTAKEN_S`, unless it waits in the
-# transport behind what the application has not taken yet: so many messages, and what the receiver
-# queue holds.
+# A redelivery that crossed an ack arrives within `REDELIVERY_S`, unless it waits in the transport
+# behind messages that the application has not taken: up to this many and the receiver queue.
 _BEHIND: Final = 10_000
-_CALM_MS: Final = 500  # nothing came for so long though there was room: nothing waits there
+# Without arrivals for this long, despite permits, no message waits in the transport.
+_CALM_MS: Final = 500
 
 
 class AckSender:
-    """Sends what the sources' `Acks` collected.
+    """Sends the acks that the topic states of one consumer have collected.
 
     Attributes:
-        receipts: What the broker confirmed of it.
+        receipts: The ack receipts of the sent acks.
 
     Args:
-        link: Where acks go.
-        sources: Of the consumer.
-        options: Group time and size, and the broker's window.
-        loop: The consumer's event loop.
-        queue: Tells whether what was asked for may still be on its way to the application.
+        queue: Tells whether requested messages may still be on their way to the application.
     """
 
     def __init__(
@@ -62,26 +58,26 @@ class AckSender:
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
-        self._soonest = min(self._most_messages, self._most_entries) if self._group_s else 0
+        self._min_due = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
         self.receipts: AckReceipts = AckReceipts(loop, self._not_confirmed)
-        self._behind = _BEHIND + 2 * options.receiver_queue_size
-        self._came_ms = 0
-        self._taken = 0  # messages taken when duplicates were last forgotten
+        self._queue_depth = _BEHIND + 2 * options.receiver_queue_size
+        self._arrived_ms = 0
+        self._taken = 0  # messages taken when duplicate windows last advanced
         self._unsent = 0
-        self._refused: set[int] = set()  # sources that only the timer tries again
+        self._refused: set[int] = set()  # topics that only the timer retries
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._trust_timer: asyncio.TimerHandle | None = None
-        self._overtaken_timer: asyncio.TimerHandle | None = None
+        self._reconnect_timer: asyncio.TimerHandle | None = None
+        self._duplicate_timer: asyncio.TimerHandle | None = None
 
     def added(self, state: TopicState, messages: int) -> None:
-        """An ack of `messages` more waits in `state`."""
+        """Record that acks of `messages` more messages wait in `state`, and flush if due."""
         if not messages:
             return
         self._unsent = unsent = self._unsent + messages
-        # There are no more entries than messages, which are counted already.
-        due = unsent >= self._soonest and (
+        # There are no more entries than messages, so the messages alone rule out most flushes.
+        due = unsent >= self._min_due and (
             unsent >= self._most_messages
             or len(state.acks) >= self._most_entries
             or self._group_s == 0
@@ -92,17 +88,16 @@ class AckSender:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
 
     def arrived(self, now: int) -> None:
-        """Something was delivered, at `now` in ms."""
-        self._came_ms = now
+        self._arrived_ms = now
 
     def flush(self) -> bool:
-        """Send everything now; False when something was refused and waits for another try."""
+        """Send all acks now; return False if the transport rejected some, which are retried."""
         self._refused.clear()
         self._flush_ready(sys.maxsize)
         return not self._refused
 
     async def flush_in_turns(self) -> None:
-        """Send as many acks as wait now, a thousand entries in each turn of the loop.
+        """Send the present acks, a thousand entries in each iteration of the loop.
 
         Acks that are added meanwhile do not prolong the call. It ends when no ack can be sent.
         """
@@ -119,7 +114,7 @@ class AckSender:
                 await asyncio.sleep(0)
 
     def _flush_ready(self, most: int) -> None:
-        """Send up to so many entries now, and the rest in the next turns of the loop."""
+        """Send up to `most` entries now, and the rest in the next iterations of the loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -140,17 +135,17 @@ class AckSender:
 
     def _retry_refused(self) -> None:
         if self._refused and self._retry is None:
-            self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._try_again)
+            self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._retry_acks)
 
-    def _try_again(self) -> None:
+    def _retry_acks(self) -> None:
         self._retry = None
         self._refused.clear()
         self._flush_ready(_SLICE)
 
     def watch_duplicates(self) -> None:
-        """Forget in a while what may come again now."""
-        if self._overtaken_timer is None:
-            self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
+        """Schedule the end of the duplicate windows."""
+        if self._duplicate_timer is None:
+            self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
     def _flush(self, state: TopicState, most: int) -> bool:
         if not self._link.can_ack(state.number):
@@ -169,7 +164,7 @@ class AckSender:
         return True
 
     def _not_confirmed(self, state: TopicState, unsent: Unsent) -> None:
-        """Its receipt failed, and the connection did not: it is tried again in a while."""
+        """Retry acks after a failed receipt on a working connection."""
         state.not_confirmed(unsent)
         self._refused.add(state.number)
         self._retry_refused()
@@ -186,41 +181,40 @@ class AckSender:
             state.acks.doubtful(now)
 
     def connected(self, states: Collection[TopicState]) -> None:
-        """Send again whatever may have been lost with the old connection."""
+        """Send again every ack that may have been lost with the old connection."""
         for state in states:
             state.reconnected()
         self._refused.clear()
         self._flush_ready(_SLICE)
         self.receipts.connected(states)
-        if self._trust_timer is not None:
-            self._trust_timer.cancel()
-        self._trust_timer = self._loop.call_later(SUSPECT_S, self._trust)
+        if self._reconnect_timer is not None:
+            self._reconnect_timer.cancel()
+        self._reconnect_timer = self._loop.call_later(RECONNECT_S, self._end_reconnects)
 
-    def _forget_overtaken(self) -> None:
-        self._overtaken_timer = None
-        calm = not len(self._queue) and now_ms(self._loop) - self._came_ms >= _CALM_MS
-        if not calm and self._queue.taken - self._taken < self._behind:
-            self.watch_duplicates()  # what comes again may wait behind what the application is at
+    def _expire_duplicates(self) -> None:
+        self._duplicate_timer = None
+        calm = not len(self._queue) and now_ms(self._loop) - self._arrived_ms >= _CALM_MS
+        if not calm and self._queue.taken - self._taken < self._queue_depth:
+            self.watch_duplicates()  # a duplicate may wait behind messages that are not taken yet
             return
         self._taken = self._queue.taken
         left = [state.window.advance() for state in self._sources]
         if any(left):
-            self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
+            self._duplicate_timer = self._loop.call_later(REDELIVERY_S, self._expire_duplicates)
 
-    def _trust(self) -> None:
+    def _end_reconnects(self) -> None:
         for state in self._sources:
             state.window.end_reconnect()
 
     async def confirmed(self, longest_s: float) -> None:
-        """Wait until what somebody waits for is confirmed, or for so long."""
         awaited = self.receipts.awaited
         if awaited:
             await asyncio.wait(awaited, timeout=longest_s)
 
     def close(self, why: Exception) -> None:
-        """Stop the timers; flush before if anything is to be sent. Who waits gets the error."""
+        """Stop the timers and fail the waiting callers. Call `flush` first to send acks."""
         self.receipts.fail(why)
-        for timer in (self._timer, self._retry, self._trust_timer, self._overtaken_timer):
+        for timer in (self._timer, self._retry, self._reconnect_timer, self._duplicate_timer):
             if timer is not None:
                 timer.cancel()
 

@@ -1,7 +1,4 @@
-"""Ack timeouts begin when the application gets its message.
-
-Owns `AckTimeouts`; what becomes of a message that timed out is `Redelivery`'s.
-"""
+"""Ack timeouts, which begin when the application receives its message."""
 
 from __future__ import annotations
 
@@ -15,12 +12,10 @@ from ...eventloop.alarm import Alarm, due_in_ms
 
 
 class AckTimeouts:
-    """The timeouts of one consumer.
+    """The ack timeouts of one consumer.
 
     Args:
-        timeout_ms: How long a message may be held.
-        loop: Its clock.
-        alarm: Rings when the first is over.
+        timeout_ms: Longest time that a message may be held, in ms.
     """
 
     def __init__(self, timeout_ms: int, loop: asyncio.AbstractEventLoop, alarm: Alarm) -> None:
@@ -30,10 +25,9 @@ class AckTimeouts:
         self._alarm = alarm
 
     def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
-        """Messages were handed over."""
         state: TopicState = entry.source
         if state.volatile:
-            return  # nothing there can be redelivered, and acks never untrack (issue 26548)
+            return  # non-persistent topics cannot redeliver, and acks never untrack (issue 26548)
         due_ms = due_in_ms(self._loop, self._timeout_ms)
         state.special = True
         for index in indexes:

@@ -1,6 +1,6 @@
-"""Whose message is it: from what an application hands in to the source and the record it is of.
+"""The topic and the entry of each message or id that an application passes in.
 
-Owns `Ownership`. What cannot be settled here is refused by name, before anything changes.
+`Ownership` rejects every message that cannot be settled by this consumer, before any change.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _NO_ID: Final = (1 << 63) - 1  # the ledger and entry of MessageId.latest
 
 
 class AnyId(Protocol):
-    """An id of this package, or the stock client's."""
+    """An id of this package, or of the stock client."""
 
     def serialize(self) -> bytes: ...
 
 
 Settleable = Message | AnyId
-"""A received message, or an id of one; the stock client's id too."""
+"""A received message, or the id of one; ids of the stock client too."""
 
 
 class ForeignTopicError(MessageNotHeldError, OperationNotSupported):
-    """The id is of no topic that this consumer reads, or does not say of which."""
+    """The id belongs to a topic that this consumer does not read, or does not name its topic."""
 
 
 class NamedMessage(NamedTuple):
-    """What an id names: its source, its entry there, the record of that if there is one."""
+    """The topic state, the entry key and, if there is one, the entry record of an id."""
 
     state: TopicState
     key: EntryKey
@@ -42,22 +42,17 @@ class NamedMessage(NamedTuple):
 
 
 class Ownership:
-    """Tells the messages of one consumer from others'.
-
-    Args:
-        sources: Of the consumer.
-        link: Knows which source an id is of.
-    """
+    """Tells the messages of one consumer from those of others."""
 
     def __init__(self, sources: TopicStates, link: TransportConsumer) -> None:
         self._sources = sources
         self._link = link
 
     def held(self, message: Message) -> Held:
-        """A message of this consumer.
+        """Return the entry and batch index of a message of this consumer.
 
         Raises:
-            MessageNotHeldError: It is another's, or a reader's.
+            MessageNotHeldError: if the message belongs to another consumer or to a reader.
         """
         found = held(message)
         if found is None:
@@ -70,10 +65,10 @@ class Ownership:
         return found
 
     def cumulative(self, message: Message) -> Held:
-        """The same, of a topic where everything before it can be settled with it.
+        """Return the entry and batch index of a message that can be acked cumulatively.
 
         Raises:
-            ConfigurationError: Its topic is subscribed Shared.
+            ConfigurationError: if its topic is subscribed Shared.
         """
         found = self.held(message)
         if found.entry.source.shared:
@@ -84,13 +79,14 @@ class Ownership:
         return found
 
     def named(self, item: Settleable) -> NamedMessage:
-        """What an id is of.
+        """Return the topic and entry that an id names.
 
         Raises:
-            ConfigurationError: It is no id, or its batch is larger than any can be.
-            MessageNotHeldError: It is no message's, or of no topic read here.
+            ConfigurationError: if `item` is no id, or its batch is larger than any batch can be.
+            MessageNotHeldError: if the id names no message, or a topic that this consumer does not
+                read.
         """
-        if hasattr(item, "message_id"):  # stock's Message
+        if hasattr(item, "message_id"):  # a message of the stock client
             raise MessageNotHeldError(
                 f"{type(item).__module__}.{type(item).__name__} was not received here; "
                 "pass a message of this consumer, or an id"
@@ -116,10 +112,10 @@ class Ownership:
 
 
 def check_index(entry: Entry, message_id: MessageId) -> int:
-    """The batch index of an id.
+    """Return the batch index of an id.
 
     Raises:
-        ConfigurationError: The entry has no such index.
+        ConfigurationError: if the entry has no such index.
     """
     index = message_id.batch_index()
     if not 0 <= index < entry.size:
@@ -130,9 +126,9 @@ def check_index(entry: Entry, message_id: MessageId) -> int:
 
 
 def chunks_unknown(what: str, do: str) -> MessageNotHeldError:
-    """The error for a chunked message of which only the last chunk is known."""
+    """Return the error for a chunked message that is known by its last chunk only."""
     return MessageNotHeldError(
         f"{what} is a chunked message that this consumer does not hold (settled, sought over, or "
-        f"received elsewhere): only who holds it knows all its chunks; {do} it there, or when it "
-        "comes again"
+        f"received elsewhere): only the consumer that holds it knows all its chunks; {do} it "
+        "there, or when it is redelivered"
     )

@@ -1,9 +1,8 @@
-"""What comes back and when: due nacks and ack timeouts become redeliver commands.
+"""Redelivery: due nacks and ack timeouts become redeliver commands.
 
-Owns `Redelivery`: one alarm over all sources. On Shared and Key_Shared single entries are asked
-for; on Exclusive and Failover a due message gives back everything unacked of its source, because
-those subscriptions only know a rewind (PIP-84; as Java's client). A rewind that does not bring all
-that was given back is asked for again (see `core.rewind`).
+On Shared and Key_Shared single entries are requested. On Exclusive and Failover a due message
+causes a rewind of its topic, because those subscriptions have no other redelivery (PIP-84; as in
+Java's client). A rewind that does not bring every unacked message is repeated (see `core.rewind`).
 """
 
 from __future__ import annotations
@@ -31,47 +30,37 @@ from .ack_sender import AckSender
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# Keys of a source handled in one turn of the loop; the rest follows in the next.
+# Keys of a topic handled in one iteration of the loop.
 _BURST: Final = 500
-# What the transport refused to ask for is tried again, after twice the time with each refusal.
+# Delay before a rejected request is retried. It doubles with each rejection.
 _RETRY_MS: Final = 200
-_MOST_RETRY_MS: Final = 5_000
-# A rewind that brought nothing for so long, though there was room, is asked for again, after twice
-# the time with each try; after so many tries what was owed is gone from the topic.
-_PATIENCE_S: Final = 1.0
-_REWINDS: Final = 6
+_MAX_RETRY_MS: Final = 5_000
+# A rewind that brought nothing for this long, despite permits, is repeated, with a doubled wait
+# each time. After `_MAX_REWINDS` the missing entries count as gone from the topic.
+_REWIND_TIMEOUT_S: Final = 1.0
+_MAX_REWINDS: Final = 6
 _LAST: Final = (1 << 63) - 1
 
 
 class LastAttempts(Protocol):
-    """Writes dead letters of batch messages that failed at their last attempt."""
+    """Dead-letters batch messages that failed at their last attempt."""
 
     def failed(self, entry: Entry, index: int, reason: str) -> bool:
-        """A message failed; return False if it has to be redelivered."""
+        """Dead-letter a failed message, or return False if it has to be redelivered."""
         ...
 
     def all_failed(self, state: TopicState, reason: str) -> None:
-        """All messages of a source that the application holds failed."""
+        """Handle every message of a topic that the application holds as failed."""
         ...
 
 
 class Redelivery:
-    """The clockwork of one consumer.
+    """The redelivery of one consumer's messages.
 
     Attributes:
-        offered: Called when nothing that stays here need wait any longer.
-        last: Dead-letters a batch message that failed and is known by id only, if this was its last
-            attempt; None without a dead-letter policy.
-
-    Args:
-        link: Where redeliver commands go.
-        sources: Of the consumer.
-        options: Precision, the backoff of ack timeouts.
-        loop: The consumer's event loop.
-        alarm: Rings when something is due.
-        acks: Has to send what is acked before a rewind is asked for.
-        queue: Loses what a rewind brings again.
-        rng: Source of backoff jitter.
+        all_due: Called when no message is held back any longer (ordered leases).
+        last: Dead-letters a batch message that failed at its last attempt and is known by id only;
+            None without a dead-letter policy.
     """
 
     def __init__(
@@ -93,23 +82,21 @@ class Redelivery:
         self._acks = acks
         self._queue = queue
         self._rng = rng
-        self._patience: dict[int, _Patience] = {}
+        self._rewind_watches: dict[int, _RewindWatch] = {}
         self._watch: asyncio.TimerHandle | None = None
-        self._refused: dict[int, tuple[int, int]] = {}  # by source: until when (ms), pause in ms
-        self.offered: Callable[[], None] = _nobody
+        # By topic number: retry time in ms, and delay in ms.
+        self._refused: dict[int, tuple[int, int]] = {}
+        self.all_due: Callable[[], None] = _ignore_all_due
         self.last: LastAttempts | None = None
         alarm.start(self._ring)
 
-    # What waits
+    # Waiting messages
 
     def wait(self, entry: Entry, index: int, delay_ms: int, *, narrow: bool = False) -> None:
-        """A message waits here and comes again after its delay.
+        """Nack a message, so that it is redelivered after its delay.
 
         Args:
-            entry: The record of its entry.
-            index: Its place in there.
-            delay_ms: From now.
-            narrow: In as narrow a bucket as the delay allows, whatever the precision of nacks is.
+            narrow: Use the narrowest bucket for the delay, whatever precision nacks have.
         """
         state: TopicState = entry.source
         due_ms, bits = self._due(delay_ms)
@@ -119,7 +106,7 @@ class Redelivery:
             self._alarm.at(state.next_due())
 
     def give_back(self, state: TopicState, keys: Iterable[MessageKey]) -> None:
-        """Messages that are held come again at once (Shared and Key_Shared)."""
+        """Redeliver held messages at once (Shared and Key_Shared)."""
         whole: dict[int, list[int]] = {}
         parts: dict[tuple[int, int], int] = {}
         for ledger, entry, index in keys:
@@ -131,30 +118,30 @@ class Redelivery:
             [(ledger, sorted(entries)) for ledger, entries in sorted(whole.items())],
             [(ledger, entry, mask) for (ledger, entry), mask in sorted(parts.items())],
         )
-        self._ask(state, state.timeouts, due)
-        self._alarm.at(state.next_due())  # of what could not be asked for
+        self._request(state, state.timeouts, due)
+        self._alarm.at(state.next_due())  # for rejected requests
 
     def wait_unseen(self, state: TopicState, key: EntryKey, delay_ms: int) -> None:
-        """The same of an entry that there is no record of here."""
+        """Nack an entry without a record, so that it is redelivered after its delay."""
         state.nack_unseen(key, *self._due(delay_ms))
         self._alarm.at(state.next_due())
 
     def waits(self, state: TopicState) -> None:
-        """Something of a source may be due earlier than before."""
+        """Set the alarm again, because a message of a topic may be due earlier."""
         self._alarm.at(state.next_due())
 
     def _due(self, delay_ms: int) -> tuple[int, int]:
-        """(due ms, bucket bits) of what is to wait from now."""
+        """Return the due time in ms and the bucket bits of a delay from now."""
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
 
     def connected(self, states: Iterable[TopicState]) -> None:
-        """What could not be asked for while these were away is asked for now, without a pause."""
+        """Request the messages that could not be requested while disconnected, without a delay."""
         for state in states:
             if self._refused.pop(state.number, None) is not None:
                 self._alarm.at(state.next_due())
 
-    # What is due
+    # Due messages
 
     def _ring(self, now: int) -> int | None:
         heads = []
@@ -165,7 +152,7 @@ class Redelivery:
             if len(state.timeouts):
                 self._time_out(state, state.take_timeouts(now, _BURST), now)
             if len(state.nacks):
-                self._ask(state, state.nacks, state.take_nacks(now, _BURST))
+                self._request(state, state.nacks, state.take_nacks(now, _BURST))
             head = state.next_due()
             if head is not None:
                 until, _ = self._refused.get(state.number, (head, 0))
@@ -174,17 +161,17 @@ class Redelivery:
 
     def _time_out(self, state: TopicState, due: DueBatch, now: int) -> None:
         if due.indexes and self.last is not None:
-            due = _without_dead(self.last, state, due)
+            due = _dead_letter_last(self.last, state, due)
         if not due:
             return
-        if state.attempts.remembers:  # an attempt that timed out counts where the broker forgets
+        if state.attempts.remembers:  # such attempts count where the broker does not count them
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
             for key in due:
                 state.attempts.remember(key, wall_now, evidence)
         name = "ack_timeout_redelivery_backoff"
         backoff = backoff_of(self._options.ack_timeout_redelivery_backoff, name)
         if backoff is None:
-            self._ask(state, state.timeouts, due)
+            self._request(state, state.timeouts, due)
             return
         for ledger, number, index in due:
             entry = state.find((ledger, number))
@@ -194,8 +181,8 @@ class Redelivery:
                 state.nack(entry, at, now + state.lead_ms + delay, precision_bits(delay))
         state.timeouts.done(due)
 
-    def _ask(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
-        """What is due comes again: by name, or with all that is unacked of its source."""
+    def _request(self, state: TopicState, index: DueIndex, due: DueBatch) -> None:
+        """Request due messages: single entries, or a rewind of their topic."""
         if not due:
             return
         if not state.shared:
@@ -206,11 +193,12 @@ class Redelivery:
         now = now_ms(self._loop)
         groups = state.release(due, now)
         if groups:
-            if unsent:  # or the broker would send what is acked of these along, and to anybody
+            # Otherwise the broker would also send acked messages of these entries, to any consumer.
+            if unsent:
                 self._acks.flush()
             try:
                 if unsent and not self._link.can_ack(state.number):
-                    raise NotConnected("what is acked beside it cannot be sent yet")
+                    raise NotConnected("acks of the same entries cannot be sent yet")
                 self._link.redeliver(state.number, groups)
             except TransportError as error:
                 self._put_back(state, index, due, now, error)
@@ -221,27 +209,27 @@ class Redelivery:
     def _put_back(
         self, state: TopicState, index: DueIndex, due: DueBatch, now: int, error: TransportError
     ) -> None:
-        """The transport asked for nothing: all of it is due still, and is tried in a while."""
+        """Keep all messages due after a rejected request, and retry it later."""
         state.not_asked(due, now)
         if index is not state.nacks:
             index.done(due)  # they wait as nacks now
         _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
-        pause = min(2 * pause, _MOST_RETRY_MS)
+        pause = min(2 * pause, _MAX_RETRY_MS)
         self._refused[state.number] = (now + pause, pause)
         logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
 
     # Rewinds
 
     def redeliver_all(self, state: TopicState | None = None) -> None:
-        """Everything unacked comes again, pending nacks included: of one source, or of all.
+        """Redeliver every unacked message of one topic or of all, pending nacks included.
 
-        A transport that cannot rewind one source alone rewinds those beside it as well. With
-        nothing given back there is nothing to ask for on Exclusive and Failover: all that is
-        unacked is on its way here, and a rewind would only bring it twice.
+        A transport that cannot rewind one topic alone rewinds all Exclusive and Failover topics.
+        Without unacked messages in this consumer, these topics need no rewind: the broker's unacked
+        messages are already on their way, and a rewind would deliver them twice.
         """
-        rewound = self._sources.beside(state)
+        rewound = self._sources.rewound_with(state)
         if self._options.ordered_leases:
-            self._offer_all(rewound)
+            self._make_all_due(rewound)
             return
         if not any(each.shared or each.unacked or each.owed for each in rewound):
             return
@@ -250,78 +238,83 @@ class Redelivery:
                 self.last.all_failed(each, "redeliver_unacknowledged_messages")
             each.release_all()
         self._rewind(state)
-        # Last: the room that this gives back must not bring more before the rewind.
+        # This comes last: the permits that it returns must not bring messages before the rewind.
         self._queue.drop(rewound)
 
-    def _offer_all(self, states: Iterable[TopicState]) -> None:
-        """The same where a key keeps its order: what is here stays here. Given back, it would come
-        again behind what is on its way."""
+    def _make_all_due(self, states: Iterable[TopicState]) -> None:
+        """Make every held or held-back message due in the queue, for ordered leases.
+
+        The messages stay in this process. Redelivered by the broker, they would arrive behind later
+        messages of their keys.
+        """
         for state in states:
-            if len(state.nacks):  # by an id, of what was not here
+            if len(state.nacks):  # nacks by id, of messages that are not in this process
                 due = state.take_nacks(_LAST - state.lead_ms, len(state.nacks))
-                self._ask(state, state.nacks, due)
+                self._request(state, state.nacks, due)
             state.stay_all()
-        self.offered()
+        self.all_due()
 
     def rewind_again(self, state: TopicState) -> None:
-        """Something that was given back is missing: what is here stays here, the rest comes."""
-        for each in self._sources.beside(state):
+        """Repeat a rewind because entries are missing. Messages that arrived are kept."""
+        for each in self._sources.rewound_with(state):
             each.rewound_beside()
         self._rewind(state)
 
     def _rewind(self, state: TopicState | None) -> None:
-        self._acks.flush()  # what leaves after the rewind would come again with it
+        # An ack that is sent after the rewind does not keep its message from being redelivered.
+        self._acks.flush()
         self._acks.watch_duplicates()
-        self._sources.asked_all()
+        self._sources.rewind_requested()
         self._link.redeliver_all(None if state is None else state.number)
         if self._watch is None:
-            self._watch = self._loop.call_later(_PATIENCE_S, self._look)
+            self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
-    def _look(self) -> None:
-        """Ask again where a rewind has brought nothing for too long."""
+    def _check_rewinds(self) -> None:
+        """Repeat the rewinds that have brought nothing for too long."""
         self._watch = None
-        impatient = False
+        is_watching = False
         for state in self._sources:
             if state.rewind is None or not state.rewind.owed:
-                self._patience.pop(state.number, None)
+                self._rewind_watches.pop(state.number, None)
                 continue
-            impatient = True
-            patience = self._patience.setdefault(state.number, _Patience(self._loop.time()))
+            is_watching = True
+            rewind_watch = self._rewind_watches.setdefault(
+                state.number, _RewindWatch(self._loop.time())
+            )
             taken = self._queue.taken
-            if patience.moved(state.rewind.came, self._loop.time(), taken):
+            if rewind_watch.moved(state.rewind.came, self._loop.time(), taken):
                 continue
-            if len(self._queue) and taken - patience.taken < self._behind():
-                continue  # it may come behind what the application has not taken yet
-            if not patience.over(self._loop.time() - _PATIENCE_S):
+            if len(self._queue) and taken - rewind_watch.taken < self._behind():
+                continue  # the missing entries may be behind messages that are not taken yet
+            if not rewind_watch.over(self._loop.time() - _REWIND_TIMEOUT_S):
                 continue
-            if patience.rewinds < _REWINDS:
-                patience.again(self._loop.time(), taken)
+            if rewind_watch.rewinds < _MAX_REWINDS:
+                rewind_watch.record_rewind(self._loop.time(), taken)
                 self.rewind_again(state)
             else:
-                self._patience.pop(state.number)
-                gone = state.rewind.give_up()
+                self._rewind_watches.pop(state.number)
+                missing_count = state.rewind.give_up()
                 logger.info(
-                    "%s: %d entries did not come again after %d rewinds: they are gone from the "
+                    "%s: %d entries were not redelivered after %d rewinds: they are gone from the "
                     "topic, or another consumer has them",
                     state.topic,
-                    gone,
-                    _REWINDS,
+                    missing_count,
+                    _MAX_REWINDS,
                 )
-        if impatient and self._watch is None:
-            self._watch = self._loop.call_later(_PATIENCE_S, self._look)
+        if is_watching and self._watch is None:
+            self._watch = self._loop.call_later(_REWIND_TIMEOUT_S, self._check_rewinds)
 
     def _behind(self) -> int:
-        """Messages of other sources that may come before what a rewind brings."""
+        """Return how many messages of other topics may arrive before those of a rewind."""
         return 2 * self._options.receiver_queue_size * len(self._sources)
 
     def close(self) -> None:
-        """Ask for nothing more."""
         self._alarm.close()
         if self._watch is not None:
             self._watch.cancel()
 
 
-def _without_dead(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
+def _dead_letter_last(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBatch:
     """Dead-letter messages at their last attempt; return the other timeouts."""
     left = []
     for ledger, number, mask in due.indexes:
@@ -335,31 +328,30 @@ def _without_dead(last: LastAttempts, state: TopicState, due: DueBatch) -> DueBa
     return DueBatch(due.entries, left)
 
 
-def _nobody() -> None:
-    """Nothing stays here."""
+def _ignore_all_due() -> None:
+    """Default of `all_due`: no message is held back."""
 
 
-class _Patience:
-    """How long a source has been silent, and how often it was asked again for that."""
+class _RewindWatch:
+    """How long a rewind has brought nothing, and how often it was repeated."""
 
-    __slots__ = ("came", "rewinds", "since", "taken")
+    __slots__ = ("came", "rewinds", "since_s", "taken")
 
     def __init__(self, now: float) -> None:
         self.came = -1
-        self.since = now
-        self.taken = 0  # messages that the application had taken by then, of any source
+        self.since_s = now
+        self.taken = 0  # messages of any topic that the application had taken by then
         self.rewinds = 0
 
     def moved(self, came: int, now: float, taken: int) -> bool:
-        """Whether more came than at the last look."""
         if came == self.came:
             return False
-        self.came, self.since, self.taken, self.rewinds = came, now, taken, 0
+        self.came, self.since_s, self.taken, self.rewinds = came, now, taken, 0
         return True
 
     def over(self, now: float) -> bool:
-        return now - self.since >= _PATIENCE_S * ((1 << self.rewinds) - 1)
+        return now - self.since_s >= _REWIND_TIMEOUT_S * ((1 << self.rewinds) - 1)
 
-    def again(self, now: float, taken: int) -> None:
-        self.since, self.taken = now, taken
+    def record_rewind(self, now: float, taken: int) -> None:
+        self.since_s, self.taken = now, taken
         self.rewinds += 1

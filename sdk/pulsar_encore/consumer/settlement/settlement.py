@@ -1,7 +1,7 @@
-"""Acks, and what becomes of a message whose copy is sent: one step each.
+"""Acks, and the settlement of messages that are being forwarded.
 
-Owns `Settlement`. The state changes in one synchronous step, so a cancelled call has either not
-begun or is done; an ack is never widened to siblings.
+The state changes in one synchronous step, so a cancelled call has either not begun or is complete.
+An ack never extends to batch siblings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index, chunks_unknown
 from .redelivery import Redelivery
 
-#: Messages of a list that are acked in one step: a tenth of a ms.
+#: Messages of a list that are acked in one step: 0.1 ms.
 ROW: Final = 100
 
 
@@ -28,13 +28,7 @@ class Settlement:
     """Settles the messages of one consumer.
 
     Attributes:
-        decided: Called with (entry, index) when what became of a copy is known, and acted on.
-
-    Args:
-        ownership: Finds whose a message is.
-        link: The subscription.
-        acks: Sends acks.
-        redelivery: Brings back what could not be copied.
+        decided: Called with (entry, index) when a forwarding has succeeded or failed.
     """
 
     def __init__(
@@ -49,13 +43,13 @@ class Settlement:
     # Acks
 
     def ack(self, item: Settleable) -> TopicState:
-        """One message is done.
+        """Ack one message.
 
         Returns:
-            The source it is of.
+            The state of its topic.
 
         Raises:
-            MessageNotHeldError: It is not this consumer's, or cannot be acked alone.
+            MessageNotHeldError: if the message is not this consumer's or cannot be acked alone.
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.held(item)
@@ -79,21 +73,18 @@ class Settlement:
         return state
 
     def ack_row(self, items: Sequence[Settleable], start: int) -> tuple[TopicState, int]:
-        """Of a list, from `start` on: messages of one source, up to `ROW`, are done; else one item.
+        """Ack the next messages of a list: up to `ROW` messages of one topic, or one id.
 
         Returns:
-            The source, and where the rest of the list begins.
-
-        Raises:
-            MessageNotHeldError: As `ack` does; nothing is acked then.
+            The topic state, and the position of the rest of the list.
         """
         first = items[start]
         if type(first) is not Message:
             return self.ack(first), start + 1
-        begun_with = self._ownership.held(first).entry
-        if not begun_with.live:
+        first_entry = self._ownership.held(first).entry
+        if not first_entry.live:
             return self.ack(first), start + 1
-        source: TopicState = begun_with.source
+        source: TopicState = first_entry.source
         at, end, added = start, min(start + ROW, len(items)), 0
         while at < end:
             entry, indexes = of_one_entry(items, at, end)
@@ -110,7 +101,7 @@ class Settlement:
     def _ack_late(self, state: TopicState, entry: Entry, index: int) -> None:
         """Ack a message without a live record.
 
-        It was acked before, waits for its nack, is on its way back here, or is from before a seek.
+        The message was acked before, is nacked, is being redelivered, or is from before a seek.
         """
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
@@ -121,13 +112,15 @@ class Settlement:
         elif entry.size == 1:
             self._acks.added(state, state.ack_entry(entry.key))
         elif entry.unacked and entry.era == state.era:
-            state.adopt(entry)  # it comes again: known to be acked, and the broker is told then
+            # The broker redelivers the message: it is then known as acked, and acked again.
+            state.adopt(entry)
             self._acks.added(state, state.ack(entry, index))
 
     def _ack_chunked(self, state: TopicState, key: EntryKey, message_id: MessageId) -> None:
-        """A chunked message without a record: nacked, acked a moment ago, or not here.
+        """Ack a chunked message without a record, which is nacked, just acked, or not held.
 
-        An ack of its last chunk, all that its id tells, would leave the others with nobody.
+        Its id names the last chunk only. An ack of that chunk alone would leave the others unacked,
+        and no consumer would know them.
         """
         if (*key, -1) in state.nacks:
             self._acks.added(state, state.ack_entry(key))
@@ -135,12 +128,12 @@ class Settlement:
             raise chunks_unknown(repr(message_id), "ack")
 
     def _ack_part(self, state: TopicState, entry: Entry, index: int) -> None:
-        """One index of a batch that no record is kept of."""
+        """Ack one batch index of an entry without a record."""
         if not self._link.capabilities.ack_unseen_index:
             raise MessageNotHeldError(
                 f"entry {entry.key} is a batch that this consumer does not hold (settled, sought "
                 f"over, or received elsewhere), and the {self._link.capabilities.name} transport "
-                "can only ack parts of batches it holds; ack it when it comes again"
+                "can only ack parts of batches it holds; ack it when it is redelivered"
             )
         if not 0 <= index < entry.size:
             raise MessageNotHeldError(
@@ -150,14 +143,10 @@ class Settlement:
         self._acks.added(state, state.ack(entry, index))
 
     def ack_cumulative(self, item: Settleable) -> TopicState:
-        """A message and all before it, of its topic or partition, are done.
+        """Ack a message and every message before it in its topic or partition.
 
         Returns:
-            The source they are of.
-
-        Raises:
-            ConfigurationError: Its topic is subscribed Shared.
-            MessageNotHeldError: It is not this consumer's.
+            The state of the topic.
         """
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
@@ -168,49 +157,49 @@ class Settlement:
             index, size = message_id.batch_index(), message_id.batch_size
             if entry_here is not None and index >= 0:
                 index, size = check_index(entry_here, message_id), entry_here.size
-            if index >= size:  # -1, the whole entry, needs none
+            if index >= size:  # an index of -1 stands for the whole entry and needs no size
                 raise MessageNotHeldError(
                     f"batch index {index} needs the batch's size: use an id from a received message"
                 )
         settled = state.ack_cumulative(key, index, size)
-        if len(state.acks):  # also where nothing of it is here any more
+        if len(state.acks):  # also if none of the messages are held
             self._acks.added(state, max(settled, 1))
         return state
 
-    # Copies
+    # Forwarding
 
     def leave(self, message: Message, *, cumulative: bool) -> None:
-        """A copy of a held message is about to be sent: nobody else settles it meanwhile.
+        """Mark a held message as being forwarded, so that no other call settles it.
 
         Raises:
-            MessageNotHeldError: It is settled, waiting, or came back since this hand-over.
-            ConfigurationError: `cumulative`, and its topic is subscribed Shared.
+            MessageNotHeldError: if the message is settled, nacked, or was redelivered since.
+            ConfigurationError: if `cumulative` and the topic is subscribed Shared.
         """
         own = self._ownership
         entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
         state: TopicState = entry.source
         if not (state.holds(entry, index, hand_over) and state.leave(entry, index)):
             raise MessageNotHeldError(
-                f"{message.message_id()!r} was settled, is being forwarded, or came back since; "
-                "only a message that is held can be sent on"
+                f"{message.message_id()!r} was settled, is being forwarded, or was redelivered "
+                "since; only a held message can be forwarded"
             )
 
     def not_forwarded(self, message: Message, delay_ms: int, wall_now: int | None) -> None:
-        """The copy failed: the message comes again, after `delay_ms`.
+        """Redeliver a message after its forwarding failed.
 
         Args:
-            wall_now: When this attempt ended; None where it was counted before.
+            wall_now: End of this attempt; None if the attempt was counted before.
         """
         held: Held = self._ownership.held(message)
         entry, index = held.entry, held.batch_index
         if entry.stay(index):
-            if wall_now is not None:  # not every broker counts it
+            if wall_now is not None:  # not every broker counts the attempt
                 entry.source.attempts.remember(entry.due_key(index), wall_now, None)
             self._redelivery.wait(entry, index, delay_ms)
         self.decided(entry, index)
 
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
-        """The copy is persisted: the original is acked."""
+        """Ack the original after its copy was stored."""
         try:
             if cumulative:
                 self.ack_cumulative(message)
@@ -223,4 +212,4 @@ class Settlement:
 
 
 def _nobody(entry: Entry, index: int) -> None:
-    """Nobody waits for what becomes of a copy."""
+    """Default of `decided`: no part waits for the outcome."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol, cast
 from ...consumer.forwarding.copy_options import Destination
 from ...deadletters.dead_letter import Letter
 from ...errors import ConfigurationError
+from ...letters.attempt_limit import used_up
 from ...letters.evidence import Evidence, evidence_of
 from ...letters.letter_form import form_of
 from ...letters.letter_writer import (
@@ -17,10 +18,11 @@ from ...letters.letter_writer import (
     replayed_copy,
     retry_letter,
 )
-from ...letters.reconsume_counts import reconsume_attempt, used_up
+from ...letters.reconsume_counts import reconsume_attempt
 from ...message import Message
+from ...values.letter_topic_names import dead_topic_of, retry_topic_of
 from ...values.outgoing_message import OutgoingMessage
-from ...values.topic_names import base_name, dead_topic_of, full_name, retry_topic_of
+from ...values.topic_names import base_name, full_name
 from ...version import VERSION
 from ..option_table import DEAD_LETTER
 from .row_original import RowOriginal

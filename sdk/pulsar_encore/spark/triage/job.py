@@ -21,7 +21,8 @@ from ...deadletters.letter_groups import MOST_GROUPS
 from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError, EncoreError
 from ...options.checks import boolean, text, topic_name
-from ...values.topic_names import base_name, dead_topic_of_one, full_name
+from ...values.letter_topic_names import dead_topic_of_one
+from ...values.topic_names import base_name, full_name
 from ..data_source import PulsarDataSource
 from ..driver.cluster import Cluster
 from ..interpreters import use_this_python

@@ -30,9 +30,9 @@ from .head_journal import Fsync, HeadJournal
 from .heads import MAX_DUE_MS, Heads
 from .index_recovery import open_store
 from .key_numbers import Numbers, merge_batches
+from .maintenance import SnapshotStore, StoreLimits
 from .membership import Membership
 from .snapshot_cursor import SnapshotCursor
-from .snapshot_store import SnapshotStore, StoreLimits
 from .snapshots import Snapshots
 from .spilling_metrics import MetricSample, SpillingMetrics, SpillingStatistics, samples
 from .stepwise_work import Tasks

@@ -20,7 +20,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from .attempts import Attempts
-from .entry import HELD, QUEUED, Entry, EntryKey, drop_queued_alone, release_alone
+from .entry import Entry, EntryKey, drop_queued_alone, release_alone
+from .message_states import HELD, QUEUED
 from .packing import PackedBatches
 
 # Unfinished entries that are away, perhaps with another consumer, are remembered up to this number;

@@ -1,7 +1,8 @@
 """Verdicts on failed messages: wait here, overflow to the retry letter topic, or be dead-lettered.
 
-`Verdicts` decides and does nothing. One limit holds for all paths (`letters.counting.used_up`): a
-message is delivered `max_redeliver_count` + 1 times and then dead-lettered.
+`Verdicts` decides and does nothing. One limit holds for all paths
+(`letters.attempt_limit.used_up`): a message is delivered `max_redeliver_count` + 1 times and then
+dead-lettered.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from ..letters.reconsume_counts import used_up
+from ..letters.attempt_limit import used_up
 
 
 class Wait(NamedTuple):

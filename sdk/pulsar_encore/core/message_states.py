@@ -1,0 +1,55 @@
+"""The states of a message, and the table of the legal transitions.
+
+Each row of `TRANSITIONS` is a step: a method of `entry.Entry`. It maps each state that the step
+changes to the next one. A step does not change any other state, except `queue`, `queue_all` and
+`wait_on`, which trust their caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+AWAY: Final = 0  # with the broker, or in flight
+QUEUED: Final = 1  # here, not yet delivered to the application
+HELD: Final = 2  # delivered to the application, not settled
+NACKED: Final = 3  # waiting here for its due time
+ACKED: Final = 4
+LEAVING: Final = 5  # being forwarded to a letter topic; acked once the letter is stored
+
+TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
+    # It was delivered. A NACKED message is queued only if its redelivery was requested.
+    "queue": {AWAY: QUEUED, NACKED: QUEUED},
+    # An unknown entry was delivered as a whole.
+    "queue_all": {AWAY: QUEUED},
+    # Its redelivery was requested ahead of time, and another copy arrived sooner.
+    "wait_on": {AWAY: NACKED},
+    # The broker's ack set names acked messages.
+    "learn_acked": {AWAY: ACKED},
+    # The application received it. Only this delivery can nack it now.
+    "hand_over": {QUEUED: HELD},
+    "hand_over_all": {QUEUED: HELD},
+    # By the application, by id also if it is queued; or the broker's delay was too coarse.
+    "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
+    # It is about to be forwarded to a letter topic.
+    "leave": {QUEUED: LEAVING, HELD: LEAVING},
+    # Forwarding failed.
+    "stay": {LEAVING: HELD},
+    # By message or by id, in any state.
+    "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    # Several at once, on the fast path.
+    "ack_held": {HELD: ACKED},
+    # The whole entry.
+    "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    # Ordered leases: it failed and is delivered again before the next of its key.
+    "offer_again": {HELD: QUEUED},
+    # It is due, or its ack timeout has passed.
+    "release": {HELD: AWAY, NACKED: AWAY},
+    # Everything is requested again. A LEAVING message stays, or it would be forwarded twice.
+    "release_all": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY},
+    # Its connection was lost: the broker sends it again.
+    "drop_queued": {QUEUED: AWAY},
+    # A record is used again, to ack a part of a batch that is not here.
+    "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, LEAVING: AWAY},
+}
+"""The states that each step of `Entry` changes, and their next states."""

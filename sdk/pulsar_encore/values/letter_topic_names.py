@@ -1,0 +1,29 @@
+"""Default names of retry letter topics and dead letter topics.
+
+The letter topics of a consumer are named after the first of its topics in string order (Java's
+rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .topic_names import base_name, full_name
+
+
+def retry_topic_of(topics: Iterable[str], subscription: str) -> str:
+    """Return Java's name of the retry letter topic: one for all topics of a consumer."""
+    return f"{base_name(full_name(min(topics)))}-{subscription}-RETRY"
+
+
+def dead_topic_of(topics: Iterable[str], subscription: str) -> str:
+    """Return Java's name of the dead letter topic of a consumer with `retry_enable`."""
+    return f"{base_name(full_name(min(topics)))}-{subscription}-DLQ"
+
+
+def dead_topic_of_one(topic: str, subscription: str) -> str:
+    """Return Java's name of the dead letter topic of a consumer without `retry_enable`.
+
+    It is named after the topic or partition of the message.
+    """
+    return f"{topic}-{subscription}-DLQ"
