@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from .admin import Admin
-from .pulsar_server import (
+from harness.admin import Admin
+from harness.pulsar_server import (
     KINDS,
     Broker,
     ContainerChoice,
@@ -30,6 +30,7 @@ from .pulsar_server import (
     prefetch,
     running_server,
 )
+
 from .secured_server import Secured, make_credentials
 
 _HERE = Path(__file__).resolve().parent

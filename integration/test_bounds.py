@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.contract.frame_client import FrameClient
+from harness.pulsar_server import Server
 from pulsar_encore.wire import compress, encode_batch, pb
-
-from .admin import Admin
-from .contract.frame_client import FrameClient
-from .pulsar_server import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory")
 

@@ -21,8 +21,8 @@ import pytest
 from container_engine import Engine
 from pulsar_image import APACHE_IMAGE, OUR_IMAGE
 
-from . import pulsar_server
-from .pulsar_server import NoBrokerError, StandaloneError, prefetch, running_server
+from harness import pulsar_server
+from harness.pulsar_server import NoBrokerError, StandaloneError, prefetch, running_server
 
 FAKE_ENGINE = """#!{python}
 import http.server, json, os, pathlib, signal, sys, time

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
+from harness.pulsar_server import Server
 
 from .benchmarks import durable_kills
-from .pulsar_server import Server
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 

@@ -13,9 +13,8 @@ import pytest
 import uvloop
 
 import pulsar_encore as encore
-
-from .admin import Admin
-from .pulsar_server import Server
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

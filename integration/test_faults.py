@@ -9,12 +9,19 @@ from random import Random, randrange
 import pytest
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.contract.cluster import ENGINES, Engine
+from harness.contract.contract_kit import (
+    SUBSCRIPTION,
+    bodies,
+    eventually,
+    publish,
+    subscribe,
+    work_off,
+)
+from harness.pulsar_server import Broker
 
-from .admin import Admin
 from .conftest import OwnPulsar
-from .contract.cluster import ENGINES, Engine
-from .contract.contract_kit import SUBSCRIPTION, bodies, eventually, publish, subscribe, work_off
-from .pulsar_server import Broker
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
-
-from .admin import Admin
-from .pulsar_server import Server
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 

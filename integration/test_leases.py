@@ -8,9 +8,8 @@ import random
 import pytest
 
 import pulsar_encore as encore
-
-from .admin import Admin
-from .pulsar_server import Server
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 

@@ -14,14 +14,14 @@ import pytest_asyncio
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, StringSchema
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.contract.cluster import ENGINES, Engine
+from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.deadletters import DeadLetters, Selection
 
-from .admin import Admin
-from .contract.cluster import ENGINES, Engine
 from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe
-from .pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)

@@ -22,14 +22,14 @@ import pytest
 import pytest_asyncio
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.cli.broker_process import child, first_line
 
-from .admin import Admin
 from .benchmarks.processes import broker
 from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_comparison import as_letter, equal_letters, generation, origin_of
-from .pulsar_server import Server
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 WORKERS = 200

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pulsar_encore as encore
+from harness.pulsar_server import Server
 from pulsar_encore.deadletters import DeadLetters
 from pulsar_encore.schema import (
     AvroSchema,
@@ -26,7 +27,6 @@ from pulsar_encore.schema import (
 
 from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe
-from .pulsar_server import Server
 
 asyncio.set_event_loop(None)
 

@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 import pulsar_encore as encore
-
-from .admin import Admin
-from .pulsar_server import Server
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
 _ALL = set(range(4))
 

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import pulsar_encore as encore
-
-from .admin import Admin
-from .pulsar_server import Server
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
 WAIT_S = 60.0
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pulsar as stock
 import pytest
 
-from . import pulsar_server
-from .admin import Admin, AdminError
+from harness import pulsar_server
+from harness.admin import Admin, AdminError
+from harness.pulsar_server import NoBrokerError, Server, Standalone, StandaloneError, running_server
+
 from .conftest import OwnPulsar
-from .pulsar_server import NoBrokerError, Server, Standalone, StandaloneError, running_server
 
 DOCKER = Path(__file__).resolve().parent.parent / "docker"
 RECEIVE_MS = 10_000

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.pulsar_server import Server, Standalone
 from pulsar_encore.evacuation import evacuate
 from pulsar_encore.state.rocks import RocksStore
-
-from .admin import Admin
-from .pulsar_server import Server, Standalone
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 

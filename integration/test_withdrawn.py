@@ -10,10 +10,9 @@ from random import Random, randrange
 import pytest
 
 import pulsar_encore as encore
-
-from .admin import Admin
-from .contract.cluster import ENGINES, Engine
-from .contract.contract_kit import (
+from harness.admin import Admin
+from harness.contract.cluster import ENGINES, Engine
+from harness.contract.contract_kit import (
     SUBSCRIPTION,
     bodies,
     data,
@@ -23,7 +22,7 @@ from .contract.contract_kit import (
     take,
     work_off,
 )
-from .pulsar_server import Server
+from harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)

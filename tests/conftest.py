@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 
 from hypothesis import settings
@@ -11,6 +12,14 @@ from hypothesis import settings
 # creates one and never closes it, which warns in a later test.
 asyncio.set_event_loop(None)
 
+# The same hundred examples in each run; `HYPOTHESIS_PROFILE=searching` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
-settings.register_profile("searching", deadline=None, print_blob=True)
+settings.register_profile("searching", deadline=None, print_blob=True, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_collection_finish() -> None:
+    # About fifty tests call `gc.collect()`, which walks every object of the process: half a second
+    # after the import of all test modules. Frozen objects are left out of that walk.
+    gc.collect()
+    gc.freeze()

@@ -21,7 +21,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -33,13 +32,12 @@ from typing import NamedTuple
 import psutil
 from pyroaring import BitMap
 
+from harness.nacked_memory import bytes_per_nack
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
-from pulsar_encore.core.topic_state import TopicState
 
 ENTRIES = 10_000_000
 PER_LEDGER = 50_000
 SPREAD = 200_000
-WAITING = 100_000
 Arrivals = Iterator[tuple[MessageKey, int, int]]  # key, due in ms, precision bits
 
 
@@ -213,39 +211,6 @@ def measure(case: str, plain: bool, entries: int) -> Measured:
     return Measured(keys, weight, filled.add_ns, drained / busy)
 
 
-def waiting(size: int) -> float:
-    """Return the core's bytes for a nacked message: unbatched, or in a batch with the rest
-    acked.
-    """
-    gc.collect()
-    tracemalloc.start()
-    source = TopicState(
-        None,
-        0,
-        "persistent://public/default/t",
-        -1,
-        shared=True,
-        nacks=TimeBucketIndex(),
-        timeouts=TimeBucketIndex(),
-    )
-    for number in range(WAITING):
-        entry, _ = source.arrive((1, number), size if size > 1 else 0, 0, range(size))
-        assert entry is not None
-        nacked = number * 7 % size
-        for index in range(size):
-            if index != nacked:
-                source.ack(entry, index)
-        source.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
-        if number % 100 == 99:
-            source.sent(source.acks.take(number // 10).parts)
-    del entry
-    gc.collect()
-    weight, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(source.nacks) == WAITING
-    return weight / WAITING
-
-
 def run(entries: int = ENTRIES) -> list[Row]:
     """Measure everything. The bars are meant for ten million entries."""
     rows: list[Row] = []
@@ -271,7 +236,8 @@ def run(entries: int = ENTRIES) -> list[Row]:
     memory("one message in ten, batches of 10", "batch,1,10", None, each=True)
     memory("200,000 over 1 s to 1 h, 64 ledgers", "spread", 16.0, each=True)
     for what, size in (("no batch", 1), ("in a batch of 10, 9 acked", 10)):
-        rows.append(Row(f"record and index: {what}", "bytes each", waiting(size), math.nan, 64.0))
+        weight = bytes_per_nack(size)
+        rows.append(Row(f"record and index: {what}", "bytes each", weight, math.nan, 64.0))
     for what, ours, plain in (speeds[0], speeds[4], speeds[-1]):
         bar_ns = 1000.0 if "over" not in what else None
         rows.append(Row(f"add: {what}", "ns", ours.add_ns, plain.add_ns, bar_ns))

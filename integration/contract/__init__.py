@@ -1,1 +1,1 @@
-"""One test suite for both brokers: the development broker and a real Pulsar must behave alike."""
+"""The contract suite against a real Pulsar."""

@@ -10,10 +10,10 @@ import uuid
 
 import pytest
 
-from ..admin import Admin
-from ..pulsar_server import Server
-from .cluster import Place
-from .fixtures import client, engine, topic, transport
+from harness.admin import Admin
+from harness.contract.cluster import Place
+from harness.contract.fixtures import client, engine, topic, transport
+from harness.pulsar_server import Server
 
 __all__ = ["client", "cluster", "engine", "topic", "transport"]
 

@@ -27,9 +27,9 @@ import pytest
 from pulsar import asyncio as stock_asyncio
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
-from ..admin import Admin
-from ..pulsar_server import Server
 from .program_runner import TRANSPORTS
 
 LONGEST_S = 30

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ..pulsar_server import Server
+from harness.pulsar_server import Server
+
 from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, our_text, run, stock_text
 
 #: Programs for features that the stock client does not have, and their output. In the stock client

@@ -1,1 +1,1 @@
-"""Seeded cases with faulty connections, none of which may lose a message."""
+"""The cases of `harness.faults` against a real Pulsar."""

@@ -1,3 +1,1 @@
-"""Random workloads on a broker, their recorded histories, and a checker without code of the
-package.
-"""
+"""The workloads of `harness.histories` against a real Pulsar."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from ..pulsar_server import Server
-from .brokers import Brokers
-from .clients import OURS, ClientName
-from .fixed import FIXED
-from .generator import FAMILIES, generate
-from .history_report import full
-from .history_runner import Runner
-from .workload import Workload
+from harness.histories.brokers import Brokers
+from harness.histories.clients import OURS, ClientName
+from harness.histories.fixed import FIXED
+from harness.histories.generator import FAMILIES, generate
+from harness.histories.history_report import full
+from harness.histories.history_runner import Runner
+from harness.histories.workload import Workload
+from harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

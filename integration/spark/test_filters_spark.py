@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pulsar_encore as encore
+from harness.admin import Admin
+from harness.pulsar_server import Server
 
-from ..admin import Admin
-from ..pulsar_server import Server
 from .numbered_topics import body, publish, with_options
 
 ENABLED = "spark.sql.python.filterPushdown.enabled"

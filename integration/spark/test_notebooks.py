@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ..pulsar_server import Server
+from harness.pulsar_server import Server
+
 from .spark_kit import ROOT, worker_environment
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("spark_*.py"))

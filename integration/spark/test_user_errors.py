@@ -10,7 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ..pulsar_server import Server
+from harness.pulsar_server import Server
+
 from .numbered_topics import publish, with_options
 
 SOON = {"pulsar__client__operationTimeoutMs": 2000}

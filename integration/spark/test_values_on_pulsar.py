@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import pulsar_encore as encore
+from harness.admin import Admin, AdminError
+from harness.pulsar_server import Server
 from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, String, StringSchema
 
-from ..admin import Admin, AdminError
-from ..pulsar_server import Server
 from .numbered_topics import with_options
 
 

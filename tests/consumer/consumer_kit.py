@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 from pulsar_encore import Consumer, Message, ReceiveTimeout
+from pulsar_encore.consumer.consumer import ConsumerParts
 from pulsar_encore.testing import MemoryTransport
 
 TOPIC = "persistent://public/default/t"
@@ -31,6 +32,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 async def settle() -> None:
     """Let what is under way between client and broker arrive."""
     await asyncio.sleep(0.01)
+
+
+def parts_of(consumer: Consumer) -> ConsumerParts:
+    """Return the parts that a consumer is assembled from, for tests that drive one of them."""
+    return consumer._parts
 
 
 async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:
@@ -66,3 +72,18 @@ def put_numbers(transport: MemoryTransport, count: int, batch: int = 1) -> list[
 def redelivered(transport: MemoryTransport) -> list[tuple[int, list[tuple[int, int]]]]:
     """(ms, entries) of each redeliver command."""
     return [(command.at_ms, command.details) for command in transport.recorded(REDELIVER)]
+
+
+async def receive_numbers(
+    transport: MemoryTransport, subscribe: Subscribe, count: int, *, batch: int = 1, **options: Any
+) -> tuple[Consumer, list[Message]]:
+    """Publish the numbers from 0, and return a new consumer and all of its messages."""
+    put_numbers(transport, count, batch=batch)
+    consumer = await subscribe(**options)
+    return consumer, await receive_n(consumer, count)
+
+
+async def close_without_backlog(transport: MemoryTransport, consumer: Consumer) -> None:
+    """Close a consumer, and check that the broker keeps no message for its subscription."""
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0

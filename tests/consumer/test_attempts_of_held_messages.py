@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, put_numbers, receive_n, settle
+from consumer_kit import TOPIC, parts_of, put_numbers, receive_n, settle
 from durable_kit import Host
 
 from pulsar_encore import (
@@ -122,7 +122,7 @@ async def test_closing_with_50_000_held_messages_lets_the_loop_run(
     put_numbers(transport, 50_000, batch=10)
     consumer = await host.start(state={"count_attempts": "lazy"}, receiver_queue_size=50_000)
     await receive_n(consumer, 50_000)
-    durability = consumer._parts.state_writer
+    durability = parts_of(consumer).state_writer
     assert durability is not None
     entries = 0
     steps = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, now_s, put_numbers
+from consumer_kit import TOPIC, Subscribe, now_s, parts_of, put_numbers
 from durable_kit import Host
 
 from pulsar_encore import (
@@ -76,7 +76,7 @@ async def test_nacks_grow_on_types_of_which_the_broker_counts_nothing(
         assert delay <= now_s() - began <= delay * 1.02 + 0.2
         assert message.redelivery_count() == count
     await consumer.acknowledge(message)
-    (state,) = consumer._parts.sources
+    (state,) = parts_of(consumer).sources
     assert not state.attempts.failures, "an ack forgets the attempts"
 
 

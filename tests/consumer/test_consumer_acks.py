@@ -12,12 +12,15 @@ from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    close_without_backlog,
     counted,
     now_s,
+    parts_of,
     payloads,
     put_numbers,
     receive_all,
     receive_n,
+    receive_numbers,
     settle,
 )
 
@@ -119,9 +122,7 @@ async def test_group_time_of_nothing_sends_at_once(
 async def test_one_set_for_each_entry_and_window_and_the_whole_entry_at_the_end(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 4, batch=4)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 4)
+    consumer, messages = await receive_numbers(transport, subscribe, 4, batch=4)
     await consumer.acknowledge(messages[0])
     await consumer.acknowledge(messages[2])
     await asyncio.sleep(1)
@@ -135,9 +136,7 @@ async def test_one_set_for_each_entry_and_window_and_the_whole_entry_at_the_end(
 
 
 async def test_acking_twice_sends_once(transport: MemoryTransport, subscribe: Subscribe) -> None:
-    put_numbers(transport, 2, batch=2)
-    consumer = await subscribe()
-    message, _ = await receive_n(consumer, 2)
+    consumer, (message, _) = await receive_numbers(transport, subscribe, 2, batch=2)
     await consumer.acknowledge(message)
     await consumer.acknowledge(message)
     await asyncio.sleep(1)
@@ -147,9 +146,7 @@ async def test_acking_twice_sends_once(transport: MemoryTransport, subscribe: Su
 
 
 async def test_a_list_in_one_call(transport: MemoryTransport, subscribe: Subscribe) -> None:
-    put_numbers(transport, 6, batch=3)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 6)
+    consumer, messages = await receive_numbers(transport, subscribe, 6, batch=3)
     await consumer.acknowledge(
         [messages[0], messages[1].message_id(), messages[2], messages[3], messages[4]]
     )
@@ -163,8 +160,7 @@ async def test_close_sends_what_was_acked(transport: MemoryTransport, subscribe:
     consumer = await subscribe(ack_group_time_ms=60_000)
     await consumer.acknowledge(await receive_n(consumer, 3))
     assert plans(transport) == []
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 # Connections
@@ -173,9 +169,7 @@ async def test_close_sends_what_was_acked(transport: MemoryTransport, subscribe:
 async def test_acks_made_while_disconnected_are_sent_after_the_reconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 8, batch=2)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 8)
+    consumer, messages = await receive_numbers(transport, subscribe, 8, batch=2)
     transport.disconnect()
     assert not consumer.is_connected()
     for message in messages[:5]:
@@ -191,8 +185,7 @@ async def test_acks_made_while_disconnected_are_sent_after_the_reconnect(
     with pytest.raises(ReceiveTimeout):
         await consumer.receive(timeout=5)  # the rest is still held here
     await consumer.acknowledge(messages[5:])
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @pytest.mark.parametrize("keep_ack_sets", [True, False])
@@ -203,9 +196,7 @@ async def test_acked_indexes_are_remembered_across_a_reconnect(
 
     `docs/notes/consumer-semantics.md#partial-acks`
     """
-    put_numbers(transport, 4, batch=4)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 4)
+    consumer, messages = await receive_numbers(transport, subscribe, 4, batch=4)
     await consumer.acknowledge(messages[1])
     await consumer.acknowledge(messages[3])
     await asyncio.sleep(1)
@@ -215,8 +206,7 @@ async def test_acked_indexes_are_remembered_across_a_reconnect(
     again = await receive_all(consumer)
     assert payloads(again) == [b"0"]
     await consumer.acknowledge([again[0], messages[2]])
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
     assert plans(transport)[1].partial[0][3] == 0b0101, "the set is told again"
 
 
@@ -224,9 +214,7 @@ async def test_an_ack_lost_with_its_connection_is_sent_again(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     """The broker had it in its socket, or in memory: what comes again is not handed out."""
-    put_numbers(transport, 3)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 3)
+    consumer, messages = await receive_numbers(transport, subscribe, 3)
     transport.faults = FaultPlan([Fault(kind="close_before", command="ACK")])
     await consumer.acknowledge(messages)
     assert await receive_all(consumer, quiet_s=60) == []
@@ -251,9 +239,7 @@ async def test_what_is_queued_when_the_connection_goes_comes_once(
 async def test_a_nack_waits_through_a_reconnect(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
-    put_numbers(transport, 2)
-    consumer = await subscribe(consumer_type=kind)
-    held, nacked = await receive_n(consumer, 2)
+    consumer, (held, nacked) = await receive_numbers(transport, subscribe, 2, consumer_type=kind)
     await consumer.negative_acknowledge(nacked, delay=5)
     transport.disconnect()
     transport.reconnect()
@@ -263,8 +249,7 @@ async def test_a_nack_waits_through_a_reconnect(
     assert [message.data() for message in again] == expected
     assert 5 <= now_s() - 10 <= 5.3
     await consumer.acknowledge([held, *again])
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_nack_that_comes_due_while_disconnected(
@@ -320,8 +305,7 @@ async def test_nothing_is_lost_whatever_fails(
         if looks % 5 == 0:
             await asyncio.sleep(0.02)
     assert await receive_all(consumer, quiet_s=10) == []
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_an_entry_rewound_on_purpose_long_after_its_ack_comes(
@@ -338,9 +322,7 @@ async def test_an_entry_rewound_on_purpose_long_after_its_ack_comes(
 async def test_seek_makes_what_was_acked_come_again(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 6, batch=3)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 6)
+    consumer, messages = await receive_numbers(transport, subscribe, 6, batch=3)
     await consumer.acknowledge(messages[0])
     await consumer.negative_acknowledge(messages[1], delay=1)
     await consumer.seek(MessageId.earliest)
@@ -354,9 +336,9 @@ async def test_seek_makes_what_was_acked_come_again(
 
 
 async def test_cumulative_across_batches(transport: MemoryTransport, subscribe: Subscribe) -> None:
-    put_numbers(transport, 9, batch=3)
-    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
-    messages = await receive_n(consumer, 9)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 9, batch=3, consumer_type=ConsumerType.Exclusive
+    )
     await consumer.acknowledge_cumulative(messages[5])
     await consumer.close()
     (plan,) = plans(transport)
@@ -365,9 +347,9 @@ async def test_cumulative_across_batches(transport: MemoryTransport, subscribe: 
 
 
 async def test_cumulative_inside_a_batch(transport: MemoryTransport, subscribe: Subscribe) -> None:
-    put_numbers(transport, 8, batch=4)
-    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
-    messages = await receive_n(consumer, 8)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 8, batch=4, consumer_type=ConsumerType.Exclusive
+    )
     await consumer.acknowledge_cumulative(messages[5])
     await asyncio.sleep(1)
     whole, part = plans(transport)
@@ -378,16 +360,15 @@ async def test_cumulative_inside_a_batch(transport: MemoryTransport, subscribe: 
     rest = await receive_all(consumer)
     assert payloads(rest) == [b"6", b"7"]
     await consumer.acknowledge_cumulative(rest[-1])
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_cumulative_only_moves_forward(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 5)
-    consumer = await subscribe(consumer_type=ConsumerType.Failover)
-    messages = await receive_n(consumer, 5)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 5, consumer_type=ConsumerType.Failover
+    )
     await consumer.acknowledge_cumulative(messages[3])
     await consumer.acknowledge_cumulative(messages[1])
     await asyncio.sleep(1)
@@ -399,9 +380,9 @@ async def test_cumulative_only_moves_forward(
 async def test_cumulative_survives_a_disconnect(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 6, batch=2)
-    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
-    messages = await receive_n(consumer, 6)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 6, batch=2, consumer_type=ConsumerType.Exclusive
+    )
     transport.disconnect()
     await consumer.acknowledge_cumulative(messages[2])
     await asyncio.sleep(5)
@@ -414,11 +395,13 @@ async def test_cumulative_survives_a_disconnect(
 async def test_cumulative_cancels_nacks_and_timeouts_below_it(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 4)
-    consumer = await subscribe(
-        consumer_type=ConsumerType.Exclusive, unacked_messages_timeout_ms=2000
+    consumer, messages = await receive_numbers(
+        transport,
+        subscribe,
+        4,
+        consumer_type=ConsumerType.Exclusive,
+        unacked_messages_timeout_ms=2000,
     )
-    messages = await receive_n(consumer, 4)
     await consumer.negative_acknowledge(messages[0], delay=1)
     await consumer.acknowledge_cumulative(messages[3].message_id())
     with pytest.raises(ReceiveTimeout):
@@ -442,9 +425,7 @@ async def test_cumulative_is_refused_where_others_hold_the_rest(
 async def test_ids_from_bytes_ack_their_own_message_and_no_sibling(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 3, batch=3)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 3)
+    consumer, messages = await receive_numbers(transport, subscribe, 3, batch=3)
     data = messages[1].message_id().serialize()
     await consumer.acknowledge(MessageId.deserialize(data))
     await asyncio.sleep(1)
@@ -587,9 +568,9 @@ async def test_what_was_acked_in_a_batch_does_not_come_with_its_sibling(
 ) -> None:
     """A nack shorter than the time acks are grouped for: they are sent before the entry is asked
     for, or another consumer would get all of it."""
-    put_numbers(transport, 3, batch=3)
-    consumer = await subscribe(ack_group_time_ms=1000)
-    first, failed, last = await receive_n(consumer, 3)
+    consumer, (first, failed, last) = await receive_numbers(
+        transport, subscribe, 3, batch=3, ack_group_time_ms=1000
+    )
     await consumer.acknowledge([first, last])
     await consumer.negative_acknowledge(failed, delay=0.5)
     await subscribe()
@@ -612,12 +593,12 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
 
     monkeypatch.setattr(DeliveryHandler, "on_deliveries", on_deliveries)
     consumer = await subscribe()
-    consumer._parts.delivery_handler.on_uncertain()  # one of several topics was away
-    consumer._parts.delivery_handler.on_connected()
+    parts_of(consumer).delivery_handler.on_uncertain()  # one of several topics was away
+    parts_of(consumer).delivery_handler.on_connected()
     put_numbers(transport, 1)
     await consumer.acknowledge(await consumer.receive())
     await asyncio.sleep(1)
-    consumer._parts.delivery_handler.on_deliveries([copy(came[0])])
+    parts_of(consumer).delivery_handler.on_deliveries([copy(came[0])])
     assert await receive_all(consumer) == []
 
 
@@ -626,9 +607,9 @@ async def test_acks_made_while_away_leave_in_parts(
 ) -> None:
     """So that no one turn of the loop sends them all."""
     count = 3500
-    put_numbers(transport, count)
-    consumer = await subscribe(receiver_queue_size=count, max_unacked_messages=4 * count)
-    messages = await receive_n(consumer, count)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, count, receiver_queue_size=count, max_unacked_messages=4 * count
+    )
     transport.disconnect()
     await consumer.acknowledge(messages)
     transport.reconnect()

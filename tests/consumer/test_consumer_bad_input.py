@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from consumer_kit import REDELIVER, TOPIC, Subscribe, now_s, put_numbers, receive_n
+from consumer_kit import (
+    REDELIVER,
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    now_s,
+    put_numbers,
+    receive_numbers,
+)
 
 import pulsar_encore as encore
 from pulsar_encore import (
@@ -172,14 +180,11 @@ async def test_a_listener_paused_while_it_waits_gets_nothing(
 async def test_who_received_may_settle_an_old_look(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 1)
-    consumer = await subscribe()
-    (message,) = await receive_n(consumer, 1)
+    consumer, (message,) = await receive_numbers(transport, subscribe, 1)
     await consumer.negative_acknowledge(message, delay=0.1)
     await asyncio.sleep(0.3)
     await consumer.acknowledge(message)  # the message is queued here again by now
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 0.0001, 31 * 86_400, float("nan"), float("inf")])

@@ -13,8 +13,10 @@ from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    close_without_backlog,
     counted,
     now_s,
+    parts_of,
     payloads,
     put_numbers,
     receive_all,
@@ -54,7 +56,7 @@ def words(leases: list[Lease]) -> list[bytes]:
 
 def few(consumer: Consumer, leases: int) -> None:
     """Let so many leases be out, not ten thousand."""
-    consumer._parts.leases.most = leases
+    parts_of(consumer).leases.most = leases
 
 
 # Taking
@@ -74,8 +76,7 @@ async def test_a_backlog_larger_than_the_queue_is_popped_once(
         for lease in leases:
             await lease.ack()
     assert got == numbers
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_pop_returns_what_is_here_and_waits_only_for_the_first(
@@ -170,8 +171,7 @@ async def test_a_pop_that_takes_failed_ones_first_fills_up_with_fresh(
     assert sorted(words(kept + fifth + rest)) == sorted(numbers)
     for lease in kept + fifth + rest:
         await lease.ack()
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 # Settling
@@ -334,7 +334,7 @@ async def test_one_that_cannot_be_nacked_does_not_hold_up_the_others(
     put_numbers(transport, 5)
     consumer = await subscribe()
     await consumer.pop(lease=10)
-    router = consumer._parts.nack_handler
+    router = parts_of(consumer).nack_handler
     nack, calls = router.nack, []
 
     def fails_once(message: Any, *args: Any) -> None:
@@ -374,8 +374,7 @@ async def test_an_expiry_counts_towards_the_dead_letter_topic(
     assert letter.data() == b"0"
     assert "the lease expired" in letter.properties().values()
     assert await consumer.pop(wait=100) == []
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_no_ack_timeout_runs_for_a_leased_message(
@@ -725,8 +724,7 @@ async def test_receive_and_pop_beside_each_other_share_in_line(
     assert payloads(again) == [b"1"] and again[0].redelivery_count() == 1
     for message in (await first, await last, again[0]):
         await consumer.acknowledge(message)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 # Endings

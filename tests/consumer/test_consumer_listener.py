@@ -6,7 +6,15 @@ import asyncio
 import logging
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, now_s, payloads, put_numbers, receive_all
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    now_s,
+    payloads,
+    put_numbers,
+    receive_all,
+)
 
 from pulsar_encore import (
     Client,
@@ -58,8 +66,7 @@ async def test_a_listener_that_fails_nacks(
     await asyncio.sleep(5)
     assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
     assert "message_listener failed" in caplog.text
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_paused_listener_gets_nothing_more(
@@ -133,8 +140,7 @@ async def test_a_cancelled_task_that_the_callback_awaits_is_a_failure(
     await asyncio.sleep(5)
     assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
     assert "message_listener failed" in caplog.text
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_timeout_within_the_callback_is_its_own_affair(
@@ -150,8 +156,7 @@ async def test_a_timeout_within_the_callback_is_its_own_affair(
     put_numbers(transport, 3)
     consumer = await subscribe(message_listener=listen)
     await asyncio.sleep(5)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_callback_that_settled_its_message_and_then_fails_changes_nothing(
@@ -168,8 +173,7 @@ async def test_a_callback_that_settled_its_message_and_then_fails_changes_nothin
     consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=100)
     await asyncio.sleep(5)
     assert looks == [b"0", b"1", b"2"]
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 # Never ends without a word

@@ -14,12 +14,15 @@ from consumer_kit import (
     REDELIVER,
     TOPIC,
     Subscribe,
+    close_without_backlog,
     counted,
     now_s,
+    parts_of,
     payloads,
     put_numbers,
     receive_all,
     receive_n,
+    receive_numbers,
     redelivered,
 )
 
@@ -45,9 +48,9 @@ def late_by(delay_s: float) -> float:
 async def test_two_delays_in_one_batch(
     transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
 ) -> None:
-    put_numbers(transport, 4, batch=4)
-    consumer = await subscribe(consumer_type=kind)
-    first, second, acked, held = await receive_n(consumer, 4)
+    consumer, (first, second, acked, held) = await receive_numbers(
+        transport, subscribe, 4, batch=4, consumer_type=kind
+    )
     await consumer.negative_acknowledge(first, delay=3)
     await consumer.negative_acknowledge(second, delay=1)
     await consumer.acknowledge(acked)
@@ -67,9 +70,9 @@ async def test_a_nack_late_in_its_millisecond_is_not_early(
     transport: MemoryTransport, subscribe: Subscribe, start_ms: int
 ) -> None:
     """The ring of the one before it finds it due, if its time counts from the ms it began in."""
-    put_numbers(transport, 2)
-    consumer = await subscribe(negative_ack_precision_bit_cnt=0)
-    messages = await receive_n(consumer, 2)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 2, negative_ack_precision_bit_cnt=0
+    )
     nacked = []
     for message, pause_ms in zip(messages, (start_ms, 1.9), strict=True):
         await asyncio.sleep(pause_ms / 1000)
@@ -109,9 +112,7 @@ async def test_continuous_nacks_postpone_nothing(
 async def test_a_shorter_delay_after_a_longer_one(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 2)
-    consumer = await subscribe()
-    long, short = await receive_n(consumer, 2)
+    consumer, (long, short) = await receive_numbers(transport, subscribe, 2)
     await consumer.negative_acknowledge(long, delay=40)
     await consumer.negative_acknowledge(short, delay=0.2)
     assert (await consumer.receive()).data() == b"1"
@@ -122,9 +123,7 @@ async def test_a_shorter_delay_after_a_longer_one(
 async def test_an_ack_cancels_a_nack(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
-    put_numbers(transport, 3, batch=batch)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 3)
+    consumer, messages = await receive_numbers(transport, subscribe, 3, batch=batch)
     for message in messages:
         await consumer.negative_acknowledge(message, delay=1)
     for message in messages:
@@ -328,8 +327,7 @@ async def test_an_old_object_acks_what_came_back(
     await asyncio.sleep(0.3)
     await consumer.acknowledge(message)
     assert await receive_all(consumer) == []
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_nothing_runs_while_nothing_is_due(
@@ -358,8 +356,7 @@ async def test_a_chunked_message_is_asked_for_with_all_its_chunks(
     assert sorted(entry for _, entry in redelivered(transport)[0][1]) == [0, 1, 2, 3]
     assert again.message_id().first_chunk == MessageId(-1, again.message_id().ledger_id(), 0)
     await consumer.acknowledge(again)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 # Ack timeouts
@@ -388,9 +385,9 @@ async def test_the_ack_timeout_counts_from_hand_over(
 async def test_what_is_settled_does_not_time_out(
     transport: MemoryTransport, subscribe: Subscribe, batch: int
 ) -> None:
-    put_numbers(transport, 2, batch=batch)
-    consumer = await subscribe(unacked_messages_timeout_ms=1000)
-    acked, nacked = await receive_n(consumer, 2)
+    consumer, (acked, nacked) = await receive_numbers(
+        transport, subscribe, 2, batch=batch, unacked_messages_timeout_ms=1000
+    )
     await consumer.acknowledge(acked)
     await consumer.negative_acknowledge(nacked, delay=5)
     assert (await consumer.receive()).data() == b"1"
@@ -475,7 +472,7 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     numbers = put_numbers(transport, 8, batch)
     options = {"unacked_messages_timeout_ms": 5000} if waits == "ack timeout" else {}
     consumer = await subscribe(receiver_queue_size=100, **options)
-    link = consumer._parts.link
+    link = parts_of(consumer).link
     real, refused = link.redeliver, 0
 
     def refuses(*asked: Any) -> None:
@@ -499,8 +496,7 @@ async def test_a_redelivery_that_is_refused_is_still_due(
     assert refused > 3
     await consumer.acknowledge(again)
     assert consumer.statistics().unacked == 0
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
@@ -508,7 +504,7 @@ async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
 ) -> None:
     put_numbers(transport, 2_000)
     consumer = await subscribe(receiver_queue_size=5_000)
-    link = consumer._parts.link
+    link = parts_of(consumer).link
     real, tries, up = link.redeliver, 0, False
 
     def refuses(*asked: Any) -> None:
@@ -527,8 +523,7 @@ async def test_what_is_refused_for_long_is_tried_in_longer_and_longer_pauses(
     again = await receive_all(consumer, quiet_s=6)
     assert len(again) == 2_000
     await consumer.acknowledge(again)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_queued_message_that_is_nacked_by_its_id_may_fail_again(

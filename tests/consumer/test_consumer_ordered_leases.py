@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from consumer_kit import REDELIVER, TOPIC, Subscribe, logged, now_s, settle
+from consumer_kit import REDELIVER, TOPIC, Subscribe, close_without_backlog, logged, now_s, settle
 
 from pulsar_encore import (
     Client,
@@ -94,8 +94,7 @@ async def test_each_key_is_done_in_order_whatever_fails(
     assert lost > 0
     assert await consumer.pop(wait=5, max_per_key=1) == []
     assert consumer.statistics().unacked == 0
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @BATCHES

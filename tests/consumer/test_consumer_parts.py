@@ -7,7 +7,16 @@ import logging
 from typing import Any
 
 import pytest
-from consumer_kit import REDELIVER, TOPIC, Subscribe, now_s, payloads, put_numbers, receive_n
+from consumer_kit import (
+    REDELIVER,
+    TOPIC,
+    Subscribe,
+    now_s,
+    payloads,
+    put_numbers,
+    receive_n,
+    receive_numbers,
+)
 
 from pulsar_encore import Client, ClosedError, ConsumerType
 from pulsar_encore.testing import MemoryTransport
@@ -130,9 +139,9 @@ async def test_what_is_held_at_close_goes_to_another_consumer(
 
 
 async def test_close_ends_every_timer(transport: MemoryTransport, subscribe: Subscribe) -> None:
-    put_numbers(transport, 3)
-    consumer = await subscribe(unacked_messages_timeout_ms=1000)
-    messages = await receive_n(consumer, 3)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 3, unacked_messages_timeout_ms=1000
+    )
     await consumer.negative_acknowledge(messages[0], delay=1)
     transport.disconnect()
     await consumer.acknowledge(messages[1])

@@ -10,7 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, logged, now_s, payloads, put_numbers, receive_n, settle
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    logged,
+    now_s,
+    payloads,
+    put_numbers,
+    receive_n,
+    receive_numbers,
+    settle,
+)
 
 from pulsar_encore import (
     Client,
@@ -69,8 +80,7 @@ async def test_what_was_not_confirmed_is_sent_again_before_any_permit(
     with pytest.raises(ReceiveTimeout):
         await consumer.receive(timeout=10)
     await consumer.acknowledge(fourth)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_a_cumulative_ack_that_was_not_confirmed_is_sent_again(
@@ -254,11 +264,14 @@ async def test_a_second_loss_is_waited_for_as_well(
 async def test_a_list_waits_for_all_its_flushes(
     transport: MemoryTransport, subscribe: Subscribe, count: int
 ) -> None:
-    put_numbers(transport, count)
-    consumer = await subscribe(
-        ack_receipt_enabled=True, ack_group_time_ms=1_000, ack_group_max_size=100
+    consumer, messages = await receive_numbers(
+        transport,
+        subscribe,
+        count,
+        ack_receipt_enabled=True,
+        ack_group_time_ms=1_000,
+        ack_group_max_size=100,
     )
-    messages = await receive_n(consumer, count)
     lost(transport, nth=count // 100)
     waiting = asyncio.ensure_future(consumer.acknowledge(messages))
     await asyncio.sleep(UNANSWERED_S)
@@ -273,9 +286,9 @@ async def test_a_list_waits_for_all_its_flushes(
 async def test_acks_share_their_flush_and_nobody_gets_a_task(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 1_000)
-    consumer = await subscribe(ack_receipt_enabled=True, ack_group_max_size=10_000)
-    messages = await receive_n(consumer, 1_000)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 1_000, ack_receipt_enabled=True, ack_group_max_size=10_000
+    )
     tasks = len(asyncio.all_tasks())
     calls = [consumer.acknowledge(each) for each in messages]
     assert len(asyncio.all_tasks()) == tasks
@@ -288,9 +301,7 @@ async def test_acks_share_their_flush_and_nobody_gets_a_task(
 async def test_who_does_not_await_it_is_not_told(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put_numbers(transport, 2)
-    consumer = await subscribe(ack_receipt_enabled=True)
-    messages = await receive_n(consumer, 2)
+    consumer, messages = await receive_numbers(transport, subscribe, 2, ack_receipt_enabled=True)
     consumer.acknowledge(messages[0])
     await asyncio.sleep(1)
     assert transport.backlog(TOPIC, "s") == 1
@@ -304,9 +315,7 @@ async def test_who_does_not_await_it_is_not_told(
 async def test_a_caller_that_gives_up_takes_nobody_along(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 2)
-    consumer = await subscribe(ack_receipt_enabled=True)
-    one, two = await receive_n(consumer, 2)
+    consumer, (one, two) = await receive_numbers(transport, subscribe, 2, ack_receipt_enabled=True)
     transport.disconnect()
     other = asyncio.ensure_future(consumer.acknowledge(two))
     with pytest.raises(TimeoutError):

@@ -12,12 +12,14 @@ import pytest
 from consumer_kit import (
     TOPIC,
     Subscribe,
+    close_without_backlog,
     counted,
     now_s,
     payloads,
     put_numbers,
     receive_all,
     receive_n,
+    receive_numbers,
     settle,
 )
 
@@ -184,8 +186,7 @@ async def test_cancelled_after_any_step_nothing_is_lost(
     assert set(counted(got)) == {b"%d" % number for number in range(10)}
     if name != "nacking":
         assert max(counted(got).values()) == 1
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @pytest.mark.parametrize("steps", range(8))
@@ -193,9 +194,9 @@ async def test_cancelled_after_any_step_nothing_is_lost(
 async def test_a_cancelled_settlement_has_happened(
     transport: MemoryTransport, subscribe: Subscribe, settle: str, steps: int
 ) -> None:
-    put_numbers(transport, 3, batch=3)
-    consumer = await subscribe(negative_ack_redelivery_delay_ms=100)
-    messages = await receive_n(consumer, 3)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 3, batch=3, negative_ack_redelivery_delay_ms=100
+    )
     call = asyncio.ensure_future(getattr(consumer, settle)(messages[1]))
     for _ in range(steps):
         await asyncio.sleep(0)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all, receive_n
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    payloads,
+    put_numbers,
+    receive_all,
+    receive_n,
+    receive_numbers,
+)
 
 from pulsar_encore import ConfigurationError, MessageId, TransportError
 from pulsar_encore.testing import MemoryTransport
@@ -40,9 +49,9 @@ async def test_to_a_message(
     inclusive: bool,
     expected: list[bytes],
 ) -> None:
-    put_numbers(transport, 5, batch=4)
-    consumer = await subscribe(start_message_id_inclusive=inclusive)
-    messages = await receive_n(consumer, 5)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 5, batch=4, start_message_id_inclusive=inclusive
+    )
     await consumer.seek(messages[index].message_id())
     assert payloads(await receive_all(consumer)) == expected
 
@@ -62,16 +71,13 @@ async def test_a_waiting_receive_goes_on_after_a_seek(
 async def test_while_disconnected_it_fails_and_loses_nothing(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 2)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 2)
+    consumer, messages = await receive_numbers(transport, subscribe, 2)
     transport.disconnect()
     with pytest.raises(TransportError):
         await consumer.seek(MessageId.earliest)
     transport.reconnect()
     await consumer.acknowledge(messages)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @pytest.mark.parametrize("position", [None, "x", -1, True, 1.5])

@@ -6,7 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all, receive_n
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    parts_of,
+    payloads,
+    put_numbers,
+    receive_all,
+    receive_numbers,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,9 +89,9 @@ async def test_what_follows_an_ack_of_a_list_lets_it_finish_in_parts(
         return source, after
 
     monkeypatch.setattr(Settlement, "ack_row", slow)
-    put_numbers(transport, COUNT)
-    consumer = await subscribe(receiver_queue_size=COUNT)
-    messages = await receive_n(consumer, COUNT)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, COUNT, receiver_queue_size=COUNT
+    )
     acking = consumer.acknowledge(messages)
     await asyncio.sleep(0)
     assert acked.total < COUNT
@@ -125,7 +134,7 @@ async def test_leases_are_lost_in_parts(
     with pytest.raises((LeaseLostError, ClosedError)):
         await leases[-1].ack()
     await asyncio.sleep(1)
-    assert len(consumer._parts.leases) == 0
+    assert len(parts_of(consumer).leases) == 0
     assert lost.total == 1_000 and lost.longest <= 2 * 100 + 1
     for lease in leases:
         with pytest.raises((LeaseLostError, ClosedError)):
@@ -176,8 +185,7 @@ async def test_a_large_batch_is_made_in_parts_and_taken_in_one(
     assert slow_making.longest <= 2 * 4 + 1  # four are a turn
     await consumer.acknowledge(got)
     assert consumer.statistics().unacked == 0
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @BATCHES
@@ -214,8 +222,7 @@ async def test_messages_that_others_take_or_settle_meanwhile_are_not_taken_again
     await consumer.acknowledge(taken)
     await consumer.acknowledge(got)
     assert consumer.statistics().unacked == consumer.statistics().queued == 0
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @pytest.mark.parametrize("end", ["redeliver", "close", "seek"])
@@ -266,7 +273,7 @@ def test_prepared_messages_are_those_that_are_taken_one_by_one(
         for consumer in consumers:
             while consumer.statistics().queued < number:
                 await asyncio.sleep(0.01)
-        whole, single = (consumer._parts.queue for consumer in consumers)
+        whole, single = (parts_of(consumer).queue for consumer in consumers)
         for consumer in consumers:
             for at in sorted(acked):
                 if at < len(sizes):

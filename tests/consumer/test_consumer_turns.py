@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, now_s, put_numbers
+from consumer_kit import TOPIC, Subscribe, close_without_backlog, now_s, put_numbers
 
 from pulsar_encore import (
     BatchReceivePolicy,
@@ -161,8 +161,7 @@ async def test_acking_a_long_list_does_not_keep_the_loop(
     async with silence() as heard:
         await consumer.acknowledge(messages)
     assert heard.longest_s <= SLICE_S + WORK_S
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_several_tasks_share_a_turn(transport: MemoryTransport, subscribe: Subscribe) -> None:

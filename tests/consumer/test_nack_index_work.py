@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, put_numbers, receive_all, receive_n
+from consumer_kit import TOPIC, parts_of, put_numbers, receive_all, receive_n
 
 from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition, SpillingNackIndex
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
@@ -119,7 +119,7 @@ async def test_work_that_fails_is_reported_and_tried_again_and_other_topics_go_o
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     transport.catalogue.create_partitioned("parts", 2)
     consumer = await subscribe(client, tmp_path, "parts")
-    spilling = consumer._parts.spilling
+    spilling = parts_of(consumer).spilling
     assert spilling is not None
     indexes = spilling._indexes
     maintain = SpillingIndex.maintain
@@ -159,7 +159,7 @@ async def test_an_index_that_cannot_be_ended_leaves_no_thread_and_no_directory(
     for partition in range(2):
         transport.put(f"persistent://public/default/parts-partition-{partition}", b"")
     await nack_all(consumer, 2)
-    spilling = consumer._parts.spilling
+    spilling = parts_of(consumer).spilling
     assert spilling is not None
     first, second = spilling._indexes
 

@@ -9,7 +9,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, now_s, settle
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    now_s,
+    parts_of,
+    settle,
+)
 from durable_kit import Host
 
 from pulsar_encore import (
@@ -314,11 +321,10 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     assert lost > 0 and longest > 1
     assert await consumer.pop(wait=5) == []
     assert consumer.statistics().unacked == 0
-    lanes: Any = consumer._parts.popping._key_queues
+    lanes: Any = parts_of(consumer).popping._key_queues
     assert len(lanes) == lanes._bytes == 0 and not lanes._key_queues
-    assert not consumer._parts.popping._key_queue_of
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    assert not parts_of(consumer).popping._key_queue_of
+    await close_without_backlog(transport, consumer)
 
 
 @BATCHES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, receive_n, settle
+from consumer_kit import TOPIC, Subscribe, close_without_backlog, receive_n, settle
 
 from pulsar_encore import Consumer, ConsumerType, Message, MessageId, ReceiveTimeout
 from pulsar_encore.testing import MemoryTransport
@@ -63,5 +63,4 @@ async def test_each_message_from_before_a_seek_comes_again_or_is_settled_by_its_
     unacked = {b"%d" % each for each in range(15, 20)}
     assert set(values) >= unacked
     await consumer.acknowledge(replayed)
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, now_s, settle
+from consumer_kit import TOPIC, Subscribe, now_s, parts_of, settle
 
 from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Lease, ReceiveTimeout
 from pulsar_encore.consumer.delivery import receive_queue as queue_module
@@ -194,7 +194,7 @@ async def test_room_goes_to_the_pop_that_waits_longest(
     consumer = await consumer_of(subscribe, ordered=ordered)
     await settle()
     (held,) = await consumer.pop(1, wait=1, topic=TOPIC)
-    consumer._parts.leases.most = 1
+    parts_of(consumer).leases.most = 1
     waiting = asyncio.ensure_future(consumer.pop(1, wait=1000, topic=OTHER))
     await settle()
     served = []
@@ -265,7 +265,7 @@ async def test_pops_of_topics_and_of_all_get_each_message_once(
         await asyncio.gather(*workers)
     assert len(done) == 300 and set(done.values()) == {1}
     assert consumer.statistics().unacked == 0
-    assert len(consumer._parts.queue) == 0
+    assert len(parts_of(consumer).queue) == 0
 
 
 async def test_messages_that_failed_come_first_in_one_pop_of_five(
@@ -290,7 +290,7 @@ async def test_a_batch_receive_counts_what_is_left(
     consumer = await consumer_of(subscribe)
     await settle()
     assert len(await consumer.pop(10, topic=OTHER)) == 10
-    assert len(consumer._parts.queue) == 10
+    assert len(parts_of(consumer).queue) == 10
     assert len(await consumer.batch_receive()) == 10
 
 
@@ -306,11 +306,11 @@ async def test_a_pop_that_waits_lets_others_pass_where_all_sources_share_the_roo
     monkeypatch.setattr(queue_module, "_MAX_PASSED", most)
     put(transport, TOPIC, *range(200))
     consumer = await consumer_of(subscribe, receiver_queue_size=10)
-    consumer._parts.queue.room_by_source = by_source
+    parts_of(consumer).queue.room_by_source = by_source
     await settle()
-    assert len(consumer._parts.queue) <= 20
+    assert len(parts_of(consumer).queue) <= 20
     assert await consumer.pop(wait=1, topic=OTHER) == []
-    passed = len(consumer._parts.queue)
+    passed = len(parts_of(consumer).queue)
     assert (passed >= most) is not by_source and passed <= bound
     put(transport, OTHER, 0)
     assert texts(await consumer.pop(wait=1, topic=OTHER)) == ["2:0"]

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from pulsar_encore.devbroker import BrokerSettings, BrokerThread
-
-# The suite is the package `integration.contract`, which is not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from integration.contract.cluster import Place
-from integration.contract.fixtures import (
+from harness.contract.cluster import Place
+from harness.contract.fixtures import (
     client,
     engine,
     pytest_asyncio_loop_factories,
     topic,
     transport,
 )
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 
 __all__ = [
     "client",

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from random import Random, randrange
 
 import pytest
-from integration.contract.cluster import Engine
-from integration.contract.contract_kit import (
+
+import pulsar_encore as encore
+from harness.contract.cluster import Engine
+from harness.contract.contract_kit import (
     SUBSCRIPTION,
     before_marker,
     bodies,
@@ -19,8 +21,6 @@ from integration.contract.contract_kit import (
     take,
     work_off,
 )
-
-import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 
 StartBroker = Callable[..., BrokerThread]

@@ -220,7 +220,6 @@ def test_agrees_with_the_model() -> None:
     run_state_machine_as_test(
         AgainstModel,
         settings=settings(
-            max_examples=150,
             stateful_step_count=30,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

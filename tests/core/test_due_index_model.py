@@ -152,7 +152,7 @@ def test_agrees_with_a_dict(engine: str) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=settings.default.max_examples // 2,  # for each of many engines
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

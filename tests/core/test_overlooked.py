@@ -132,7 +132,6 @@ def test_the_count_is_the_number_of_looks_that_ended() -> None:
     run_state_machine_as_test(
         Looks,
         settings=settings(
-            max_examples=300,
             stateful_step_count=40,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.core.packed_entries import EntryKey, Packed, PackedEntries
@@ -50,7 +50,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
 @given(steps)
 def test_agrees_with_a_dict(script: list[tuple[str, EntryKey]]) -> None:
     packed = PackedEntries()

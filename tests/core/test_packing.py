@@ -9,8 +9,8 @@ from unittest.mock import ANY
 
 import pytest
 from core_kit import TOPIC, Settling, source_state
-from integration.benchmarks import pending_set
 
+from harness.nacked_memory import bytes_per_nack
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.message import Message
 from pulsar_encore.values.message_id import MessageId
@@ -256,7 +256,6 @@ def test_a_pending_nack_inside_a_batch_weighs_under_64_bytes() -> None:
     assert sum(len(numbers) for _, numbers in source.release(due)) == count
 
 
-def test_the_benchmark_of_what_waits_fits_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_set, "WAITING", 500)
-    assert 0 < pending_set.waiting(1) < 200
-    assert 0 < pending_set.waiting(10) < 1_000
+def test_a_nacked_message_takes_few_bytes() -> None:
+    assert 0 < bytes_per_nack(1, 500) < 200
+    assert 0 < bytes_per_nack(10, 500) < 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.core.runs import Runs, append, cut, find, forget, new_runs, put
@@ -21,7 +21,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(steps, st.sampled_from([0, 70, 300]))
 def test_agrees_with_a_dict_where_something_is(
     script: list[tuple[str, int, int]], others: int

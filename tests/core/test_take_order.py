@@ -114,7 +114,7 @@ def test_a_partial_take_hands_out_the_lowest_keys(engine: str) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=settings.default.max_examples // 4,  # for each of many engines
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

@@ -466,7 +466,6 @@ def test_agrees_with_the_model(shared: bool) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150,
             stateful_step_count=40,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -47,9 +49,12 @@ async def command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Proce
 
 
 async def said(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]:
-    process = await command(broker, *words)
-    out, problems = await asyncio.wait_for(process.communicate(), 30)
-    return process.returncode, out.decode(), problems.decode()
+    """Run a command to its end in a thread: a process for each would import everything anew."""
+    out, problems = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(problems):
+        running = asyncio.to_thread(cli.main, ["dlq", *words, "--url", broker.url])
+        code = await asyncio.wait_for(running, 30)
+    return code, out.getvalue(), problems.getvalue()
 
 
 def sent_home(broker: BrokerThread) -> int:

@@ -205,5 +205,5 @@ class Model(RuleBasedStateMachine):
 def test_model(kind: SubscriptionType) -> None:
     machine = type("Machine", (Model,), {"kind": kind})
     test = machine.TestCase
-    test.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    test.settings = settings(stateful_step_count=40, deadline=None)
     test("runTest").runTest()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from integration.faults.cases import generate
-from integration.faults.mischief import End, Kind, Mischief, Step, Stream, WireFault
 
+from harness.faults.cases import generate
+from harness.faults.mischief import End, Kind, Mischief, Step, Stream, WireFault
 from pulsar_encore.wire import frames, pb
 
 PING = frames.encode(pb.CommandPing())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from integration.faults.__main__ import failure, in_memory, main
-from integration.faults.cases import generate
-from integration.faults.networks import Memory
-from integration.faults.play import Patience, play
 
+from harness.faults.__main__ import failure, in_memory, main
+from harness.faults.cases import generate
+from harness.faults.networks import Memory
+from harness.faults.play import Patience, play
 from pulsar_encore.testing import run
 from pulsar_encore.transport.interface import Delivery
 from pulsar_encore.transport.native.consumer.topic_events import TopicEvents
@@ -57,4 +57,4 @@ def test_the_command_plays_cases_and_says_so(capsys: pytest.CaptureFixture[str])
 
 def test_cases_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cases", "abc"]) == 2
-    assert "--cases abc names no cases" in capsys.readouterr().err
+    assert "--cases abc is not a list of cases" in capsys.readouterr().err

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from integration.histories import event_record as r
-from integration.histories.checker import Verdict, check
-from integration.histories.event_record import Event
-from integration.histories.workload import Action, Segment, Settling, Workload
+
+from harness.histories import event_record as r
+from harness.histories.checker import Verdict, check
+from harness.histories.event_record import Event
+from harness.histories.workload import Action, Segment, Settling, Workload
 
 TOPIC = "persistent://public/default/t"
 AGAIN = f"{TOPIC}-again"
@@ -541,17 +542,17 @@ def test_a_call_that_fails() -> None:
 
 
 def test_a_workload_is_read_back_as_it_was_printed() -> None:
-    from integration.histories.fixed import FIXED
-    from integration.histories.generator import generate
-    from integration.histories.workload import loads
+    from harness.histories.fixed import FIXED
+    from harness.histories.generator import generate
+    from harness.histories.workload import loads
 
     for workload in [*FIXED.values(), *(generate(seed) for seed in range(200))]:
         assert loads(workload.dumps()) == workload
 
 
 def test_a_seed_is_one_workload_and_one_plan() -> None:
-    from integration.histories.generator import FAMILIES, generate
-    from integration.histories.workload import decide
+    from harness.histories.generator import FAMILIES, generate
+    from harness.histories.workload import decide
 
     made = [generate(seed) for seed in range(300)]
     assert made == [generate(seed) for seed in range(300)]

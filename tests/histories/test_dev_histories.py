@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from integration.histories.brokers import Brokers
-from integration.histories.clients import OURS, ClientName
-from integration.histories.fixed import FIXED
-from integration.histories.history_report import full
-from integration.histories.history_runner import Runner
+
+from harness.histories.brokers import Brokers
+from harness.histories.clients import OURS, ClientName
+from harness.histories.fixed import FIXED
+from harness.histories.history_report import full
+from harness.histories.history_runner import Runner
 
 # looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from integration.histories.__main__ import main
+
+from harness.histories.__main__ import main
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from pulsar_encore import Consumer
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
@@ -14,6 +15,7 @@ from pulsar_encore.testing import run as run_in_virtual_time
 from pulsar_encore.testing.dialer import BrokerDialer, Cuts, whole
 from pulsar_encore.transport.interface import Deliveries, Delivery, singly
 from pulsar_encore.transport.native.client_settings import ClientSettings
+from pulsar_encore.transport.native.lookup.lookup import Lookup
 from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.wire import PROTOCOL_VERSION, frames, message_id, pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
@@ -40,6 +42,16 @@ def at_random(rng: Random) -> Cuts:
     return cuts
 
 
+def lookup_of(transport: NativeTransport) -> Lookup:
+    """Return the lookup that a transport uses in the running event loop."""
+    return transport._scope().lookup
+
+
+def link_of(consumer: Consumer) -> Any:
+    """Return the transport's part of a consumer; its `snapshot()` tells the state."""
+    return consumer._link
+
+
 class Rig:
     """A broker, and clients of it."""
 
@@ -57,6 +69,11 @@ class Rig:
     @property
     def service(self) -> Any:
         return self.dialer.service
+
+    @property
+    def lookup(self) -> Lookup:
+        """The lookup of the transport."""
+        return lookup_of(self.transport)
 
     def store(
         self, *payloads: bytes, batch: bool = False, topic: str = TOPIC, **fields: Any

@@ -321,10 +321,7 @@ def test_things_lost_together_do_not_come_back_together() -> None:
         async def attach(session: Session) -> None:
             times.append(loop.time())
 
-        things = [
-            Attachment(rig.transport._scope().lookup, f"{TOPIC}-{each}", attach, print)
-            for each in range(200)
-        ]
+        things = [Attachment(rig.lookup, f"{TOPIC}-{each}", attach, print) for each in range(200)]
         for thing in things:
             thing.again()
         await asyncio.sleep(1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from brokers_kit import Brokers
-from native_kit import TOPIC, Collector, run, subscription
+from native_kit import TOPIC, Collector, lookup_of, run, subscription
 
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.exceptions import InvalidUrl
@@ -195,7 +195,7 @@ def test_a_provider_says_where_to_go_on_any_thread() -> None:
         assert network.brokers["one:6650"].lines == network.brokers["two:6650"].lines == []
         with pytest.raises(InvalidUrl):
             provider.tell("nonsense")
-        assert clusters.now() is transport._scope().lookup.pool.service
+        assert clusters.now() is lookup_of(transport).pool.service
         await transport.close()
         transport.shutdown()
         assert provider.closed == 1

@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_kit import (
-    TOPIC,
-    Collector,
-    Rig,
-    at_random,
-    message_frame,
-    run,
-    settle,
-    subscription,
-)
+from native_kit import TOPIC, Collector, Rig, at_random, message_frame, run, settle, subscription
 
 from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan

@@ -150,7 +150,7 @@ def test_what_may_be_answered_in_a_while_is_asked_again(error: str) -> None:
         rig.service.faults = FaultPlan(
             [Fault(kind="refuse", command="PARTITIONED_METADATA", times=3, error=error)]
         )
-        assert await rig.transport._scope().lookup.partitions(TOPIC) == 0
+        assert await rig.lookup.partitions(TOPIC) == 0
         assert rig.service.faults.done
 
     run(main())
@@ -163,7 +163,7 @@ def test_what_will_not_be_answered_otherwise_is_told_at_once() -> None:
             [Fault(kind="refuse", command="PARTITIONED_METADATA", error="AuthorizationError")]
         )
         with pytest.raises(AuthorizationError):
-            await rig.transport._scope().lookup.partitions(TOPIC)
+            await rig.lookup.partitions(TOPIC)
         assert asyncio.get_running_loop().time() < 1
 
     run(main())
@@ -178,7 +178,7 @@ def test_a_connection_that_is_lost_under_a_question_is_made_anew() -> None:
                 Fault(kind="outage", command="GET_TOPICS_OF_NAMESPACE", outage_s=3.0),
             ]
         )
-        lookup = rig.transport._scope().lookup
+        lookup = rig.lookup
         assert await lookup.partitions(TOPIC) == 0
         found = await lookup.topics("public/default", RegexSubscriptionMode.PersistentOnly)
         assert found.topics == [TOPIC]
@@ -194,7 +194,7 @@ def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> 
         )
         loop = asyncio.get_running_loop()
         with pytest.raises(ServiceUnitNotReady):
-            await rig.transport._scope().lookup.partitions(TOPIC)
+            await rig.lookup.partitions(TOPIC)
         assert 2 < loop.time() <= 10, "another attempt would have ended too late"
         network = Brokers()
         network.dead.add("h:6650")
@@ -279,7 +279,7 @@ def test_refusals_now_and_then_cost_no_connection() -> None:
 def test_the_same_question_is_asked_once_however_many_ask_it() -> None:
     async def main() -> None:
         rig = Rig()
-        lookup = rig.transport._scope().lookup
+        lookup = rig.lookup
         asking = [asyncio.create_task(lookup.owner(TOPIC)) for _ in range(20)]
         await asyncio.sleep(0)
         asking[0].cancel()
@@ -306,7 +306,7 @@ def test_no_more_questions_are_under_way_than_may_be() -> None:
                 )
             ]
         )
-        lookup = rig.transport._scope().lookup
+        lookup = rig.lookup
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(lookup.partitions(f"{TOPIC}{each}") for each in range(6)))
         assert loop.time() == pytest.approx(3, abs=0.1)

@@ -273,7 +273,7 @@ def test_a_challenge_that_cannot_be_met_ends_the_connection_by_name() -> None:
 def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None:
     async def main() -> None:
         rig = Rig()
-        pool = rig.transport._scope().lookup.pool
+        pool = rig.lookup.pool
         session = await pool.any_broker()
         await asyncio.sleep(59)
         assert not session.closed

@@ -110,7 +110,7 @@ def body(text: bytes = b"x") -> bytes:
 def test_a_connection_is_accepted_and_knows_the_broker() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(max_message_size=100_000))
-        pool = rig.transport._scope().lookup.pool
+        pool = rig.lookup.pool
         session = await pool.any_broker()
         assert session.max_message_size == 100_000
         assert await pool.any_broker() is session
@@ -122,7 +122,7 @@ def test_a_connection_is_accepted_and_knows_the_broker() -> None:
 def test_many_who_ask_at_once_share_one_connection_and_may_be_cancelled() -> None:
     async def main() -> None:
         rig = Rig()
-        pool = rig.transport._scope().lookup.pool
+        pool = rig.lookup.pool
         asking = [asyncio.create_task(pool.any_broker()) for _ in range(10)]
         await asyncio.sleep(0)
         asking[0].cancel()
@@ -138,7 +138,7 @@ def test_a_refused_login_is_named() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(token="secret"))
         with pytest.raises(AuthenticationError):
-            await rig.transport._scope().lookup.partitions(TOPIC)
+            await rig.lookup.partitions(TOPIC)
 
     run(main())
 
@@ -148,7 +148,7 @@ def test_a_broker_that_cannot_be_reached_is_named() -> None:
         rig = Rig()
         rig.dialer.reachable = False
         with pytest.raises(ConnectError):
-            await rig.transport._scope().lookup.partitions(TOPIC)
+            await rig.lookup.partitions(TOPIC)
 
     run(main())
 
@@ -156,7 +156,7 @@ def test_a_broker_that_cannot_be_reached_is_named() -> None:
 def test_a_refusal_is_its_requests_error_and_the_connection_stays() -> None:
     async def main() -> None:
         rig = Rig()
-        lookup = rig.transport._scope().lookup
+        lookup = rig.lookup
         with pytest.raises(TopicNotFound, match="partitions of"):
             await lookup.partitions("persistent://nobody/there/t")
         assert await lookup.partitions(TOPIC) == 0
@@ -217,7 +217,7 @@ def test_a_silent_broker_is_given_up_and_one_that_answers_is_not() -> None:
         assert writer.ended == "aborted"
         assert isinstance(handler.lost[0], TransportTimeout)
         rig = Rig(BrokerSettings(keep_alive_s=10), ClientSettings(keep_alive_s=5))
-        live = await rig.transport._scope().lookup.pool.any_broker()
+        live = await rig.lookup.pool.any_broker()
         await asyncio.sleep(100)
         assert not live.closed
 
@@ -335,10 +335,10 @@ def test_entries_come_before_a_close_that_follows_them_and_none_after_it() -> No
 def test_a_whole_conversation_cut_anywhere(seed: int) -> None:
     async def main() -> None:
         rig = Rig(cuts=at_random(Random(seed)))
-        pool: ConnectionPool = rig.transport._scope().lookup.pool
+        pool: ConnectionPool = rig.lookup.pool
         session = await pool.any_broker()
-        assert await rig.transport._scope().lookup.partitions(TOPIC) == 0
-        assert (await rig.transport._scope().lookup.owner(TOPIC)) is session
+        assert await rig.lookup.partitions(TOPIC) == 0
+        assert (await rig.lookup.owner(TOPIC)) is session
         await settle()
         assert not session.closed
 

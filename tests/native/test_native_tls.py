@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, Collector, subscription
+from native_kit import TOPIC, Collector, lookup_of, subscription
 from tls_kit import Authority
 
 from pulsar_encore.devbroker import BrokerSettings, TlsSettings
@@ -93,7 +93,7 @@ async def test_a_whole_consumer_by_tls(authority: Authority) -> None:
         transport = NativeTransport(OneCluster(service(server.url_tls, tls)))
         link: Any = await transport.subscribe(subscription())
         link.start(Collector())
-        (session,) = transport._scope().lookup.pool.sessions
+        (session,) = lookup_of(transport).pool.sessions
         assert session.peer == server.url_tls
         cipher = session._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
         assert cipher[1] in ("TLSv1.2", "TLSv1.3")

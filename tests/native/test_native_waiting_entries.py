@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, Rig, run, settle
+from native_kit import TOPIC, Rig, link_of, run, settle
 from test_native_decompression_queue import LARGE, held_rig, numbers, opened, store_large
 
 import pulsar_encore as encore
@@ -76,9 +76,9 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
             store_large(rig, *range(count))
             await settle()
             await check(rig, codecs, consumer)
-            check_permits(rig, consumer._link)
+            check_permits(rig, link_of(consumer))
             await consumer.close()
-            assert consumer._link.snapshot().decompressed_bytes == 0
+            assert link_of(consumer).snapshot().decompressed_bytes == 0
 
     run(main())
 
@@ -99,7 +99,7 @@ async def rest(codecs: Any, consumer: Any) -> list[int]:
 
 
 def id_of(consumer: Any, number: int) -> MessageId:
-    ledger, entry = consumer._link.snapshot().topics[0].queued[0]
+    ledger, entry = link_of(consumer).snapshot().topics[0].queued[0]
     return MessageId(-1, ledger, entry + number, topic=TOPIC)
 
 
@@ -209,7 +209,7 @@ def test_asking_for_everything_leaves_one_copy_of_each_entry_in_the_line(
         for _ in range(12):
             consumer.redeliver_unacknowledged_messages()
             await settle()
-            assert len(consumer._link.snapshot().topics[0].queued) <= 4
+            assert len(link_of(consumer).snapshot().topics[0].queued) <= 4
         assert await rest(codecs, consumer) == [0, 1, 2, 3]
 
     with_consumer(kind, 4, check)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from brokers_kit import Brokers, Double, lookup_answer, welcome
 from google.protobuf.message import Message
-from native_kit import TOPIC, Collector, run, subscription
+from native_kit import TOPIC, Collector, lookup_of, run, subscription
 from test_native_tls import broker, service
 from test_native_web import OWNER, PARTITIONS, Site, lookup_by, serving
 from tls_kit import Authority
@@ -418,7 +418,7 @@ async def test_a_plain_address_in_a_close_is_logged_and_a_lookup_follows(
             link.start(Collector())
         else:
             link = await transport.create_producer(ProducerOptions(topic=TOPIC))
-        (session,) = transport._scope().lookup.pool.sessions
+        (session,) = lookup_of(transport).pool.sessions
         close = _CLOSE[kind](listener.url, listener.url if by_tls else "")
         caplog.clear()
         session.receive(frames.encode(close))
@@ -428,7 +428,7 @@ async def test_a_plain_address_in_a_close_is_logged_and_a_lookup_follows(
         assert not link.is_connected()
         while not link.is_connected():
             await asyncio.sleep(0.01)
-        assert transport._scope().lookup.pool.sessions == [session]
+        assert lookup_of(transport).pool.sessions == [session]
 
 
 async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
@@ -437,7 +437,7 @@ async def test_a_migration_to_a_plain_address_is_logged_and_not_followed(
     async with plain_listener() as listener, secured(authority) as (server, transport):
         link = await transport.subscribe(subscription())
         link.start(Collector())
-        (session,) = transport._scope().lookup.pool.sessions
+        (session,) = lookup_of(transport).pool.sessions
         for url, by_tls, said in (
             (listener.url, listener.url, "has no TLS"),
             (listener.url, "", "is empty"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
-from reading_kit import TOPIC, source
+from reader_kit import TOPIC, source
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread

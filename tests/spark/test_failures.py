@@ -15,7 +15,7 @@ import pytest
 from failing_kit import MADE, expire, hidden, pass_time, slow_read
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
-from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
+from reader_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from reading_kit import TOPIC, Stream, numbered, publish
+from reader_kit import TOPIC, Stream, numbered, publish
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.errors import ConfigurationError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-from reading_kit import TOPIC, Stream, publish, read_batch, read_ranges, source
+from reader_kit import TOPIC, Stream, publish, read_batch, read_ranges, source
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread

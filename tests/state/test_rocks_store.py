@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.benchmarks.rocks_kill import kill_again_and_again
 from rocks_kit import TOPIC, after_kill, keys_of, killed, nack, opened, source_of
 
+from harness.rocks_kill import kill_again_and_again
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from native_kit import TOPIC, URL, Rig, run
+from native_kit import TOPIC, URL, Rig, link_of, run
 from producer_kit import Network
 
 import pulsar_encore as encore
@@ -129,7 +129,7 @@ def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
             rig.service.faults = FaultPlan([slow if sought else wrong])
             rig.service.recorder.clear()
             seeking = asyncio.ensure_future(consumer.seek(0))
-            while consumer._link.snapshot().topics[0].state is not State.SEEKING:
+            while link_of(consumer).snapshot().topics[0].state is not State.SEEKING:
                 await asyncio.sleep(0)
             await consumer.acknowledge(messages)
             assert not rig.service.recorder.find("ACK")

@@ -13,7 +13,14 @@ from typing import Any
 from unittest.mock import AsyncMock, create_autospec
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, put_numbers, receive_n
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    close_without_backlog,
+    put_numbers,
+    receive_n,
+    receive_numbers,
+)
 
 from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Message, MessageNotHeldError
 from pulsar_encore.testing import MemoryTransport
@@ -35,8 +42,7 @@ async def test_a_listener_of_a_plain_function_settles(
     consumer = await subscribe(message_listener=listener, negative_ack_redelivery_delay_ms=500)
     await asyncio.sleep(2)
     assert seen == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
     gc.collect()
     assert [each.message for each in recwarn if "never awaited" in str(each.message)] == []
 
@@ -206,9 +212,7 @@ async def test_a_call_of_a_thread_is_made_on_the_loop(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`asyncio.to_thread(consumer.acknowledge, message)` of programs that were synchronous."""
-    put_numbers(transport, 3)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 3)
+    consumer, messages = await receive_numbers(transport, subscribe, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         await asyncio.to_thread(consumer.acknowledge, messages[0])
@@ -237,9 +241,7 @@ async def test_a_mock_of_it_is_awaited() -> None:
 async def test_a_threads_calls_are_made_before_the_close_that_follows(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 20)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 20)
+    consumer, messages = await receive_numbers(transport, subscribe, 20)
 
     def work() -> None:
         for message in messages:
@@ -248,16 +250,13 @@ async def test_a_threads_calls_are_made_before_the_close_that_follows(
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 async def test_many_calls_of_a_thread_let_the_loop_run_in_between(
     transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_numbers(transport, 40)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 40)
+    consumer, messages = await receive_numbers(transport, subscribe, 40)
     clock = itertools.count(0, 0.001)  # a look at it is a millisecond
     monkeypatch.setattr("pulsar_encore.eventloop.mailbox.time.perf_counter", clock.__next__)
 
@@ -293,8 +292,7 @@ async def test_what_the_last_callback_called_for_is_done_before_the_close(
     put_numbers(transport, 1200)
     consumer = await subscribe(message_listener=listener, receiver_queue_size=2000)
     await called.wait()
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
+    await close_without_backlog(transport, consumer)
 
 
 @pytest.mark.parametrize("then", ["close", "change", "seek", "redeliver"])

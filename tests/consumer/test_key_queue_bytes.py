@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, settle
+from consumer_kit import TOPIC, parts_of, settle
 
 from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition
 from pulsar_encore.consumer.leases import key_queues as lanes_module
@@ -39,7 +39,7 @@ async def subscribed(client: Client, **options: Any) -> Consumer:
 
 
 def lanes_of(consumer: Any) -> Any:
-    return consumer._parts.popping._key_queues
+    return parts_of(consumer).popping._key_queues
 
 
 def waiting_bytes(consumer: Any) -> int:

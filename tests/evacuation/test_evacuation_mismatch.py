@@ -52,7 +52,7 @@ async def test_a_cluster_that_has_a_few_of_the_ids_is_an_error(
     other = MemoryTransport()
     put_numbers(other, 2)
     async with Client("pulsar://other:6650", transport=other) as wrong:
-        with pytest.raises(StateMismatchError, match=r"compared \(2\) differ"):
+        with pytest.raises(StateMismatchError, match=r"compared messages \(2\) differ"):
             await evacuate(wrong, host.path)
     assert waiting_in(host.path) == 20
 

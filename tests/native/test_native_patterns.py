@@ -260,7 +260,7 @@ def test_the_client_decides_what_matches() -> None:
 
     async def main() -> None:
         rig = Rig()
-        lookup = rig.transport._scope().lookup
+        lookup = rig.lookup
         watched = PatternWatch(lookup, PATTERN, RegexSubscriptionMode.PersistentOnly, 60.0)
         assert await watched.first() == []
         await settle()

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
-from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
+from reader_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread

@@ -113,7 +113,7 @@ async def test_a_killed_process_loses_no_message(
 ) -> None:
     sent = bodies(60)
     await publish(client, topic, sent, batch=4)
-    program = [sys.executable, "-m", "integration.contract.crash_process"]
+    program = [sys.executable, "-m", "harness.contract.crash_process"]
     process = await asyncio.create_subprocess_exec(
         *program,
         *(cluster.url, topic, engine.name, mode),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core_kit import source_state
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.core.entry import Entry, EntryKey
@@ -86,7 +86,6 @@ class Twin:
         return self.state.unacked, here, len(self.state.acks), follows
 
 
-@settings(max_examples=400)
 @given(steps, st.booleans())
 def test_the_same_becomes_of_them(script: list[tuple[str, int, int]], shared: bool) -> None:
     together, singly = (Twin(shared=shared, together=each) for each in (True, False))

@@ -6,7 +6,17 @@ import asyncio
 import logging
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, logged, now_s, put_numbers, receive_n, settle
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    logged,
+    now_s,
+    parts_of,
+    put_numbers,
+    receive_n,
+    receive_numbers,
+    settle,
+)
 
 from pulsar_encore import ClosedError, ConsumerType
 from pulsar_encore.devbroker import Fault, FaultPlan
@@ -18,9 +28,9 @@ from pulsar_encore.testing import MemoryTransport
 async def test_acks_made_while_disconnected_are_sent_before_it_closes(
     transport: MemoryTransport, subscribe: Subscribe, cumulative: bool
 ) -> None:
-    put_numbers(transport, 6, batch=2)
-    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
-    messages = await receive_n(consumer, 6)
+    consumer, messages = await receive_numbers(
+        transport, subscribe, 6, batch=2, consumer_type=ConsumerType.Exclusive
+    )
     transport.disconnect()
     if cumulative:
         await consumer.acknowledge_cumulative(messages[-1])
@@ -41,9 +51,7 @@ async def test_acks_made_while_disconnected_are_sent_before_it_closes(
 async def test_what_could_not_be_sent_is_said(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put_numbers(transport, 5)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 5)
+    consumer, messages = await receive_numbers(transport, subscribe, 5)
     transport.disconnect()
     await consumer.acknowledge(messages[:3])
     begun = now_s()
@@ -58,10 +66,8 @@ async def test_acks_in_doubt_wait_for_the_reconnect_too(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of several topics is away, nobody knows which: what was sent may not have arrived."""
-    put_numbers(transport, 3)
-    consumer = await subscribe()
-    messages = await receive_n(consumer, 3)
-    consumer._parts.delivery_handler.on_uncertain()
+    consumer, messages = await receive_numbers(transport, subscribe, 3)
+    parts_of(consumer).delivery_handler.on_uncertain()
     await consumer.acknowledge(messages)
     await asyncio.sleep(1)
     closing = asyncio.create_task(consumer.close())
@@ -89,9 +95,7 @@ async def test_with_nothing_to_send_closing_waits_for_no_connection(
 async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscription_back(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
-    put_numbers(transport, 1)
-    consumer = await subscribe()
-    (message,) = await receive_n(consumer, 1)
+    consumer, (message,) = await receive_numbers(transport, subscribe, 1)
     transport.disconnect()
     await consumer.acknowledge(message)
     closing = asyncio.create_task(consumer.close())
@@ -133,7 +137,7 @@ async def test_a_message_that_arrives_while_a_consumer_closes_starts_no_timer(
     for _ in range(2):
         await consumer.negative_acknowledge(await consumer.receive(), delay=1)
     await consumer.close()
-    (state,) = consumer._parts.sources
+    (state,) = parts_of(consumer).sources
     assert state.next_due() is not None
-    consumer._parts.redelivery.waits(state)
-    assert consumer._parts.redelivery._alarm._handle is None
+    parts_of(consumer).redelivery.waits(state)
+    assert parts_of(consumer).redelivery._alarm._handle is None

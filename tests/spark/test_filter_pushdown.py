@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-from reading_kit import numbered, publish, read_ranges, source
+from reader_kit import numbered, publish, read_ranges, source
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.spark.driver.batch import NarrowedBatchReader, PulsarBatchReader
@@ -150,7 +150,6 @@ def messages(topic: str, ledgers: tuple[LedgerSize, ...], times: int) -> list[St
     ]
 
 
-@settings(max_examples=400)
 @given(
     stored=topics(),
     filters=st.lists(ALL, min_size=1, max_size=3),

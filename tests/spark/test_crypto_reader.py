@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from crypto_kit import NAME, KeyFiles, key_files
-from reading_kit import Stream, numbered, publish, read_batch, read_ranges, source
+from reader_kit import Stream, numbered, publish, read_batch, read_ranges, source
 
 from pulsar_encore import CompressionType, CryptoKeyReader
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread

@@ -1,0 +1,1 @@
+"""Seeded cases with faulty connections, none of which may lose a message."""
