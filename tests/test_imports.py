@@ -78,7 +78,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "consumer/unacked_window_warning.py",
         "consumer/state_writer.py",
     ),
-    ("consumer/nack_spilling.py",),
+    ("consumer/nack_disk_index.py",),
     ("consumer/events.py", "consumer/event_publisher.py"),
     ("consumer/delivery/",),
     ("consumer/settlement/",),
@@ -108,7 +108,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "spark/spark_errors.py",
         "spark/option_parsers.py",
         "spark/offsets.py",
-        "spark/range_planner.py",
+        "spark/batch_plan.py",
+        "spark/task_split.py",
     ),
     (
         "spark/source_columns.py",

@@ -126,7 +126,7 @@ testing.run(main())
 """
     )
     assert "pulsar_encore.consumer.consumer" in loaded
-    assert of_package(loaded, "state", "consumer.state_writer", "consumer.nack_spilling") == []
+    assert of_package(loaded, "state", "consumer.state_writer", "consumer.nack_disk_index") == []
 
 
 @pytest.mark.parametrize("name", encore.__all__)

@@ -131,7 +131,7 @@ if TYPE_CHECKING:
         TopicRemoved,
     )
     from .consumer.leases.lease import Lease
-    from .consumer.nack_spilling import NackIndexStatistics
+    from .consumer.nack_disk_index import NackIndexStatistics
     from .consumer.statistics import Statistics
     from .message_batch import MessageBatch
     from .producer import ContentError, Producer
@@ -153,7 +153,7 @@ _LAZY_NAMES: Final = {
     "Lease": "consumer.leases.lease",
     "MessageBatch": "message_batch",
     "MetricSample": "state",
-    "NackIndexStatistics": "consumer.nack_spilling",
+    "NackIndexStatistics": "consumer.nack_disk_index",
     "Producer": "producer",
     "Reader": "reader",
     "Statistics": "consumer.statistics",

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .consumer.consumer import Consumer
     from .consumer.event_publisher import ProducerEventPublisher
     from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
-    from .consumer.nack_spilling import NackSpilling
+    from .consumer.nack_disk_index import NackSpilling
     from .consumer.state_writer import StateWriter
     from .producer import Producer
     from .reader.reader import Reader
@@ -459,7 +459,7 @@ class Client:
         spilling: NackSpilling | None = None
         state_writer: StateWriter | None = None
         if options.nack_index is not None:
-            from .consumer.nack_spilling import NackSpilling  # lazy: only this option needs it
+            from .consumer.nack_disk_index import NackSpilling  # lazy: only this option needs it
 
             spilling = await NackSpilling.open(options)
         try:

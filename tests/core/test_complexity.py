@@ -17,7 +17,7 @@ from core_kit import TOPIC, source_state
 from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
-from pulsar_encore.core.rewind import Admission, Rewind
+from pulsar_encore.core.rewind_check import Admission, Rewind
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.options import ConsumerOptions
 

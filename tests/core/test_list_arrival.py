@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.message_states import HELD, QUEUED
-from pulsar_encore.core.rewind import Admission
+from pulsar_encore.core.rewind_check import Admission
 from pulsar_encore.core.topic_state import TopicState
 
 steps = st.lists(

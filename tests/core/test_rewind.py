@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_encore.core.rewind import Admission, Rewind
+from pulsar_encore.core.rewind_check import Admission, Rewind
 
 ADMIT, DROP, REWIND = Admission.ADMIT, Admission.DROP, Admission.REWIND
 

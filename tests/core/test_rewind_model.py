@@ -18,7 +18,7 @@ from core_kit import source_state
 
 from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.core.message_states import HELD
-from pulsar_encore.core.rewind import Admission
+from pulsar_encore.core.rewind_check import Admission
 
 SEEDS = 250
 STEPS = 150

@@ -9,8 +9,8 @@ from original_kit import Row
 
 from pulsar_encore import UnreadableError, letters
 from pulsar_encore.letters.attempt_limit import used_up
+from pulsar_encore.letters.letter_trust import is_letter
 from pulsar_encore.letters.reconsume_counts import (
-    is_letter,
     parked_attempts,
     reconsume_attempt,
     reconsume_times,

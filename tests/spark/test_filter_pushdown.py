@@ -30,11 +30,12 @@ from pyspark.sql.datasource import (
 from reader_kit import numbered, publish, read_ranges, source
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
+from pulsar_encore.spark.batch_plan import EntrySpan, LedgerSize
 from pulsar_encore.spark.driver.batch import NarrowedBatchReader, PulsarBatchReader
 from pulsar_encore.spark.filter_pushdown import narrowing_of
 from pulsar_encore.spark.offsets import EARLIEST, Position
-from pulsar_encore.spark.range_planner import EntrySpan, LedgerSize, split
 from pulsar_encore.spark.reader.range_fetch import ReadRange
+from pulsar_encore.spark.task_split import split
 
 TOPICS = ("persistent://t/n/a", "persistent://t/n/a-partition-0", "persistent://t/n/b-partition-1")
 

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pulsar_encore.spark.offsets import EARLIEST, Position
-from pulsar_encore.spark.range_planner import (
+from pulsar_encore.spark.batch_plan import (
     EntrySpan,
     LedgerSize,
     Quota,
-    Slicing,
     admit,
     may_be_gone,
-    shared_parts,
-    split,
     water_fill,
 )
+from pulsar_encore.spark.offsets import EARLIEST, Position
+from pulsar_encore.spark.task_split import Slicing, shared_parts, split
 
 
 @st.composite

@@ -20,7 +20,7 @@ from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.entry_records import EntryTable
 from pulsar_encore.core.held_back import OrderedLeases
 from pulsar_encore.core.packing import PackedBatches
-from pulsar_encore.core.rewind import Rewind, _Owed
+from pulsar_encore.core.rewind_check import Rewind, _Owed
 from pulsar_encore.core.topic_state import TopicState
 
 if TYPE_CHECKING:

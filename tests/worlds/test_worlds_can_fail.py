@@ -13,7 +13,7 @@ from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import duplicate_window
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.message_states import HELD
-from pulsar_encore.core.rewind import Admission, Rewind
+from pulsar_encore.core.rewind_check import Admission, Rewind
 from pulsar_encore.core.topic_state import TopicState
 from pulsar_encore.message import Message
 

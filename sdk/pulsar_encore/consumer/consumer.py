@@ -62,7 +62,7 @@ from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.spilling.spilling_metrics import MetricSample
-    from .nack_spilling import NackSpilling
+    from .nack_disk_index import NackSpilling
     from .state_writer import StateWriter
 
 logger: logging.Logger = logging.getLogger(__name__)

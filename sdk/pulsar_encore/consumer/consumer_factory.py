@@ -52,7 +52,7 @@ from .topic_states import TopicStates
 from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
-    from .nack_spilling import NackSpilling
+    from .nack_disk_index import NackSpilling
     from .state_writer import StateWriter
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..core.entry import Entry
 from ..core.fingerprint import NO_FINGERPRINT
-from ..core.rewind import Admission, Rewind
+from ..core.rewind_check import Admission, Rewind
 from ..core.topic_state import TopicState
 from ..errors import StateMismatchError
 from ..eventloop.alarm import now_ms
@@ -164,7 +164,7 @@ class DeliveryHandler:
         return count
 
     def _in_order(self, state: TopicState, rewind: Rewind, delivery: Delivery) -> bool:
-        """Return True if an Exclusive or Failover delivery may be queued now; see `core.rewind`."""
+        """Return True if a delivery on Exclusive or Failover may be queued now (`rewind_check`)."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
         admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])

@@ -13,7 +13,7 @@ from .unacked_window_warning import UnackedWindowMonitor
 
 if TYPE_CHECKING:  # a consumer without `state` imports none of these modules
     from ..state.rocks import StoreStatistics
-    from .nack_spilling import NackIndexStatistics
+    from .nack_disk_index import NackIndexStatistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,12 +19,12 @@ from .duplicate_window import Cause
 from .entry import Entry, EntryKey, ack_alone, set_bits
 from .message_key import MessageKey
 from .message_states import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED
-from .topic_redelivery import TopicRedelivery
+from .topic_release import TopicRelease
 
 _LAST: Final = (1 << 63) - 1
 
 
-class TopicState(TopicRedelivery):
+class TopicState(TopicRelease):
     """State of one topic or partition."""
 
     # Acks

@@ -20,7 +20,7 @@ from .entry import Entry, EntryKey
 from .entry_records import EntryTable
 from .held_back import OrderedLeases
 from .message_states import NACKED
-from .rewind import Rewind
+from .rewind_check import Rewind
 
 
 class TopicTracking:

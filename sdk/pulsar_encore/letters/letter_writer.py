@@ -18,6 +18,7 @@ from ..values.outgoing_message import OutgoingMessage
 from ..values.topic_names import base_name
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
+from .letter_trust import is_letter
 from .original_message import OriginalMessage, keys_of
 from .properties import (
     ATTEMPTS,
@@ -42,7 +43,6 @@ from .properties import (
     RESERVED,
     VERSION,
 )
-from .reconsume_counts import is_letter
 
 _LETTERS_OWN: Final = RESERVED - {REPLAY_ID, REPLAYED_FROM}
 _RESET: Final = COUNTERS | EVIDENCE

@@ -1,4 +1,4 @@
-"""Attempt counts in letters: how to read them, when to trust them, and the limit.
+"""Attempt counts in letters.
 
 The rules are Java's, so that Java and this project understand each other's letters:
 `docs/notes/consumer-semantics.md#dead-letters-by-nack-or-ack-timeout`,
@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..values.topic_names import base_name, full_name
+from .letter_trust import is_letter
 from .original_message import OriginalMessage
 from .properties import (
     PARKED_LOOKS,
     PARKED_TIMES,
-    REAL_SUBSCRIPTION,
-    REAL_TOPIC,
     RECONSUME_TIMES,
-    REPLAY_ID,
 )
 
 
@@ -44,36 +41,6 @@ def parked_attempts(properties: Mapping[str, str]) -> int:
 
 def _count(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-
-
-def is_letter(
-    properties: Mapping[str, str],
-    topic: str,
-    subscription: str,
-    *,
-    from_retry_topic: bool = False,
-) -> bool:
-    """Return True if a message's letter properties belong to this subscription and can be trusted.
-
-    That holds on the subscription's retry letter topics, and for messages that a replay sent back
-    to their topic. It does not hold where a publisher copied properties from another message.
-
-    Args:
-        properties: Properties of the message.
-        topic: Full name of the topic that the message was read from.
-        subscription: Name of the subscription that read it.
-        from_retry_topic: True if that topic is the subscription's retry letter topic, whatever its
-            name is.
-    """
-    topic = base_name(topic)
-    if from_retry_topic or topic.endswith(f"-{subscription}-RETRY"):
-        return True
-    real_topic = properties.get(REAL_TOPIC, "")
-    return (
-        REPLAY_ID in properties
-        and base_name(full_name(real_topic)) == topic
-        and properties.get(REAL_SUBSCRIPTION) == subscription
-    )
 
 
 def reconsume_attempt(

@@ -16,10 +16,10 @@ from ..options import ClientOptions
 from ..transport.native.connection.pool import ConnectionPool
 from ..transport.native.lookup.http_lookup import HttpLookup, path_of
 from ..transport.native.service_options import of_options
+from .batch_plan import LedgerSize
 from .connection_options import ConnectionOptions, in_options
 from .offsets import Position
 from .option_parsers import web_address
-from .range_planner import LedgerSize
 
 _MAX_LEDGERS: Final = 1_000_000
 _MAX_NAME: Final = 100

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
+from .batch_plan import LedgerSize
 from .compat import (
     EqualNullSafe,
     EqualTo,
@@ -32,7 +33,6 @@ from .compat import (
     StringStartsWith,
 )
 from .offsets import LAST_ENTRY, Position, later
-from .range_planner import LedgerSize
 
 _COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
     EqualTo: lambda value, operand: bool(value == operand),

@@ -28,8 +28,8 @@ from pyspark.sql.types import BinaryType, StringType
 from ..errors import ConfigurationError, EncoreError, TopicNotFound, TransportError
 from ..transport.native.lookup.http_lookup import path_of
 from .admin import Admin, TopicLedgers
+from .batch_plan import EntrySpan
 from .offsets import Position, read_offset
-from .range_planner import EntrySpan
 from .runtime import runtime
 from .source_columns import VALUE
 from .source_options import ReadOptions, read_options

@@ -413,7 +413,7 @@ class TransportConsumer(Protocol):
         Never raises: the request is sent as soon as possible, and a reconnect redelivers everything
         anyway. Without `rewind_one_source` in the capabilities, all sources are rewound. Messages
         that were received before may still be delivered. On Exclusive and Failover the broker may
-        skip messages (see `core.rewind`).
+        skip messages (see `core.rewind_check`).
         """
 
     async def seek(self, position: MessageId | int) -> None:

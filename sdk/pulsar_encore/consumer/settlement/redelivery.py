@@ -2,7 +2,8 @@
 
 On Shared and Key_Shared single entries are requested. On Exclusive and Failover a due message
 causes a rewind of its topic, because those subscriptions have no other redelivery (PIP-84; as in
-Java's client). A rewind that does not bring every unacked message is repeated (see `core.rewind`).
+Java's client). A rewind that does not bring every unacked message is repeated (see
+`core.rewind_check`).
 """
 
 from __future__ import annotations

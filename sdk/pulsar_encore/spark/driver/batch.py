@@ -17,11 +17,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ...values.topic_names import base_name
+from ..batch_plan import EntrySpan, may_be_gone
 from ..compat import Filter
 from ..filter_pushdown import Narrowing, narrowing_of
 from ..offsets import EARLIEST, Position, later
 from ..plain_errors import plain_errors
-from ..range_planner import EntrySpan, may_be_gone
 from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan

@@ -25,8 +25,8 @@ from ...transport.interface import TransportConsumer
 from ...values.message_id import MessageId
 from ...values.topic_names import base_name
 from ..admin import Admin
+from ..batch_plan import LedgerSize
 from ..offsets import EARLIEST, Position
-from ..range_planner import LedgerSize
 from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")

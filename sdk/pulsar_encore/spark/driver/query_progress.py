@@ -14,11 +14,12 @@ from typing import Final
 
 from ...client import Client
 from ...values.topic_names import base_name
+from ..batch_plan import EntrySpan, LedgerSize, Quota, admit, may_be_gone
 from ..offsets import EARLIEST, Position, later
-from ..range_planner import EntrySpan, LedgerSize, Quota, Slicing, admit, may_be_gone
 from ..reader.range_fetch import ReadRange
 from ..source_options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
 from ..spark_errors import DataLossError
+from ..task_split import Slicing
 from .cluster import Cluster
 from .query_cursor import QueryCursors
 from .read_bounds import begin_of, check_topics, countable, gone_text

@@ -28,12 +28,12 @@ from ..compat import (
 )
 from ..offsets import offset_json, read_offset, slicing_text
 from ..plain_errors import plain_errors
-from ..range_planner import Slicing
 from ..reader.range_fetch import ReadRange
 from ..reader.task import read_range
 from ..reader.values.value_plan import ValuePlan
 from ..runtime import Runtime, runtime
 from ..source_options import ReadOptions
+from ..task_split import Slicing
 from .query_progress import QueryProgress
 from .task_ranges import slicing_of
 

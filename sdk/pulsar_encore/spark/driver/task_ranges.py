@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..range_planner import EntrySpan, Slicing, shared_parts, split
+from ..batch_plan import EntrySpan
 from ..reader.range_fetch import ReadRange
 from ..source_options import ReadOptions
+from ..task_split import Slicing, shared_parts, split
 
 
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:

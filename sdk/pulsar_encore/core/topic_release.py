@@ -14,11 +14,11 @@ from .duplicate_window import Cause
 from .entry import Entry, EntryKey, set_bits
 from .message_key import DueBatch
 from .message_states import AWAY, LEAVING, QUEUED
-from .rewind import Rewind
+from .rewind_check import Rewind
 from .topic_arrival import TopicArrival
 
 
-class TopicRedelivery(TopicArrival):
+class TopicRelease(TopicArrival):
     """Redelivery on one topic."""
 
     # Due messages

@@ -7,9 +7,8 @@ to the others. Over several batches no topic starves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
 
@@ -264,100 +263,3 @@ def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:
         shares[topic] = min(want, rest / (len(waiting) - at))
         rest -= shares[topic]
     return shares
-
-
-class Slicing(NamedTuple):
-    """How a batch is split into tasks.
-
-    A repeated batch must be split in the same way, because rows are numbered by their index in
-    their task. The slicing is therefore part of the offset.
-
-    Attributes:
-        parts: Minimum number of tasks, if there are as many entries.
-        most: Maximum number of entries per task; 0 for no limit.
-        by_ledger: Split only between ledgers.
-    """
-
-    parts: int = 1
-    most: int = 0
-    by_ledger: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.parts}:{self.most}:{'ledger' if self.by_ledger else 'entry'}"
-
-    @classmethod
-    def read(cls, text: str) -> Slicing:
-        """Parse the text of a slicing; the default for "". Raises ValueError for other texts."""
-        if not text:
-            return cls()
-        parts, most, unit = text.split(":")
-        if unit not in ("ledger", "entry"):
-            raise ValueError(f"cut by {unit!r}")
-        return cls(int(parts), int(most), unit == "ledger")
-
-
-def split(
-    span: EntrySpan, parts: int, *, by_ledger: bool = False
-) -> list[tuple[Position, Position]]:
-    """Split a span into at most `parts` ranges with nearly equal numbers of entries.
-
-    A span with few entries, or entries that cannot be counted, gives fewer ranges.
-
-    Returns:
-        The start (exclusive) and end of each range, in order; together they are the span.
-    """
-    if span.empty:
-        return []
-    stretches = span.stretches()
-    if parts <= 1 or not stretches:
-        return [(span.start, span.end)]
-    total = sum(each.entries for each in stretches)
-    cuts: list[Position] = []
-    taken = 0
-    for at, entry_range in enumerate(stretches):
-        if by_ledger:
-            if at and taken * parts >= total * (len(cuts) + 1):
-                cuts.append(Position(stretches[at - 1].ledger, stretches[at - 1].last))
-        else:
-            cuts += _cuts_within(entry_range, taken, total, parts, len(cuts))
-        taken += entry_range.entries
-    edges = [span.start, *(cut for cut in cuts if cut.order < span.end.order), span.end]
-    return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
-
-
-def _cuts_within(
-    entry_range: TopicRange, taken: int, total: int, parts: int, made: int
-) -> Iterator[Position]:
-    for number in range(made + 1, parts):
-        goal = -(-total * number // parts)  # entries in the first `number` parts
-        if goal <= taken:
-            continue
-        if goal > taken + entry_range.entries:
-            return
-        last = entry_range.first + goal - taken - 1
-        yield Position(entry_range.ledger, last)
-
-
-def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[str, int]:
-    """Return the number of tasks of each topic.
-
-    Args:
-        entries: To be read, by topic; 0 if they cannot be counted, which gives one task.
-        parts: Minimum number of tasks in total, if there are as many entries.
-        most: Maximum number of entries per task; 0 for no limit.
-    """
-    shared = dict.fromkeys(entries, 1)
-    total = sum(entries.values())
-    if total and parts > len(entries):
-        for topic, count in entries.items():
-            shared[topic] = max(1, round(parts * count / total))
-        # Rounding may give fewer than `parts`, which is a minimum.
-        while sum(shared.values()) < parts:
-            topic = max(sorted(entries), key=lambda each: entries[each] / shared[each])
-            if entries[topic] <= shared[topic]:
-                break
-            shared[topic] += 1
-    if most:
-        for topic, count in entries.items():
-            shared[topic] = max(shared[topic], -(-count // most))
-    return {topic: min(shared[topic], max(1, count)) for topic, count in entries.items()}
