@@ -97,7 +97,7 @@ class Double:
 
     def __init__(self, answer: Callable[[pb.BaseCommand], list[Message] | bytes]) -> None:
         self._answer = answer
-        self.heard: list[pb.BaseCommand] = []
+        self.received: list[pb.BaseCommand] = []
         self.sessions: list[Session] = []
 
     def connect(self, make: Callable[[ByteTransport], Session]) -> Session:
@@ -107,7 +107,7 @@ class Double:
         return line.session
 
     def answer(self, command: pb.BaseCommand) -> bytes:
-        self.heard.append(command)
+        self.received.append(command)
         answers = self._answer(command)
         return answers if isinstance(answers, bytes) else b"".join(map(frames.encode, answers))
 

@@ -117,7 +117,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         self.deliveries += singly(deliveries)
@@ -126,10 +126,10 @@ class Collector:
         if not name.startswith("on_"):
             raise AttributeError(name)
 
-        def told(*details: Any) -> None:
-            self.told.append((name.removeprefix("on_"), *details))
+        def record(*details: Any) -> None:
+            self.calls.append((name.removeprefix("on_"), *details))
 
-        return told
+        return record
 
     @property
     def payloads(self) -> list[bytes]:
@@ -137,7 +137,7 @@ class Collector:
 
     @property
     def names(self) -> list[str]:
-        return [each[0] for each in self.told]
+        return [each[0] for each in self.calls]
 
 
 def subscription(**fields: Any) -> Subscription:

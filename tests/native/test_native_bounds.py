@@ -226,7 +226,7 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
 
 
 @pytest.mark.parametrize("case", SIZES)
-def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
+def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -246,7 +246,7 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
         await settle(100)
         assert listener.payloads == [b"behind"]
         assert "disconnected" not in listener.names
-        passed = [each for told in listener.told if told[0] == "skipped" for each in told[2]]
+        passed = [each for call in listener.calls if call[0] == "skipped" for each in call[2]]
         assert SkipReason.BROKEN in {each.why for each in passed}
         assert link.is_connected()
 
@@ -365,7 +365,7 @@ def test_a_large_batch_with_a_huge_ack_set_is_linear() -> None:
 # Texts and times
 
 
-def test_a_chunk_uuid_of_any_length_is_remembered_in_few_bytes() -> None:
+def test_a_chunk_uuid_of_any_length_is_stored_in_few_bytes() -> None:
     def of(uuid: str) -> str:
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, uuid=uuid)
         return uuid_of(metadata)

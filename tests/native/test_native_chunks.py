@@ -59,7 +59,7 @@ class Broker:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_pieces_that_came_at_two_moments_do_not_go_on_to(kind: ConsumerType) -> None:
+def test_chunks_that_arrived_at_two_times_do_not_stay_apart(kind: ConsumerType) -> None:
     """Asked for as they had come they came apart each second, for ever (Pulsar 4.2.4)."""
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_pieces_that_came_at_two_moments_do_not_go_on_to(kind: ConsumerType) -> 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_however_pieces_come_apart_they_are_joined_in_seconds(seed: int) -> None:
+def test_chunks_that_come_apart_in_any_way_are_joined_within_seconds(seed: int) -> None:
     async def main() -> None:
         dice = Random(seed)
         broker = Broker(

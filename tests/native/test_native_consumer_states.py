@@ -72,7 +72,7 @@ def test_a_new_consumer_is_detached() -> None:
     assert StateMachine().state is State.DETACHED
 
 
-def test_nothing_follows_the_end() -> None:
+def test_nothing_follows_the_end_state() -> None:
     assert reachable(State.ENDED) == {State.ENDED}
 
 
@@ -99,7 +99,7 @@ def test_no_broker_holds_the_consumer_after_a_loss(state: State, step: Step) -> 
 
 
 @pytest.mark.parametrize(("step", "state"), SEEK_ENDS)
-def test_only_the_end_of_the_seek_lets_a_consumer_attach_that_a_seek_closed(
+def test_only_the_end_of_a_seek_reattaches_a_consumer_that_the_seek_closed(
     step: Step, state: State
 ) -> None:
     assert state not in TRANSITIONS[Step.BEGIN_ATTACH]

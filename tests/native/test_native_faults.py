@@ -58,7 +58,7 @@ def store_chunks(rig: Rig, *pieces: bytes, uuid: str = "p-1") -> None:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
-def test_a_broken_batch_is_asked_for_once_more_then_acked_and_costs_no_permits(
+def test_a_broken_batch_is_requested_once_more_then_acked_and_costs_no_permits(
     kind: ConsumerType,
 ) -> None:
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_a_broken_batch_is_asked_for_once_more_then_acked_and_costs_no_permits(
     run(main())
 
 
-def test_one_of_several_topics_that_is_deleted_is_waited_for_and_the_others_go_on() -> None:
+def test_a_deleted_topic_is_waited_for_and_the_other_topics_continue() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
@@ -101,7 +101,7 @@ def test_one_of_several_topics_that_is_deleted_is_waited_for_and_the_others_go_o
     run(main())
 
 
-def test_an_ack_of_a_chunked_message_that_was_lost_is_sent_again_for_all_its_chunks() -> None:
+def test_a_lost_ack_of_a_chunked_message_is_sent_again_for_all_its_chunks() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig)
@@ -121,7 +121,7 @@ def test_an_ack_of_a_chunked_message_that_was_lost_is_sent_again_for_all_its_chu
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
-def test_a_message_whose_end_never_comes_is_handed_back_once_before_it_is_acked(
+def test_an_incomplete_chunked_message_is_redelivered_once_before_it_is_acked(
     kind: ConsumerType,
 ) -> None:
     async def main() -> None:
@@ -158,7 +158,7 @@ class Writer:
         (frames.encode(pb.CommandPong()), True),
     ],
 )
-def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool) -> None:
+def test_only_answers_keep_a_connection_alive_and_not_bytes(said: bytes, alive: bool) -> None:
     async def main() -> None:
         writer = Writer()
         session = Session(
@@ -182,11 +182,11 @@ def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool
     run(main())
 
 
-def told_unread(listener: Collector) -> list[tuple[int, str]]:
+def unread_reports(listener: Collector) -> list[tuple[int, str]]:
     """(entry, why) of each entry that was no delivery."""
     return [
         (entry, why.name)
-        for name, *details in listener.told
+        for name, *details in listener.calls
         if name == "skipped"
         for _, entry, why, _ in details[1]
     ]
@@ -198,7 +198,7 @@ async def read_from(rig: Rig, start: MessageId, **fields: Any) -> tuple[Any, Col
     )
 
 
-def test_a_reader_that_passes_a_broken_entry_loses_nothing_that_came_with_it() -> None:
+def test_a_reader_that_skips_a_broken_entry_loses_no_other_message() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
@@ -207,13 +207,13 @@ def test_a_reader_that_passes_a_broken_entry_loses_nothing_that_came_with_it() -
         link, listener = await read_from(rig, MessageId.earliest)
         await settle(20)
         assert listener.payloads == [b"a", b"b", b"c"]
-        assert told_unread(listener) == [(2, "BROKEN")]
+        assert unread_reports(listener) == [(2, "BROKEN")]
         await link.close()
 
     run(main())
 
 
-def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
+def test_entries_that_are_no_messages_are_reported_to_a_reader() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
@@ -222,19 +222,19 @@ def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
         rig.store(b"b")
         link, listener = await read_from(rig, MessageId.earliest)
         assert listener.payloads == [b"a", b"xyz", b"b"]
-        assert told_unread(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
+        assert unread_reports(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
         await link.close()
         # Begun between two pieces it gets no message of the others.
         first = listener.deliveries[0]
         link, listener = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
         assert listener.payloads == [b"b"]
-        assert told_unread(listener)[:2] == [(3, "TORN"), (4, "TORN")]
+        assert unread_reports(listener)[:2] == [(3, "TORN"), (4, "TORN")]
         await link.close()
 
     run(main())
 
 
-def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
+def test_entries_that_are_no_messages_are_not_reported_to_a_consumer_that_acks() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig)
@@ -242,14 +242,14 @@ def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
         store_chunks(rig, b"x", b"y", b"z")
         await settle()
         assert listener.payloads == [b"xyz"]
-        assert told_unread(listener) == []
+        assert unread_reports(listener) == []
         await link.close()
 
     run(main())
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-def test_a_reader_that_loses_a_connection_between_pieces_has_their_message(losses: int) -> None:
+def test_a_reader_that_loses_its_connection_between_chunks_gets_their_message(losses: int) -> None:
     """Also where others came between them, behind which it would go on."""
 
     async def main() -> None:

@@ -104,7 +104,7 @@ def test_a_pool_on_a_closed_loop_severs_outdated_connections_too() -> None:
     assert old.closed and new.closed
 
 
-def test_an_outdated_connection_is_known_until_it_ends() -> None:
+def test_an_outdated_connection_is_tracked_until_it_ends() -> None:
     async def main() -> None:
         pool, old, new = await with_outdated(Minted(fresh=True))
         assert pool.way_of(old) == pool.way_of(new) is not None

@@ -79,7 +79,7 @@ class Rig:
         return [m.value()["n"] for each in self.listener.deliveries for m in each.messages]
 
 
-async def test_in_order_once_the_version_is_here() -> None:
+async def test_messages_pass_in_order_once_the_version_is_known() -> None:
     rig = Rig()
     rig.arrive(0, 1, 2)
     await asyncio.sleep(0)
@@ -106,7 +106,7 @@ async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
     assert [each.source for each in rig.listener.deliveries] == [0, 1, 2]
 
 
-async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
+async def test_a_lost_connection_drops_only_the_waiting_messages_of_its_topics() -> None:
     rig = Rig()
     rig.arrive(0, 1, 2, 1)
     rig.gate.on_disconnected((1,))
@@ -115,7 +115,7 @@ async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
     assert await rig.values() == [0, 2]
 
 
-async def test_of_a_reader_nothing_comes_again_and_all_stays() -> None:
+async def test_waiting_messages_of_a_reader_stay_because_they_are_not_redelivered() -> None:
     rig = Rig(durable=False)
     rig.arrive(0, 1)
     rig.gate.on_disconnected()
@@ -123,7 +123,7 @@ async def test_of_a_reader_nothing_comes_again_and_all_stays() -> None:
     assert not rig.credits
 
 
-async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
+async def test_a_seek_also_drops_the_waiting_messages_of_a_reader() -> None:
     rig = Rig(durable=False)
     rig.arrive(0, 1)
     rig.gate.on_seek((0,))
@@ -134,7 +134,7 @@ async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
     ("answer", "why"),
     [(SchemaDefinition("Json", "{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
 )
-async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_error(
+async def test_a_message_with_an_unknown_version_is_delivered_and_its_value_raises(
     answer: Any, why: str
 ) -> None:
     rig = Rig(answer=answer)
@@ -145,14 +145,14 @@ async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_e
     assert not rig.gate.holds
 
 
-async def test_closed_nothing_is_handed_over_any_more() -> None:
+async def test_a_closed_gate_delivers_nothing() -> None:
     rig = Rig()
     rig.arrive(0)
     rig.gate.close()
     assert await rig.values() == []
 
 
-async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> None:
+async def test_versions_of_a_recreated_topic_are_fetched_again() -> None:
     rig = Rig()
     rig.arrive(1)
     assert await rig.values() == [1]
@@ -162,7 +162,7 @@ async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> Non
     )
     gone = RetryNotice("t-partition-1", TopicNotFound("deleted"), 1, 0.1)
     rig.gate.on_retrying(1, gone)
-    assert rig.listener.told == [("retrying", 1, gone)]
+    assert rig.listener.calls == [("retrying", 1, gone)]
     metadata = pb.MessageMetadata(schema_version=bytes(8))
     message = PlainMessage(SimpleNamespace(topic="t-partition-1"), b"", metadata, bytes([2, 14]))
     rig.gate.on_deliveries([Delivery(1, 2, 0, 0, 0, (0,), (message,))])
