@@ -1,4 +1,4 @@
-"""What keeps something attached: every way in which attaching can go, in virtual time."""
+"""`Attachment` attaches a consumer or producer, and attaches it again after losses."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ PASSING = (
 
 
 class Thing:
-    """Something to attach; what becomes of each attempt is said before, the last for all to come.
+    """Something to attach, with a list of outcomes. The last outcome holds for all later attempts.
 
     Attributes:
-        at: When each attempt was, in s.
-        peers: Who was attached to.
-        failures: What was given up for.
+        at: Time of each attempt, in s.
+        peers: The peers that were attached to.
+        failures: The errors that ended the retrying.
     """
 
     def __init__(self, *outcomes: Any, settings: ClientSettings | None = None) -> None:
         self.network = Brokers(h=None, other=None)
-        # Of this seed the delays before the last attempt add up to most of 30 s.
+        # With this seed, the delays before the last attempt add up to most of 30 s.
         self.lookup = Lookup(self.network.pool("pulsar://h", settings=settings, seed=3))
         self.loop = asyncio.get_running_loop()
         self.outcomes = list(outcomes)
@@ -213,7 +213,9 @@ def test_a_loss_right_after_attaching_is_repaired_before_the_caller_returns() ->
 
 
 @pytest.mark.parametrize("error", FINAL_LATER, ids=type)
-def test_a_final_error_after_the_first_success_is_reported_once_and_ends_the_retrying(error: Exception) -> None:
+def test_a_final_error_after_the_first_success_is_reported_once_and_ends_the_retrying(
+    error: Exception,
+) -> None:
     async def main() -> None:
         thing = Thing(None, error)
         await thing.attachment.first()
@@ -348,7 +350,7 @@ def test_a_move_to_another_cluster_ends_the_retry_delay() -> None:
     run(main())
 
 
-# Where
+# Which broker
 
 
 def test_the_broker_that_a_close_names_is_dialed_at_once_without_a_lookup() -> None:
@@ -413,7 +415,7 @@ def test_a_broker_from_a_close_is_reached_through_the_proxy() -> None:
     run(main())
 
 
-# The consumer on it
+# A consumer on top
 
 
 def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_attaches_again() -> None:

@@ -1,4 +1,4 @@
-"""Pieces that come apart: they are asked for together, and joined."""
+"""Chunks that arrive at different times are requested together and joined."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LEDGER = 3
 
 
 class Broker:
-    """Sends what it is asked for, in order, a moment later.
+    """A broker that sends the requested entries in order, after a short delay.
 
     Args:
-        kind: Of the subscription.
-        messages: How many pieces each has; entries follow one another.
+        kind: Type of the subscription.
+        messages: Number of chunks of each message. Their entries follow one another.
     """
 
     def __init__(self, kind: ConsumerType, *messages: int) -> None:
@@ -60,7 +60,7 @@ class Broker:
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 def test_chunks_that_arrived_at_two_times_do_not_stay_apart(kind: ConsumerType) -> None:
-    """Asked for as they had come they came apart each second, for ever (Pulsar 4.2.4)."""
+    """Chunks requested at their arrival times came apart each second, for ever (Pulsar 4.2.4)."""
 
     async def main() -> None:
         broker = Broker(kind, 11)

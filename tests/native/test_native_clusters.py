@@ -1,4 +1,4 @@
-"""Clients that move to another cluster, and what was open on the one before. Virtual time."""
+"""Clients that move to another cluster, with open consumers and producers. Virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 class Client:
-    """A client of several clusters, each of one broker, with a consumer and a producer."""
+    """A client of several clusters of one broker each, with a consumer and a producer."""
 
     def __init__(self, *names: str, **plan: Any) -> None:
         self.network = Brokers(**dict.fromkeys(names))
@@ -51,7 +51,7 @@ class Client:
         self.network.brokers[f"{name}:6650"].reachable = True
 
     async def works(self) -> None:
-        """A message goes through."""
+        """Assert that a message is sent and received."""
         before = len(self.listener.payloads)
         await self.producer.publish(OutgoingMessage(payload=b"x"))
         await asyncio.sleep(0.5)
@@ -160,7 +160,7 @@ def test_a_closed_client_stops_checking_clusters() -> None:
 
 
 class Provider:
-    """As an application would write one."""
+    """A provider like an application would write it."""
 
     def __init__(self, url: str) -> None:
         self.url = url

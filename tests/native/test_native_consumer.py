@@ -1,4 +1,4 @@
-"""The native consumer link against the dev broker's core: flow, acks, redelivery, losses, seeks."""
+"""The native consumer on the development broker: flow, acks, redelivery, losses and seeks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pulsar_encore.wire.entries import encode_batch, encode_body
 
 
 async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
-    """A link that delivers to a collector."""
+    """Subscribe with a collector as the delivery listener."""
     link = await rig.transport.subscribe(subscription(**fields))
     listener = Collector()
     link.start(listener)
@@ -100,7 +100,7 @@ def test_an_undecryptable_batch_costs_the_permits_that_the_broker_counted() -> N
             link.ack(AckPlan(0, None, [], [(stored.ledger, stored.entry, 8, 0b1111_0100)]))
             await settle()
             rig.dialer.drop()
-            await settle(1)  # and it comes without what is acked
+            await settle(1)  # the entry comes without its acked messages
         assert not listener.deliveries
 
     run(main())
@@ -127,8 +127,10 @@ def test_the_consumer_requests_no_more_than_its_queue_until_messages_are_consume
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(1, 120), st.integers(0, 60))))
-def test_the_window_counts_queued_and_permitted_messages(queue: int, steps: list[tuple[int, int]]) -> None:
-    """As a broker counts: an entry is sent whole while a permit is left."""
+def test_the_window_counts_queued_and_permitted_messages(
+    queue: int, steps: list[tuple[int, int]]
+) -> None:
+    """The broker counts the same way: it sends a whole entry while one permit is left."""
     permits = Permits(queue, 1 << 30)
     left = permits.due()
     held = 0
@@ -165,7 +167,7 @@ def test_the_window_shrinks_to_the_byte_limit() -> None:
 def test_compressed_messages_count_with_their_uncompressed_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a queue of a thousand messages that are mostly zeros fills the memory."""
+    """Otherwise a queue of a thousand messages that are mostly zeros would fill the memory."""
     size, most = 1 << 20, 8 << 20
     monkeypatch.setattr(link_module, "MOST_BYTES", most)
 
@@ -177,7 +179,7 @@ def test_compressed_messages_count_with_their_uncompressed_size(
         taken = 0
         while taken < 60:
             came = len(listener.deliveries) - taken
-            # Besides those that waited for room, a read decompresses 4 MiB at once.
+            # One read decompresses up to 4 MiB in addition to the entries that waited for memory.
             assert 0 < came <= most // size + 4
             taken += came
             link.consumed(0, came)
@@ -306,7 +308,7 @@ def test_a_refusal_after_a_loss_is_retried_until_it_ends() -> None:
 
 
 class OtherClient(Rig):
-    """Another client of the same broker."""
+    """A second client of the same broker."""
 
     def __init__(self, rig: Rig) -> None:
         self.dialer = rig.dialer
@@ -541,7 +543,7 @@ def test_a_reader_that_sought_a_time_returns_to_it_after_a_loss() -> None:
             )
             await link.seek(1_700_000_000_000)
             await settle(1)
-            if lost_again:  # also on the way back
+            if lost_again:  # a second loss while it reattaches
                 rig.service.faults = FaultPlan([Fault(kind="close_after", command="SEEK")])
             rig.dialer.drop()
             rig.store(b"a", b"b")
@@ -683,7 +685,7 @@ def test_new_topics_of_a_pattern_are_found() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_fragmented_backlog_with_losses_is_received_completely(seed: int) -> None:
-    """Whatever the cuts and the losses, all comes until it is acked, and nothing after that."""
+    """Whatever the losses, every message is delivered until it is acked, and not after."""
 
     async def main() -> None:
         rng = Random(seed)
@@ -718,14 +720,14 @@ def test_a_fragmented_backlog_with_losses_is_received_completely(seed: int) -> N
 
 @given(st.data())
 def test_runs_of_plain_messages_equal_single_messages(data: st.DataObject) -> None:
-    """Whatever changes from one to the next: the way through many at once gives the same."""
+    """The fast path for many messages gives the same result, whichever fields change."""
     entries = data.draw(st.sampled_from([0, 120, 16_370, 2_097_140]))
     sequence = data.draw(st.sampled_from([0, 120, 16_370, 2_097_140]))
     steps = data.draw(
         st.lists(
             st.tuples(
                 st.sampled_from(["p", "p", "p", "p", "other"]),
-                st.sampled_from([0, 0, 0, 1, 70_000]),  # ms until the next one was published
+                st.sampled_from([0, 0, 0, 1, 70_000]),  # ms until the next publish time
                 st.sampled_from([3, 3, 3, 4, 200]),  # bytes of payload
                 st.sampled_from(["plain"] * 8 + ["key", "batch", "again", "no sum"]),
             ),

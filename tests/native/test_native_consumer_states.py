@@ -1,4 +1,4 @@
-"""The states of one topic's consumer: every illegal step raises, and the table is complete."""
+"""States of one topic's consumer: an illegal step raises, and the table is complete."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_state_leads_to_the_end(state: State) -> None:
     "step", [Step.LOSE, Step.CLOSED_BY_BROKER, Step.REATTACH, Step.END], ids=lambda step: step.name
 )
 def test_events_from_outside_are_legal_in_every_state(step: Step) -> None:
-    """A session reports a loss whenever it ends, and may neither raise nor know the state."""
+    """A session reports a loss whenever it ends. It does not know the state and must not raise."""
     assert set(TRANSITIONS[step]) == set(State)
 
 

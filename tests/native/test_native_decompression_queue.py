@@ -30,7 +30,7 @@ from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
 LARGE = 2_000  # payloads of this size are decompressed later in these tests
-MEMORY_LIMIT = 5_000  # decompressed bytes that may be unread: two payloads
+MEMORY_LIMIT = 5_000  # Limit of unread decompressed bytes: two payloads.
 
 
 @pytest.fixture(autouse=True)
@@ -481,7 +481,7 @@ def test_a_chunked_message_is_decompressed_in_order(durable: bool) -> None:
             }
         _, listener = await opened(rig, **fields)
         assert numbers(listener) == [5]
-        rig.dialer.drop()  # its first chunk is before the last message that a reader delivered
+        rig.dialer.drop()  # Its first chunk is before the last message that the reader delivered.
         await settle(1)
         listener.deliveries.clear()
         while codecs.calls:
@@ -718,7 +718,7 @@ def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
             assert not each.is_alive()
 
 
-# With a whole consumer above it
+# With a whole consumer on top
 
 
 async def _send(client: encore.Client, topic: str, count: int, **options: Any) -> None:
@@ -731,7 +731,7 @@ async def _send(client: encore.Client, topic: str, count: int, **options: Any) -
 
 @pytest.mark.parametrize("way", ["receive", "batch", "listener", "pop", "lanes", "reader", "nack"])
 def test_every_receive_method_gets_more_than_the_memory_limit_holds(way: str) -> None:
-    """A receive never waits for ever while messages wait for budget."""
+    """A receive never waits for ever while messages wait for memory."""
 
     async def main() -> None:
         async with encore.Client("pulsar://h:1", transport=MemoryTransport()) as client:

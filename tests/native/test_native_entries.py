@@ -1,4 +1,4 @@
-"""Entries read in place give what the codec gives, and broken ones are told by name."""
+"""The in-place entry parser agrees with the codec, and errors name the defect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pairs = st.lists(st.builds(pb.KeyValue, key=texts, value=texts), max_size=2)
 
 @st.composite
 def metadata(draw: st.DrawFn) -> pb.MessageMetadata:
-    """Of an entry, mostly with little in it."""
+    """Return metadata of an entry, mostly with few fields."""
     made = pb.MessageMetadata(
         producer_name=draw(st.one_of(st.just("standalone-0-1"), texts, st.just("n" * 200))),
         sequence_id=draw(numbers),
@@ -64,7 +64,7 @@ def metadata(draw: st.DrawFn) -> pb.MessageMetadata:
 
 @st.composite
 def singles(draw: st.DrawFn) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
-    """Messages of a batch, mostly alike."""
+    """Return messages of a batch, mostly alike."""
     alike = draw(st.booleans())
     size = draw(st.sampled_from([0, 1, 100, 127, 128, 300, 20_000]))
     made = []
@@ -138,7 +138,7 @@ def test_batches_equal_the_codecs_result(
 def test_long_batches_of_similar_messages_equal_the_codecs_result(
     stretches: list[tuple[int, int]], first: int, rng: Random
 ) -> None:
-    """Of one size each for a while, but for the width of their sequence ids."""
+    """Runs of messages have one size, except for the width of their sequence ids."""
     sizes = [size for count, size in stretches for _ in range(count)]
     messages = [
         (pb.SingleMessageMetadata(sequence_id=first + at), rng.randbytes(size))
@@ -212,7 +212,7 @@ def test_markers_and_chunks_are_distinguished() -> None:
 
 
 def test_an_unavailable_codec_is_an_error_of_the_message() -> None:
-    """An enum's number that is unknown is dropped by the codec, so the highest known stands in."""
+    """The codec drops unknown enum numbers, so the highest known one stands for an unknown one."""
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
     unreadable = Unreadable(Here(), encode_body(made, b"x", checksum=False), made, ValueError("no"))
     with pytest.raises(ValueError, match="no"):
@@ -278,7 +278,9 @@ def test_hand_written_redelivery_requests_equal_protobufs(
 
 
 @given(st.integers(0, 2**40), st.one_of(ids, st.just((7, -1))))
-def test_hand_written_cumulative_acks_equal_protobufs(consumer: int, place: tuple[int, int]) -> None:
+def test_hand_written_cumulative_acks_equal_protobufs(
+    consumer: int, place: tuple[int, int]
+) -> None:
     made = decoded(encoded.cumulative_ack(consumer, *place, 9))
     expected = message_id(*place, partition=None)
     assert made == base_command(

@@ -1,4 +1,4 @@
-"""Texts of errors that say what to change."""
+"""Error texts say which setting to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a native consumer does about damage, deleted topics, torn messages and lost acks."""
+"""The native consumer with corrupted entries, deleted topics, incomplete messages and lost acks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backlog(rig: Rig, topic: str = TOPIC) -> int:
 
 
 def store_broken_batch(rig: Rig) -> None:
-    """A batch of 5 whose checksum is not that of its bytes."""
+    """Store a batch of 5 with a wrong checksum."""
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=7, publish_time=PUBLISHED, num_messages_in_batch=5
     )
@@ -138,7 +138,7 @@ def test_an_incomplete_chunked_message_is_redelivered_once_before_it_is_acked(
 
 
 class Writer:
-    """Where a session's bytes go: nowhere."""
+    """A transport that discards the bytes of a session."""
 
     ended = False
 
@@ -153,8 +153,8 @@ class Writer:
 @pytest.mark.parametrize(
     ("said", "alive"),
     [
-        (b"\0", False),  # of a frame whose size was damaged, and is never complete
-        (frames.encode(pb.CommandPing()), False),  # the commands that we send are lost
+        (b"\0", False),  # a frame that never completes because its size is corrupted
+        (frames.encode(pb.CommandPing()), False),  # the broker never receives our commands
         (frames.encode(pb.CommandPong()), True),
     ],
 )
@@ -183,7 +183,7 @@ def test_only_answers_keep_a_connection_alive_and_not_bytes(said: bytes, alive: 
 
 
 def unread_reports(listener: Collector) -> list[tuple[int, str]]:
-    """(entry, why) of each entry that was no delivery."""
+    """Return (entry, reason) of each entry that was not delivered."""
     return [
         (entry, why.name)
         for name, *details in listener.calls
@@ -224,7 +224,7 @@ def test_entries_that_are_no_messages_are_reported_to_a_reader() -> None:
         assert listener.payloads == [b"a", b"xyz", b"b"]
         assert unread_reports(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
         await link.close()
-        # Begun between two pieces it gets no message of the others.
+        # A reader that begins between two chunks gets no message from the remaining chunks.
         first = listener.deliveries[0]
         link, listener = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
         assert listener.payloads == [b"b"]
@@ -250,7 +250,7 @@ def test_entries_that_are_no_messages_are_not_reported_to_a_consumer_that_acks()
 
 @pytest.mark.parametrize("losses", [1, 2])
 def test_a_reader_that_loses_its_connection_between_chunks_gets_their_message(losses: int) -> None:
-    """Also where others came between them, behind which it would go on."""
+    """Other messages may lie between the chunks, and the reader would continue behind them."""
 
     async def main() -> None:
         rig = Rig()

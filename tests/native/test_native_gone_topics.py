@@ -1,4 +1,4 @@
-"""What a consumer keeps of topics that are gone, and how many partitions it accepts in all."""
+"""Consumers release the state of deleted topics and bound the number of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where topics are: redirects, patience, and what is asked once. Virtual time."""
+"""Topic lookups: redirects, retries and shared requests. Virtual time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_a_redirect_loop_ends_with_an_error() -> None:
         ("pulsar+ssl", {"brokerServiceUrl": "pulsar://plain:1"}, "no TLS address"),
     ],
 )
-def test_an_answer_without_an_address_is_an_error(scheme: str, urls: dict[str, str], why: str) -> None:
+def test_an_answer_without_an_address_is_an_error(
+    scheme: str, urls: dict[str, str], why: str
+) -> None:
     def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
             return [lookup_answer(command, **urls)]
@@ -116,7 +118,7 @@ def test_the_brokers_tls_address_is_used_with_tls() -> None:
 
 
 def test_a_proxy_connects_to_the_broker_for_us() -> None:
-    """As behind Pulsar's proxy, where a broker's own address leads nowhere."""
+    """A client behind Pulsar's proxy cannot reach a broker's own address."""
 
     def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
@@ -140,7 +142,7 @@ def test_a_proxy_connects_to_the_broker_for_us() -> None:
     run(main())
 
 
-# Patience
+# Retries
 
 
 @pytest.mark.parametrize("error", ["ServiceNotReady", "TooManyRequests", "MetadataError"])
@@ -273,7 +275,7 @@ def test_occasional_refusals_do_not_close_the_connection() -> None:
     run(main())
 
 
-# Once
+# Shared requests
 
 
 def test_identical_lookups_share_one_request() -> None:

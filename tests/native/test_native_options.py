@@ -1,4 +1,4 @@
-"""What a client's options become in the native transport, and what it cannot serve."""
+"""How client options configure the native transport, and which options it does not support."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_http_service_urls_need_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_objects_of_the_c_client_are_recognised() -> None:
-    """In a process of its own: what it imports stays imported."""
+    """The test runs in its own process because imported modules stay imported."""
     program = """
 import pulsar
 from pulsar_encore.options import ClientOptions

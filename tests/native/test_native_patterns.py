@@ -1,4 +1,4 @@
-"""Pattern subscriptions: topics that come and go, told by a watch or found in a list."""
+"""Pattern subscriptions find new and deleted topics by a watch or by the topic list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def topic(name: str) -> str:
 
 
 class Following:
-    """A consumer of a pattern, and what it got."""
+    """A consumer of a pattern, and its messages."""
 
     def __init__(self, rig: Rig, **chosen: Any) -> None:
         self.rig = rig
@@ -40,7 +40,7 @@ class Following:
         return self
 
     def topics(self) -> set[str]:
-        """Of the messages."""
+        """Return the topics of the received messages."""
         return {self.link.topic_of(each.source)[0] for each in self.listener.deliveries}
 
 
@@ -199,7 +199,7 @@ def test_a_refused_watch_is_not_requested_repeatedly() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.faults = FaultPlan(
-            [Fault(kind="drop", command="WATCH_TOPIC_LIST", times=2)]  # no answer in 30 s
+            [Fault(kind="drop", command="WATCH_TOPIC_LIST", times=2)]  # no answer within 30 s
         )
         following = await Following(rig).start()
         await asyncio.sleep(59)
@@ -256,7 +256,7 @@ def test_any_other_refusal_fails_the_subscribe() -> None:
 
 
 def test_the_client_decides_which_topics_match() -> None:
-    """A broker's dialect may say otherwise, and a watch of its takes what it sends."""
+    """The broker's regex dialect may differ, and a watch accepts every topic that it sends."""
 
     async def main() -> None:
         rig = Rig()

@@ -1,4 +1,4 @@
-"""Connections: which address, how long, who is told of their end. Virtual time, no sockets."""
+"""Connection pool: choice of address, lifetime and reports of lost connections. Virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pulsar_encore.wire import NO_REQUEST, frames, pb
 
 
 class Secret:
-    """Credentials that a test makes up."""
+    """Credentials of a test."""
 
     def __init__(self, *given: str | Exception) -> None:
         self.given = list(given)
@@ -267,7 +267,7 @@ def test_an_unanswerable_challenge_ends_the_connection_with_an_error() -> None:
     run(main())
 
 
-# How long they live
+# Lifetime
 
 
 def test_an_unused_connection_is_closed_and_a_used_one_is_kept() -> None:
@@ -312,7 +312,7 @@ def test_occasional_requests_keep_a_connection_open() -> None:
 
 
 def alone(transport: Deaf) -> Session:
-    """A session that the broker accepted."""
+    """Return a session that the broker accepted."""
     session = Session(
         transport,
         loop=asyncio.get_running_loop(),

@@ -1,4 +1,4 @@
-"""A producer and a broker, in memory and virtual time: order, options, faults, and every end."""
+"""A producer and a broker in memory, in virtual time: order, options, faults and ends."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def ok(results: list[MessageId | BaseException]) -> list[MessageId]:
 
 
 def firsts(payloads: list[bytes]) -> list[bytes]:
-    """What came twice, once."""
+    """Return the first of each group of duplicates."""
     return list(dict.fromkeys(payloads))
 
 
-# What is sent
+# Sending
 
 
 @pytest.mark.parametrize("options", [{}, UNBATCHED, {"compression_type": CompressionType.LZ4}])
@@ -110,7 +110,7 @@ async def test_a_batch_waits_no_longer_than_its_delay_and_needs_one_timer() -> N
     loop = asyncio.get_running_loop()
     producer = await network.producer(batching_max_publish_delay_ms=50, batching_max_messages=10)
     began = loop.time()
-    for each in range(25):  # two are full, and the timer is still that of the first
+    for each in range(25):  # two batches are full, and the timer of the first still runs
         last = producer.publish(message(each))
     await last
     assert 0.05 <= loop.time() - began < 0.06
@@ -228,7 +228,9 @@ class Keys(CryptoKeyReader):
 
 @pytest.mark.parametrize("options", [{}, UNBATCHED, CHUNKED])
 @virtual
-async def test_no_payload_is_sent_in_clear_when_keys_are_configured(options: dict[str, Any]) -> None:
+async def test_no_payload_is_sent_in_clear_when_keys_are_configured(
+    options: dict[str, Any],
+) -> None:
     network = Network(settings=BrokerSettings(max_message_size=20_000))
     keys = Keys()
     producer = await network.producer(
@@ -314,7 +316,7 @@ async def test_own_sequence_ids_continue_after_the_initial_one() -> None:
 
 @virtual
 async def test_a_message_that_may_be_a_duplicate_gets_an_entry_of_its_own() -> None:
-    """A broker that deduplicates drops a batch by its first id, new messages in it too."""
+    """A broker that deduplicates drops a whole batch by its first id, including new messages."""
     network = Network()
     producer = await network.producer()
     given = [5, 6, 6, 7, 3, 8]
@@ -340,7 +342,7 @@ async def test_a_deduplicated_message_has_an_unknown_id() -> None:
     assert producer.last_sequence_id == 0
 
 
-# Losing the connection, and other faults
+# Lost connections and other faults
 
 
 FAULTS = [
@@ -360,8 +362,8 @@ FAULTS = [
 ]
 
 
-# Of these the broker never stores a later message without the earlier ones, nor forgets a receipt
-# on a connection that stays.
+# With these faults the broker never stores a later message without the earlier ones, and never
+# omits a receipt on a connection that stays.
 BREAKING: list[tuple[Any, str]] = [
     ("close_before", "SEND_RECEIPT"),
     ("close_after", "SEND_RECEIPT"),
@@ -500,7 +502,7 @@ async def test_a_missing_receipt_fails_all_pending_messages() -> None:
     assert all(isinstance(each, TransportTimeout) for each in results)
     assert all("send_timeout_millis" in str(each) for each in results)
     assert loop.time() < 1.2
-    later = await producer.publish(message(5))  # its receipt comes before those that are late
+    later = await producer.publish(message(5))  # its receipt arrives before the late ones
     assert later.ledger_id() >= 0
     await asyncio.sleep(5)
     assert (await producer.publish(message(6))) > later
@@ -721,7 +723,7 @@ async def test_a_send_can_wait_for_a_full_queue_and_a_cancelled_wait_sends_nothi
     )
     waiting = [asyncio.ensure_future(producer.publish(message(each))) for each in range(23)]
     waiting[20].cancel()
-    waiting[2].cancel()  # in a batch already: it may be stored
+    waiting[2].cancel()  # already part of a batch, so it may be stored
     await producer.flush()
     results = await outcomes(waiting)
     assert [at for at, each in enumerate(results) if isinstance(each, BaseException)] == [2, 20]
@@ -825,7 +827,7 @@ async def test_a_flush_raises_the_send_errors_and_can_be_cancelled() -> None:
 
 @virtual
 async def test_random_histories_lose_nothing_and_keep_the_order() -> None:
-    """Connections lost, topics unloaded, silence, between any two messages."""
+    """Connections are lost, topics are unloaded and answers stop between any two messages."""
     for seed in range(60):
         rng = Random(seed)
         network = Network(
@@ -968,9 +970,7 @@ async def test_lazy_partitions_attach_with_their_first_message() -> None:
 
 
 @virtual
-async def test_a_lazy_partition_that_cannot_attach_fails_its_messages_and_is_retried() -> (
-    None
-):
+async def test_a_lazy_partition_that_cannot_attach_fails_its_messages_and_is_retried() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 2)
     producer = await network.producer(lazy_start_partitioned_producers=True, **UNBATCHED)
@@ -1014,7 +1014,7 @@ async def test_the_queue_limit_covers_all_partitions() -> None:
 
 
 class BrokerOfTheLoop:
-    """A `Dialer` for a client that several loops use one after the other."""
+    """A `Dialer` for a client that several event loops use, one after the other."""
 
     def __init__(self) -> None:
         self.networks: dict[asyncio.AbstractEventLoop, Network] = {}
@@ -1039,7 +1039,7 @@ def test_a_producer_continues_on_the_next_loop(name: str | None) -> None:
         dialer.here(Fault(kind="drop", command="SEND", nth=2, times=9))
         producer = await client.create_producer(options)
         await producer.publish(message(0))
-        for each in range(1, 6):  # some under way, some in the line
+        for each in range(1, 6):  # some are in flight, some wait
             producer.publish(message(each))
         await asyncio.sleep(0.1)
         assert isinstance(producer, NativeProducer)

@@ -1,4 +1,4 @@
-"""A producer whose partitions are deleted, refused or come back: no message is left behind."""
+"""A producer with deleted, refused or recreated partitions leaves no message behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def producer_of(rig: Rig, **chosen: Any) -> NativeProducer:
 def publish(
     producer: NativeProducer, part: PartitionProducer, number: int
 ) -> asyncio.Future[MessageId]:
-    """Publish to one part, as the producer does for a message that the router sends there."""
+    """Publish to one partition, like the producer for a message that the router sends to it."""
     waiter: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
     producer._admit(part, message(number), waiter)
     return waiter

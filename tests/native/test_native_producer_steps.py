@@ -1,4 +1,4 @@
-"""Many messages that fail, are written or are confirmed together take several steps of the loop."""
+"""Many messages that fail, are written or are confirmed together take several loop steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAYS = pytest.mark.parametrize(
 
 
 async def completed_per_pass(sends: Sequence[asyncio.Future[Any]]) -> list[int]:
-    """How many more sends are done after each pass of the loop, until all are."""
+    """Return how many more sends complete in each pass of the loop, until all are complete."""
     steps, before = [], sum(each.done() for each in sends)
     while before < len(sends):
         await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def completed_per_pass(sends: Sequence[asyncio.Future[Any]]) -> list[int]:
 
 
 async def offline(**options: Any) -> tuple[Any, list[asyncio.Future[Any]]]:
-    """A producer that has lost its connection, and sends that it keeps."""
+    """Return a disconnected producer and its pending sends."""
     network = Network()
     producer = await network.producer(max_pending_messages=2 * COUNT, **options)
     await producer.publish(message(0))
@@ -115,7 +115,9 @@ def test_the_number_of_frames_also_limits_a_write() -> None:
 
 
 @virtual
-async def test_receipts_of_large_batches_end_a_step_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_receipts_of_large_batches_end_a_step_earlier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = Network()
     producer = await network.producer(
         batching_max_messages=100,
@@ -130,7 +132,7 @@ async def test_receipts_of_large_batches_end_a_step_earlier(monkeypatch: pytest.
         loop.advance(session_module.PART_S / 8)
         return received(self, receipt)
 
-    # All receipts come in one read: of 20 batches, each takes an eighth of a step.
+    # One read has the receipts of 20 batches, and each takes an eighth of a step.
     network_session: Any = producer.parts[0]._session
     read: list[bytes] = []
     receive = network_session.receive

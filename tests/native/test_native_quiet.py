@@ -1,4 +1,4 @@
-"""A client and a broker that set no timer of their own, and what a client does about losses."""
+"""A client and a broker without periodic timers, and their reaction to losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VOLATILE = "non-persistent://public/default/v"
 
 
 class ManualRefresh:
-    """Looks when a test says so (`RefreshSchedule`)."""
+    """A `RefreshSchedule` that refreshes when a test calls `again`."""
 
     def __init__(self) -> None:
         self.due = asyncio.Event()
@@ -85,7 +85,7 @@ def test_new_partitions_are_looked_for_on_schedule_and_again_after_a_refusal() -
 
 
 def test_a_reader_misses_no_message_of_a_later_partition() -> None:
-    """What is put there before it has looked is behind the end at which it began."""
+    """Messages published before the reader finds the partition are behind its start position."""
 
     async def main() -> None:
         rig = Rig()
@@ -105,7 +105,7 @@ def test_a_reader_misses_no_message_of_a_later_partition() -> None:
 
 
 def test_a_reader_of_a_non_persistent_topic_gets_every_message() -> None:
-    """All its messages have the same id, and none is a place."""
+    """All messages of a non-persistent topic have the same id, so no id is a position."""
 
     async def main() -> None:
         rig = Rig()
@@ -143,7 +143,7 @@ def test_a_position_request_after_a_loss_waits_for_the_connection() -> None:
 
 
 def test_the_active_consumer_change_is_reported_after_the_connection() -> None:
-    """A broker says it with its answer to SUBSCRIBE, in one read."""
+    """The broker sends it with its answer to SUBSCRIBE, and both arrive in one read."""
 
     async def main() -> None:
         rig = Rig()

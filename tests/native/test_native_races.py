@@ -1,4 +1,4 @@
-"""Whole consumers and producers over the native transport, in the moments between two steps."""
+"""Whole consumers and producers on the native transport, between two steps of a procedure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 async def subscribed(client: encore.Client, **options: Any) -> encore.Consumer:
-    """From the beginning; Shared unless said otherwise."""
+    """Subscribe from the first message, with Shared by default."""
     options.setdefault("consumer_type", ConsumerType.Shared)
     return await client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest, **options)
 
 
 async def all_of(consumer: encore.Consumer, timeout: float = 300) -> list[bytes]:
-    """What comes, each acked, until nothing comes for so long (virtual) seconds."""
+    """Receive and ack messages until none arrives for this time, in virtual seconds."""
     got = []
     while True:
         try:
@@ -82,7 +82,7 @@ def test_a_consumer_reattaches_after_a_seek_that_is_lost_after_its_deadline() ->
             rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK", times=9)])
             seeking = asyncio.ensure_future(consumer.seek(0))
             await asyncio.sleep(29)
-            rig.dialer.drop()  # asked again
+            rig.dialer.drop()  # the SEEK is sent again
             await asyncio.sleep(3)
             rig.dialer.drop()
             with pytest.raises(encore.TransportError):
@@ -98,7 +98,7 @@ def test_a_consumer_reattaches_after_a_seek_that_is_lost_after_its_deadline() ->
 
 
 def test_consecutive_seeks_do_not_wait_for_a_backoff() -> None:
-    """A broker closes what seeks, and that is no loss after which one waits longer each time."""
+    """The broker closes a consumer that seeks. This is no loss that would make retries slower."""
 
     async def main() -> None:
         rig = Rig()
@@ -116,7 +116,7 @@ def test_consecutive_seeks_do_not_wait_for_a_backoff() -> None:
 
 @pytest.mark.parametrize("sought", [True, False])
 def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> None:
-    """Behind the SEEK it would be wrong: void when that took effect, sent when it failed."""
+    """Sent behind the SEEK, they would be void after a success. After a failure they are sent."""
 
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
@@ -149,7 +149,7 @@ def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> No
 
 
 def test_a_seek_waits_until_earlier_acks_have_been_written() -> None:
-    """A broker that is still writing an ack takes the reset of a cursor for done, and skips it."""
+    """A broker that still writes an ack takes the cursor reset for done, and skips it."""
 
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
@@ -165,7 +165,7 @@ def test_a_seek_waits_until_earlier_acks_have_been_written() -> None:
             await consumer.negative_acknowledge(third, delay=0)
             await seeking
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
-            assert seek.at_ms - ack.at_ms >= 499.9  # of half a second, in floats
+            assert seek.at_ms - ack.at_ms >= 499.9  # half a second, as a float
             assert await all_of(consumer) == [b"a", b"b", b"c"]
             await asyncio.sleep(5)
             began = asyncio.get_running_loop().time()
@@ -214,7 +214,7 @@ def test_acks_are_sent_before_permits_when_a_connection_is_lost_before_the_seek(
             came = [each.type for each in rig.service.recorder.find(direction="in")]
             assert came.index("ACK") < came.index("FLOW") < came.index("SEEK")
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
-            assert seek.at_ms - ack.at_ms >= 499.9  # of half a second, in floats
+            assert seek.at_ms - ack.at_ms >= 499.9  # half a second, as a float
             assert await all_of(consumer) == [b"a", b"b"]
 
     run(main())
@@ -352,7 +352,9 @@ def test_closing_the_consumer_ends_a_seek_that_waits_for_a_connection() -> None:
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_messages_before_a_seek_are_delivered_after_another_consumer_seeks_back(batch: bool) -> None:
+def test_messages_before_a_seek_are_delivered_after_another_consumer_seeks_back(
+    batch: bool,
+) -> None:
     async def main() -> None:
         rig = Rig()
         sent = [b"%d" % number for number in range(5)]
@@ -364,7 +366,7 @@ def test_messages_before_a_seek_are_delivered_after_another_consumer_seeks_back(
             await consumer.seek(messages[3 if batch else 4].message_id())
             if batch:
                 await consumer.acknowledge(await consumer.receive(timeout=5))
-            await asyncio.sleep(120)  # nothing is in doubt any more
+            await asyncio.sleep(120)  # no duplicates are expected any more
             other = await subscribed(client)
             await other.seek(0)
             await other.close()
@@ -379,8 +381,8 @@ def test_with_a_queue_of_0_a_duplicate_does_not_satisfy_a_receive() -> None:
         rig.store(b"a", b"b", b"c")
         async with encore.Client(URL, transport=rig.transport) as client:
             consumer = await subscribed(client, receiver_queue_size=0)
-            await consumer.receive(timeout=5)  # held
-            rig.dialer.drop()  # it comes again, and is dropped
+            await consumer.receive(timeout=5)  # held by the application
+            rig.dialer.drop()  # the broker sends the held message again, and it is dropped
             await asyncio.sleep(5)
             assert (await consumer.receive(timeout=600)).data() == b"b"
 

@@ -1,4 +1,4 @@
-"""Attaching again: its time limit, and attempts that are made early."""
+"""Reattaching: its time limit, and early attempts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_connection_attempt_ends_when_the_token_supplier_hangs() -> None:
 
 
 def test_a_token_supplier_that_raises_cancelled_error_is_called_again() -> None:
-    """E.g. one that awaits a refresh task which is shared, and cancelled."""
+    """E.g. a supplier that awaits a shared refresh task that was cancelled."""
 
     class Supplier:
         method_name = "token"

@@ -1,4 +1,4 @@
-"""Receipts and notices of the native transport as a consumer has them, on the broker's core."""
+"""Ack receipts and notices of the native transport, with the broker in memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def subscribe(client: encore.Client, topic: str = TOPIC, **options: Any) -
 @pytest.mark.parametrize("lost", ["ACK", "ACK_RESPONSE"])
 @pytest.mark.parametrize("how", [UNLOADED, LOST, SILENT])
 def test_an_awaited_ack_completes_when_the_broker_has_it(lost: str, how: str) -> None:
-    """Whether it or its answer got lost, and whoever noticed."""
+    """The ack or its receipt may be lost, and either side may notice."""
 
     async def main() -> None:
         rig = Rig()

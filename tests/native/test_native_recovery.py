@@ -51,7 +51,7 @@ class Listening:
         self.calls.append("retrying")
 
     def on_disconnected(self, topic: str) -> None:
-        """Not recorded: the tests themselves cause the losses."""
+        """Do nothing: the tests themselves cause the losses."""
 
     def on_connected(self, topic: str) -> None:
         self.calls.append("connected")
@@ -600,7 +600,7 @@ def test_changed_credentials_are_sent_on_a_new_connection_after_a_refusal() -> N
         refused = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=6)
         rig.service.faults = FaultPlan([refused])
         supplier.token = b"another role"
-        for each in pair.link.topic_consumers:  # as an unload does
+        for each in pair.link.topic_consumers:  # like an unload
             each.on_closed_by_broker(None)
         await asyncio.sleep(20)
         assert len(rig.dialer.lines) == 2, "one with each token"

@@ -101,13 +101,13 @@ def test_a_topic_that_is_no_longer_waited_for_is_not_counted(
     assert "not attached" in lines(caplog)[-1]
 
 
-# In a client
+# In a whole client
 
 
 def test_an_outage_of_30_s_of_100_partitions_is_a_few_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was 851 lines."""
+    """An earlier version logged 851 lines."""
 
     async def main() -> None:
         rig = Rig()
@@ -152,7 +152,7 @@ def test_a_short_loss_is_logged_at_info(caplog: pytest.LogCaptureFixture) -> Non
 def test_the_error_of_reattach_timeout_names_the_option_and_the_remedy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`ended for good: TopicNotFound` told nobody that a new consumer was needed."""
+    """The text `ended for good: TopicNotFound` did not say that a new consumer was needed."""
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(reattach_timeout_s=20.0))
@@ -199,7 +199,7 @@ def test_the_log_reports_the_deletion_and_the_recreation_of_a_topic(
             f"{name}: the topic {TOPIC} does not exist any more. This client waits for it, and "
             "creates it after 60 s (recreate_after) if it is still missing then"
         )
-        # Either of the two creates it, and the other one finds it.
+        # Either the consumer or the producer creates the topic, and the other finds it.
         assert [each for each in own if f"the topic {TOPIC} is created again after 6" in each] or [
             each for each in own if f"the topic {TOPIC} exists again after 6" in each
         ]

@@ -1,4 +1,4 @@
-"""Schema objects become what the protocol says of a schema; the numbers are the broker's."""
+"""Schema objects are translated to the protocol's schema with the broker's type numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection, the client's core and the broker's back to back: handshake, requests, its end."""
+"""One session, back to back with the broker's core: handshake, requests and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pulsar_encore.wire.entries import encode_body
 
 
 class Writer:
-    """A socket that nobody reads."""
+    """A socket without a reader."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -44,7 +44,7 @@ class Writer:
 
 
 class Handler:
-    """A consumer that notes what it is told."""
+    """A consumer that records its calls."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, int, int, int, bytes]] = []
@@ -84,7 +84,7 @@ class Handler:
 
 
 def alone(handler: Handler | None = None) -> tuple[Session, Writer]:
-    """A session whose broker is the test, already accepted."""
+    """Return an accepted session with the test as its broker."""
     writer = Writer()
     session = Session(
         writer,
@@ -248,7 +248,9 @@ def test_garbage_ends_the_connection_with_an_error(garbage: bytes) -> None:
 
 
 @given(st.binary(max_size=300), st.randoms(use_true_random=False))
-def test_any_input_is_understood_or_ends_the_connection_and_holds_little_memory(data: bytes, rng: Random) -> None:
+def test_any_input_is_understood_or_ends_the_connection_and_holds_little_memory(
+    data: bytes, rng: Random
+) -> None:
     async def main() -> None:
         session, _ = alone(Handler())
         at = 0
@@ -275,7 +277,7 @@ def test_an_error_without_a_request_ends_the_connection() -> None:
 
 @given(st.data())
 def test_messages_do_not_depend_on_how_the_stream_is_cut(data: st.DataObject) -> None:
-    """The fast way through equal commands gives what the general one gives."""
+    """The fast path for equal commands gives the same result as the general path."""
     numbers = data.draw(
         st.lists(
             st.tuples(

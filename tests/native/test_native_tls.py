@@ -1,4 +1,4 @@
-"""TLS over real sockets: who is trusted, and what is said when it is not as it should be."""
+"""TLS over real sockets: trust, client certificates and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAYS = datetime.timedelta(days=1)
 
 
 class ByCertificate:
-    """The handshake has said who we are."""
+    """Authentication by the client certificate of the TLS handshake."""
 
     method_name = "tls"
 
@@ -60,7 +60,7 @@ def service(
 async def connected(
     url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
 ) -> AsyncIterator[Session]:
-    """A session that was accepted; nothing is left behind it."""
+    """Connect a session that the broker accepts, and close it at the end."""
     settings = ClientSettings(connection_timeout_s=5.0)
     pool = ConnectionPool(service(url, tls, credentials), settings, Random(1))
     try:
@@ -73,7 +73,7 @@ async def connected(
 async def refused(
     url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
 ) -> PulsarException:
-    """The error of connecting."""
+    """Return the error of a connect."""
     with pytest.raises(PulsarException) as caught:
         async with connected(url, tls, credentials):
             pass
@@ -149,7 +149,9 @@ async def test_the_error_for_mixed_up_plain_and_tls_ports_says_so(authority: Aut
         assert "pulsar+ssl://" in str(error)
 
 
-async def test_a_client_certificate_authenticates_the_client(authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_certificate_authenticates_the_client(
+    authority: Authority, tmp_path: Path
+) -> None:
     certificate, key = authority.issue("broker", "127.0.0.1")
     ours = authority.issue("somebody")
     strangers = Authority(tmp_path, "other").issue("stranger")
@@ -171,7 +173,7 @@ async def test_a_client_certificate_authenticates_the_client(authority: Authorit
             chosen = files or (None, None)
             tls = TlsContext(trust_file=trust, certificate_file=chosen[0], key_file=chosen[1])
             error = await refused(server.url_tls, tls, ByCertificate())
-            # The refusal may be overtaken by the end of the connection.
+            # The connection may end before the refusal arrives.
             assert isinstance(error, (AuthenticationError, ConnectError)), error
             assert "client's certificate" in str(error)
 
@@ -200,7 +202,9 @@ async def test_a_replaced_certificate_is_used_from_the_next_connection(
             assert tls.context() is tls.context(), "not made anew without a reason"
 
 
-def test_unusable_certificate_files_are_errors_that_name_them(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_errors_that_name_them(
+    authority: Authority, tmp_path: Path
+) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nothing")
     certificate, key = authority.issue("ours")
@@ -231,7 +235,7 @@ def test_tls_1_2_is_the_minimum_and_host_names_are_compared() -> None:
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[int, asyncio.Event, asyncio.Event]]:
-    """Something that accepts and says nothing: its port, that somebody came, that they left."""
+    """Listen without an answer: yields the port, and events for a connect and a disconnect."""
     came, left = asyncio.Event(), asyncio.Event()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -285,7 +289,9 @@ async def test_a_refused_connection_is_a_connect_error() -> None:
     assert isinstance(error, ConnectError)
 
 
-def test_without_system_certificates_the_default_matches_the_stock_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_system_certificates_the_default_matches_the_stock_transport(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self: None)
     nowhere = ssl.DefaultVerifyPaths(None, None, "", "", "", "")
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nowhere)

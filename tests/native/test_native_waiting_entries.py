@@ -64,7 +64,7 @@ def check_permits(rig: Rig, link: Any) -> None:
 
 
 def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) -> None:
-    """Call `check` with a consumer, `count` large messages waiting in the line."""
+    """Call `check` with a consumer while `count` large messages wait."""
 
     async def main() -> None:
         rig, codecs = held_rig()
@@ -84,7 +84,7 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
 
 
 async def rest(codecs: Any, consumer: Any) -> list[int]:
-    """Decompress all, and receive all."""
+    """Decompress and receive all remaining messages."""
     received: list[int] = []
     while True:
         await decompress_all(codecs)
@@ -117,7 +117,8 @@ def test_an_ack_by_id_covers_an_entry_that_waits(which: list[int]) -> None:
     async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
         for each in which:
             await consumer.acknowledge(id_of(consumer, each))
-        # Dropping the head changes the ids that `id_of` counts from, so all acks leave together.
+        # All acks are sent together because dropping the head changes the ids from which `id_of`
+        # counts.
         await settle(LATER_S)
         assert await rest(codecs, consumer) == [each for each in range(4) if each not in which]
 

@@ -189,7 +189,7 @@ def test_a_first_attempt_fails_at_once_and_nothing_is_dialed(lookup: dict[str, A
 
 
 async def _nothing(session: Session) -> None:
-    """Attach to nothing."""
+    """Do nothing on attach."""
 
 
 def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_right() -> None:
@@ -249,7 +249,10 @@ def test_a_proxy_with_tls_may_name_a_plain_broker_and_gets_the_connection() -> N
         assert session.peer == "pulsar+ssl://h:1 for inside:6650"
         assert network.addresses == ["pulsar+ssl://h:1"] * 2
         assert _reported_address(session, plain=inside, by_tls="") is None
-        assert _reported_address(session, plain=inside, by_tls="pulsar://other:1") == "pulsar://other:1"
+        assert (
+            _reported_address(session, plain=inside, by_tls="pulsar://other:1")
+            == "pulsar://other:1"
+        )
 
     run(main())
 
@@ -319,7 +322,7 @@ async def test_a_token_for_one_cluster_is_not_sent_to_the_web_service_of_the_nex
 
 
 class Listener:
-    """A port without TLS. `received` has the bytes of all connections, and `connections` is their number."""
+    """A port without TLS that records all received bytes and counts its connections."""
 
     def __init__(self) -> None:
         self.received = b""

@@ -1,4 +1,4 @@
-"""Lookups by HTTP: a small web server says what brokers would; connections to topics are binary."""
+"""Lookups over HTTP with a small web server. Connections to topics use the binary protocol."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Site:
     """A web server.
 
     Attributes:
-        pages: What it answers: (status, JSON or bytes, headers) by path; "*" for all others.
-        asked: Paths that were asked for.
-        headers: Of the last request.
+        pages: Answers by path: (status, JSON or bytes, headers). "*" holds for all other paths.
+        asked: The requested paths.
+        headers: The headers of the last request.
     """
 
     def __init__(self, **pages: Any) -> None:
@@ -85,7 +85,7 @@ class Site:
             )
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has gone
+            pass  # the client has disconnected
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""`has_null_value` equals the decoded metadata, also where it does not decode the metadata."""
+"""`has_null_value` equals the decoded metadata, also when it does not decode the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written by hand is what protobuf would have written, and no entry is over a limit."""
+"""Hand-written encodings equal protobuf's, and no entry exceeds a limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def encoder(**changed: Any) -> SendEncoder:
 
 
 def opened(frame: bytes) -> tuple[pb.CommandSend, pb.MessageMetadata, bytes]:
-    """A frame as the broker reads it, with its checksum verified and the payload decompressed."""
+    """Read a frame like the broker: verify the checksum and decompress the payload."""
     (decoded,) = FrameDecoder(LIMIT + FRAME_OVERHEAD).feed(frame)
     assert decoded.body is not None
     entry = decode_body(decoded.body)
@@ -95,9 +95,7 @@ def check_described(metadata: Any, message: OutgoingMessage) -> None:
 
 
 @given(outgoing, sequence_ids)
-def test_a_batch_message_keeps_all_fields(
-    message: OutgoingMessage, sequence_id: int
-) -> None:
+def test_a_batch_message_keeps_all_fields(message: OutgoingMessage, sequence_id: int) -> None:
     payload = message.payload or b""
     batch = described_head(message, sequence_id) + payload
     ((metadata, got),) = decode_batch(batch, 1)
@@ -189,7 +187,7 @@ def test_a_batch_has_the_key_of_its_first_message(
 
 
 def test_a_plain_batch_has_its_count_right_after_its_publish_time() -> None:
-    """Fast consumers look for it there first: `docs/notes/wire-protocol.md#cost-per-message`."""
+    """Fast consumers look at this offset first: `docs/notes/wire-protocol.md#cost-per-message`."""
     frame = encoder().batch(OutgoingMessage(payload=b"x"), [b"x"], 2, 0, 1, NOW_MS)
     assert b"\x18" + varint(NOW_MS) + b"\x58\x02" in frame
 
@@ -270,7 +268,7 @@ def sent_as_it_is(frame: bytes) -> tuple[pb.CommandSend, pb.MessageMetadata, byt
 
 
 def test_the_cost_of_a_plain_message_is_bounded() -> None:
-    """A bound that a slower machine meets too: about 0.3 us where it was measured."""
+    """The bound holds on slower machines too: the measured cost was about 0.3 us."""
     heads, payload = PlainHeads(), bytes(100)
     parts: list[bytes] = []
     best = 1.0

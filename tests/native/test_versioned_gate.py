@@ -1,4 +1,4 @@
-"""What waits for its schema is dropped source by source, and only where it comes again."""
+"""The schema gate drops waiting messages topic by topic, and only if they are redelivered."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ WRITTEN = SchemaDefinition(
 
 
 class Rig:
-    """A gate whose versions come when they are let come.
+    """A gate with schema versions that arrive when the test releases them.
 
     Attributes:
-        credits: (source, messages) that were given back.
+        credits: (topic, messages) for which permits were returned.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Rig:
         return self._answer
 
     def arrive(self, *sources: int, version: int = 0) -> None:
-        """A message of each, with the source as its value."""
+        """Deliver a message of each topic, with the topic as its value."""
         metadata = pb.MessageMetadata(schema_version=version.to_bytes(8, "big"))
         for source in sources:
             origin = SimpleNamespace(topic=f"t-partition-{source}")
@@ -65,14 +65,14 @@ class Rig:
             self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
     def arrive_null(self, source: int) -> None:
-        """A message without a value, written with a version that is not here."""
+        """Deliver a message without a value, written with a version that is not known."""
         metadata = pb.MessageMetadata(schema_version=b"\0" * 7 + b"\x05", null_value=True)
         origin = SimpleNamespace(topic=f"t-partition-{source}")
         message = PlainMessage(origin, b"", metadata, b"")
         self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
     async def values(self) -> list[int]:
-        """What was let through once the versions came."""
+        """Return the values that passed the gate after the versions arrived."""
         self.answered.set()
         for _ in range(10):
             await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
     message = encore.Message.of_reader(delivery.messages[0], AvroSchema(None, SCHEMA), ANY_ID)
     assert message.value() is None
     rig.arrive(1)
-    rig.arrive_null(2)  # behind a message that waits, it keeps the order
+    rig.arrive_null(2)  # it keeps the order behind a message that waits
     assert [each.source for each in rig.listener.deliveries] == [0]
     rig.answered.set()
     for _ in range(10):
