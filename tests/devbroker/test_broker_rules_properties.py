@@ -202,7 +202,7 @@ class Model(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED, EXCLUSIVE, FAILOVER])
-def test_model(kind: SubscriptionType) -> None:
+def test_the_broker_agrees_with_the_model(kind: SubscriptionType) -> None:
     machine = type("Machine", (Model,), {"kind": kind})
     test = machine.TestCase
     test.settings = settings(stateful_step_count=40, deadline=None)

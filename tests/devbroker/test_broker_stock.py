@@ -81,7 +81,7 @@ def test_produce_consume_ack(
     "codec",
     [pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD],
 )
-def test_compressed_batches_pass_unopened(client: pulsar.Client, codec: Any) -> None:
+def test_compressed_batches_are_not_decompressed(client: pulsar.Client, codec: Any) -> None:
     consumer = client.subscribe("t", "s")
     producer = client.create_producer("t", compression_type=codec, batching_enabled=True)
     for i in range(100):
@@ -90,7 +90,7 @@ def test_compressed_batches_pass_unopened(client: pulsar.Client, codec: Any) -> 
     assert [m.properties()["i"] for m in receive(consumer, 100)] == [str(i) for i in range(100)]
 
 
-def test_a_large_message(client: pulsar.Client) -> None:
+def test_a_large_message_arrives(client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s")
     body = b"x" * (5 * 1024 * 1024 - 20_000)
     client.create_producer("t").send(body)
@@ -131,7 +131,7 @@ def test_two_shared_consumers_split_the_work(client: pulsar.Client) -> None:
         receive(consumer, 10)
 
 
-def test_what_a_closed_consumer_held_goes_to_the_other(client: pulsar.Client) -> None:
+def test_messages_of_a_closed_consumer_go_to_another(client: pulsar.Client) -> None:
     shared = pulsar.ConsumerType.Shared
     first = client.subscribe("t", "s", consumer_type=shared)
     send(client, "t", 5)
@@ -141,7 +141,7 @@ def test_what_a_closed_consumer_held_goes_to_the_other(client: pulsar.Client) ->
     assert [m.redelivery_count() for m in receive(second, 5)] == [0] * 5
 
 
-def test_exclusive_is_busy_and_types_do_not_mix(broker: BrokerThread, connect: Connect) -> None:
+def test_exclusive_is_busy_and_types_cannot_be_mixed(broker: BrokerThread, connect: Connect) -> None:
     first = connect(broker).subscribe("t", "s")
     other = connect(broker)
     with pytest.raises(pulsar.ConsumerBusy):
@@ -152,7 +152,7 @@ def test_exclusive_is_busy_and_types_do_not_mix(broker: BrokerThread, connect: C
     other.subscribe("t", "s")
 
 
-def test_failover_takes_over(broker: BrokerThread, connect: Connect) -> None:
+def test_failover_activates_the_next_consumer(broker: BrokerThread, connect: Connect) -> None:
     failover = pulsar.ConsumerType.Failover
     broker.create_partitioned_topic("t", 1)
     first, second = connect(broker), connect(broker)
@@ -168,7 +168,7 @@ def test_failover_takes_over(broker: BrokerThread, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("overtaken", [0.0, 1.0])
-def test_a_redelivery_in_the_middle_of_a_backlog_loses_a_block_unless_told_not_to(
+def test_a_redelivery_in_the_middle_of_a_backlog_skips_a_block_unless_disabled(
     start: Start, connect: Connect, overtaken: float
 ) -> None:
     client = connect(start(rewind_overtaken=overtaken))
@@ -190,7 +190,7 @@ def test_a_redelivery_in_the_middle_of_a_backlog_loses_a_block_unless_told_not_t
     assert bool(missing) is (overtaken > 0)
 
 
-def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
+def test_key_shared_sends_each_key_to_one_consumer(client: pulsar.Client) -> None:
     kind = pulsar.ConsumerType.KeyShared
     consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
     producer = client.create_producer("t", batching_enabled=False)
@@ -210,7 +210,7 @@ def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
     assert len(keys[0] | keys[1]) == 20
 
 
-def test_key_batches_go_with_their_key(client: pulsar.Client) -> None:
+def test_key_batches_are_routed_by_their_key(client: pulsar.Client) -> None:
     kind = pulsar.ConsumerType.KeyShared
     consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
     producer = client.create_producer(
@@ -256,7 +256,7 @@ def test_partitioned_topic(broker: BrokerThread, client: pulsar.Client) -> None:
     ]
 
 
-def test_topics_created_partitioned_when_set(start: Start, connect: Connect) -> None:
+def test_topics_are_created_partitioned_if_configured(start: Start, connect: Connect) -> None:
     broker = start(auto_create_partitions=2)
     client = connect(broker)
     client.create_producer("t").send(b"")
@@ -422,7 +422,7 @@ def test_record_schemas(client: pulsar.Client, make: Any) -> None:
     assert message.schema_version() == "\0" * 8
 
 
-def test_string_schema_and_another_type_is_incompatible(client: pulsar.Client) -> None:
+def test_incompatible_schemas_are_refused(client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s", schema=StringSchema())
     client.create_producer("t", schema=StringSchema()).send("text")
     assert consumer.receive(WAIT_MS).value() == "text"
@@ -446,7 +446,7 @@ def test_producer_names_and_access_modes(client: pulsar.Client) -> None:
     client.create_producer("t")
 
 
-def test_dead_letter_topic_of_the_stock_client(client: pulsar.Client) -> None:
+def test_the_c_clients_dead_letter_topic_works(client: pulsar.Client) -> None:
     consumer = client.subscribe(
         "t",
         "s",

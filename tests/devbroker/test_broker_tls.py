@@ -110,7 +110,7 @@ async def greeted(broker: Broker, context: ssl.SSLContext, method: str | None = 
     return ""
 
 
-def test_the_stock_client_comes_by_tls_and_by_the_other_port(
+def test_the_c_client_connects_with_tls_and_on_the_plain_port(
     start: Callable[..., BrokerThread], authority: Authority
 ) -> None:
     broker = start(tls=authority.tls())
@@ -134,7 +134,7 @@ def test_the_stock_client_comes_by_tls_and_by_the_other_port(
         plain.close()
 
 
-def test_the_stock_client_is_known_by_its_certificate(
+def test_the_c_client_is_authenticated_by_its_certificate(
     start: Callable[..., BrokerThread], authority: Authority
 ) -> None:
     known = (Credential(data="known", method="tls"),)
@@ -154,7 +154,7 @@ def test_the_stock_client_is_known_by_its_certificate(
 @pytest.mark.parametrize(
     ("name", "expected"), [("known", "CONNECTED"), ("unknown", "ERROR"), (None, "ERROR")]
 )
-async def test_who_a_client_is_can_be_in_its_certificate(
+async def test_the_role_of_a_client_can_come_from_its_certificate(
     authority: Authority, name: str | None, expected: str
 ) -> None:
     settings = BrokerSettings(
@@ -174,7 +174,7 @@ async def test_who_a_client_is_can_be_in_its_certificate(
         (True, None, ""),
     ],
 )
-async def test_certificates_of_clients_can_be_required(
+async def test_client_certificates_can_be_required(
     authority: Authority, required: bool, client: str | None, expected: str
 ) -> None:
     tls = authority.tls(client_ca_file=authority.file, require_client_certificate=required)
@@ -182,7 +182,7 @@ async def test_certificates_of_clients_can_be_required(
         assert await greeted(broker, authority.context(client)) == expected
 
 
-async def test_a_certificate_of_somebody_else_is_refused(
+async def test_a_certificate_of_another_authority_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     tls = authority.tls(client_ca_file=authority.file)
@@ -192,7 +192,7 @@ async def test_a_certificate_of_somebody_else_is_refused(
         assert await greeted(broker, stranger) == ""
 
 
-async def test_both_ports_are_kept_over_an_outage(authority: Authority) -> None:
+async def test_both_ports_survive_an_outage(authority: Authority) -> None:
     async with Broker(BrokerSettings(tls=authority.tls())) as broker:
         before = broker.url, broker.url_tls
         broker.outage()
@@ -202,13 +202,13 @@ async def test_both_ports_are_kept_over_an_outage(authority: Authority) -> None:
         assert await greeted(broker, authority.context()) == "CONNECTED"
 
 
-async def test_without_tls_there_is_no_address_for_it() -> None:
+async def test_without_tls_there_is_no_tls_address() -> None:
     async with Broker() as broker:
         with pytest.raises(ConfigurationError, match=r"BrokerSettings\.tls"):
             _ = broker.url_tls
 
 
-async def test_a_tls_port_that_is_taken_leaves_no_other_open(authority: Authority) -> None:
+async def test_a_tls_port_in_use_leaves_no_other_port_open(authority: Authority) -> None:
     async with Broker() as other:
         broker = Broker(BrokerSettings(tls=authority.tls(port=other.port)))
         with pytest.raises(TransportError, match=str(other.port)):
@@ -218,7 +218,7 @@ async def test_a_tls_port_that_is_taken_leaves_no_other_open(authority: Authorit
         await broker.aclose()
 
 
-async def test_files_that_cannot_be_read_are_named(authority: Authority, tmp_path: Path) -> None:
+async def test_errors_name_unreadable_files(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.sign("broker")
     for files in ((certificate, str(tmp_path / "none.pem")), (key, certificate)):
         tls = TlsSettings(certificate_file=files[0], key_file=files[1])
@@ -229,6 +229,6 @@ async def test_files_that_cannot_be_read_are_named(authority: Authority, tmp_pat
 
 
 @pytest.mark.parametrize("fields", [{"port": 70_000}, {"require_client_certificate": True}])
-def test_settings_that_cannot_be(fields: dict[str, object]) -> None:
+def test_invalid_tls_settings_are_errors(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(fields))):
         TlsSettings(certificate_file="c", key_file="k", **fields)  # type: ignore[arg-type]
