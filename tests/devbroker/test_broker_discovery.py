@@ -1,4 +1,4 @@
-"""Who serves a topic, and which topics there are: redirects, watchers, topics that are deleted."""
+"""Discovery: redirects, watchers of topic lists, and deleted topics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def watch(client: MemoryClient, pattern: str, watcher_id: int = 7) -> None:
 
 
 def updates(client: MemoryClient) -> list[tuple[int, list[str], list[str], str]]:
-    """Watcher, new topics, deleted ones, hash."""
+    """Return (watcher, new topics, deleted topics, hash) of each update."""
     found = [frame.command.watchTopicUpdate for frame in client.got]
     return [
         (one.watcher_id, list(one.new_topics), list(one.deleted_topics), one.topics_hash)

@@ -1,4 +1,4 @@
-"""What tests do to a broker, and what a stock client then goes through."""
+"""Injected faults of the broker, and how the C++ client reacts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ Start = Callable[..., BrokerThread]
 
 
 def shared(client: pulsar.Client, **options: Any) -> Any:
-    """A Shared consumer on ``t``."""
+    """Subscribe to ``t`` with Shared."""
     return client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, **options)
 
 
 def drain(consumer: Any, count: int) -> list[bytes]:
-    """The next so many bodies."""
+    """Receive this number of bodies."""
     return [consumer.receive(WAIT_MS).data() for _ in range(count)]
 
 
-def test_messages_arrive_after_dropped_connections(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_messages_arrive_after_dropped_connections(
+    broker: BrokerThread, client: pulsar.Client
+) -> None:
     consumer = shared(client)
     producer = client.create_producer("t", batching_enabled=False)
     producer.send(b"one")
@@ -155,7 +157,9 @@ def test_a_close_at_any_step_loses_nothing(
     assert [fired.fault.kind for fired in plan.fired] == [kind]
 
 
-def test_a_producer_and_a_subscriber_can_be_refused(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_a_producer_and_a_subscriber_can_be_refused(
+    broker: BrokerThread, client: pulsar.Client
+) -> None:
     broker.faults = FaultPlan(
         [
             Fault(kind="refuse", command="PRODUCER", error="ProducerBusy"),

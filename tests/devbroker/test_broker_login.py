@@ -1,4 +1,4 @@
-"""Who may connect, and until when: credentials, AUTH_CHALLENGE, in time moved by hand."""
+"""Logins and their expiry: credentials and AUTH_CHALLENGE, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREDENTIALS = (
 @pytest.fixture
 def clock() -> HandClock:
     clock = HandClock()
-    clock.advance(1000)  # that a clock does not start at 0 is nothing to the broker
+    clock.advance(1000)  # The broker must not depend on a clock that starts at 0.
     return clock
 
 
@@ -165,9 +165,7 @@ def test_a_bad_answer_ends_the_session(
     assert client.names() == ["CONNECTED", "AUTH_CHALLENGE", *answer]
 
 
-def test_an_unrequested_answer_also_counts(
-    clock: HandClock, service: BrokerService
-) -> None:
+def test_an_unrequested_answer_also_counts(clock: HandClock, service: BrokerService) -> None:
     client = connect(service, "early", feature_flags=REFRESHES)
     respond(client, "for ever")
     clock.advance(300)

@@ -1,4 +1,4 @@
-"""Exclusive and Failover: who is active, rewinds, epochs, cumulative acks."""
+"""Exclusive and Failover: the active consumer, rewinds, epochs and cumulative acks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Race(Bench):
         assert self.sequence() == ALL[:700]
 
     def sequence(self) -> list[int]:
-        """The entries that come until nothing more does, by number."""
+        """Return the numbers of all entries that are delivered, until no more follow."""
         seqs: list[int] = []
         while True:
             seqs += [seq for _, seq, *_ in self.deliver()]
@@ -48,7 +48,7 @@ class Race(Bench):
             self.now_ms += 1
 
     def rewind(self, permits: int) -> list[int]:
-        """What comes after a REDELIVER that met a read of so many permits, and enough FLOW."""
+        """Return the deliveries after a REDELIVER during a read of `permits`, with enough FLOW."""
         if permits:
             self.sub.flow(self.a, permits)
         self.sub.redeliver(self.a)
@@ -61,12 +61,12 @@ def test_a_rewind_during_a_read_skips_to_the_end_of_the_read(permits: int) -> No
     skipped_from = set()
     for seed in range(10):
         got = Race(1, seed).rewind(permits)
-        end = 700 + min(permits, 100)  # of the read that was under way
+        end = 700 + min(permits, 100)  # the end of the read in progress
         skipped = sorted(set(ALL) - set(got))
         assert got == [seq for seq in ALL if seq not in skipped]
         assert skipped == list(range(skipped[0], end))
         skipped_from.add(skipped[0])
-    # The read that was under way completes after one to six of the new ones.
+    # The read in progress completes after one to six of the new reads.
     assert skipped_from <= {100, 200, 300, 400, 500, 600} and len(skipped_from) > 3
 
 

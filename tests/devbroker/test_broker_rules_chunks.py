@@ -1,4 +1,4 @@
-"""Chunks: those of one message are with one consumer of a Shared subscription, whatever happens."""
+"""On Shared, all chunks of one message always go to one consumer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer,
 
 
 def publish(bench: Bench, *messages: str) -> None:
-    """A chunk each of messages by these names."""
+    """Publish one chunk of each message with these names."""
     for message in messages:
         bench.publish(chunked=message)
 
 
 def owners(bench: Bench) -> dict[str, set[str]]:
-    """Who gets chunks of which message now."""
+    """Return the consumers that get chunks of each message now."""
     found: dict[str, set[str]] = {}
     for name, seq, _, _ in bench.deliver():
         found.setdefault(bench.topic.at(seq).chunked, set()).add(name)

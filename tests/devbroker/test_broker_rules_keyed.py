@@ -1,4 +1,4 @@
-"""Key_Shared: where a key goes, and that it is never with two consumers."""
+"""Key_Shared: the consumer of each key. Two consumers never hold the same key."""
 
 from __future__ import annotations
 

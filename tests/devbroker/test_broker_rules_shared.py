@@ -1,4 +1,4 @@
-"""Permits, ack sets, redelivery counts and limits of Shared, by the numbers seen on real Pulsar."""
+"""Permits, ack sets, redelivery counts and limits of Shared, with figures from real Pulsar."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ def test_a_partial_ack_resets_the_count_if_configured(reset: bool, expected: int
 
 
 def test_the_count_of_a_poison_message_in_a_batch_matches_pulsar() -> None:
-    """Batch of 4, one always nacked, siblings acked at counts 1 and 2: 0, 1, 1, 2, 1."""
+    """In a batch of 4, one message is always nacked.
+
+    Its siblings are acked at counts 1 and 2. The counts are 0, 1, 1, 2, 1.
+    """
     bench = Bench()
     bench.publish(batch=4)
     consumer = bench.join("a", permits=1000)
@@ -298,7 +301,7 @@ def test_the_end_of_the_topic_is_reported_once_after_the_last_ack() -> None:
 
 
 class TestDelays:
-    """Delayed delivery: tick 1000 ms unless said."""
+    """Delayed delivery, with a tick of 1000 ms by default."""
 
     def test_a_delay_under_one_tick_is_delivered_at_once(self) -> None:
         bench = Bench()

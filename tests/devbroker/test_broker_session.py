@@ -1,4 +1,4 @@
-"""Sessions without sockets: in virtual time, and with no event loop at all."""
+"""Sessions without sockets, in virtual time and without an event loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_an_hour_of_delay_takes_no_time_in_virtual_time() -> None:
         return after
 
     begun = time.monotonic()
-    assert HOUR_S - 0.001 <= testing.run(main()) <= HOUR_S + 1  # the wall clock is in whole ms
+    # The wall clock has whole milliseconds.
+    assert HOUR_S - 0.001 <= testing.run(main()) <= HOUR_S + 1
     assert time.monotonic() - begun < HOUR_S / 60
 
 
@@ -76,7 +77,9 @@ def test_the_byte_stream_can_be_cut_anywhere(clock: HandClock, service: BrokerSe
     assert client.names()[-2:] == ["SEND_RECEIPT", "MESSAGE"]
 
 
-def test_all_output_of_one_step_is_sent_in_one_write(clock: HandClock, service: BrokerService) -> None:
+def test_all_output_of_one_step_is_sent_in_one_write(
+    clock: HandClock, service: BrokerService
+) -> None:
     client = MemoryClient(service)
     client.subscribe()
     assert client.names() == []
@@ -158,9 +161,7 @@ def test_faults_run_on_the_same_clock(clock: HandClock, service: BrokerService) 
     assert [round(one.at_ms) for one in service.recorder.find("MESSAGE", "out")] == [5000]
 
 
-def test_a_silent_exclusive_consumer_is_replaced(
-    clock: HandClock, service: BrokerService
-) -> None:
+def test_a_silent_exclusive_consumer_is_replaced(clock: HandClock, service: BrokerService) -> None:
     exclusive = pb.CommandSubscribe.Exclusive
     holder, other = MemoryClient(service, answers_pings=False), MemoryClient(service)
     holder.subscribe(kind=exclusive)

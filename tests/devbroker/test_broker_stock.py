@@ -1,4 +1,4 @@
-"""What the stock client does every day, over TCP."""
+"""Everyday use of the C++ client over TCP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = [
 
 
 def send(client: pulsar.Client, topic: str, count: int, batch: int = 0, **fields: Any) -> list[Any]:
-    """Publish ``m0``, ``m1`` ..., in batches of `batch` if given; returns the ids."""
+    """Publish ``m0``, ``m1`` ..., in batches of `batch` if given, and return the ids."""
     ids: list[Any] = []
     producer = client.create_producer(
         topic,
@@ -44,18 +44,18 @@ def send(client: pulsar.Client, topic: str, count: int, batch: int = 0, **fields
 
 
 def receive(consumer: Any, count: int) -> list[Any]:
-    """The next so many messages."""
+    """Receive this number of messages."""
     return [consumer.receive(WAIT_MS) for _ in range(count)]
 
 
 def assert_nothing(consumer: Any) -> None:
-    """Nothing comes now."""
+    """Assert that no message arrives now."""
     with pytest.raises(pulsar.Timeout):
         consumer.receive(NOTHING_MS)
 
 
 def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something the broker will see soon."""
+    """Wait until the broker has noticed a change."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -141,7 +141,9 @@ def test_messages_of_a_closed_consumer_go_to_another(client: pulsar.Client) -> N
     assert [m.redelivery_count() for m in receive(second, 5)] == [0] * 5
 
 
-def test_exclusive_is_busy_and_types_cannot_be_mixed(broker: BrokerThread, connect: Connect) -> None:
+def test_exclusive_is_busy_and_types_cannot_be_mixed(
+    broker: BrokerThread, connect: Connect
+) -> None:
     first = connect(broker).subscribe("t", "s")
     other = connect(broker)
     with pytest.raises(pulsar.ConsumerBusy):
@@ -173,12 +175,12 @@ def test_a_redelivery_in_the_middle_of_a_backlog_skips_a_block_unless_disabled(
 ) -> None:
     client = connect(start(rewind_overtaken=overtaken))
     missing = 0
-    for number in range(5):  # the read is over before the REDELIVER if this thread has to wait
+    for number in range(5):  # The read ends before the REDELIVER if this thread has to wait.
         assert len(send(client, f"t{number}", 3000)) == 3000
         consumer = client.subscribe(
             f"t{number}", "s", initial_position=pulsar.InitialPosition.Earliest
         )
-        got = {m.data() for m in receive(consumer, 500)}  # of 1000: the last one sends a FLOW
+        got = {m.data() for m in receive(consumer, 500)}  # of 1000: the last message sends a FLOW
         consumer.redeliver_unacknowledged_messages()
         with contextlib.suppress(pulsar.Timeout):
             while True:
@@ -314,7 +316,7 @@ def test_seek_by_id_and_time(client: pulsar.Client) -> None:
     for message in receive(consumer, 5):
         consumer.acknowledge(message)
     consumer.seek(ids[1])
-    # The stock client leaves out the id itself; the broker starts at it.
+    # The C++ client leaves out the id itself, and the broker starts at it.
     assert consumer.receive(WAIT_MS).data() in (b"m1", b"m2")
     consumer.seek(between_ms)
     assert [m.data() for m in receive(consumer, 2)] == [b"m0", b"m1"]
@@ -474,7 +476,7 @@ def test_token(start: Start, connect: Connect) -> None:
         authentication=pulsar.AuthenticationToken("wrong"),
         operation_timeout_seconds=1,
     )
-    # The stock client takes the answer for a broken handshake and tries until its timeout.
+    # The C++ client treats the answer like a failed handshake and retries until its timeout.
     with pytest.raises(pulsar.PulsarException):
         wrong.create_producer("t")
     assert broker.recorded("ERROR")[0].command.error.message == "Failed to authenticate"

@@ -1,4 +1,4 @@
-"""TLS on a port of its own: the stock client, certificates of clients, what is refused."""
+"""TLS on its own port: the C++ client, client certificates, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 
 
 class Authority:
-    """Signs certificates into a folder; its own is `ca.pem`."""
+    """A certificate authority that writes certificates into a folder. Its own is `ca.pem`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Authority:
         self.file = self._write("ca", self._name, self._key, authority=True)[0]
 
     def sign(self, name: str) -> tuple[str, str]:
-        """Files of a certificate for 127.0.0.1, and of its key."""
+        """Write a certificate for 127.0.0.1 and its key."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         return self._write(name, subject, ec.generate_private_key(ec.SECP256R1()))
 
@@ -70,12 +70,14 @@ class Authority:
         return str(files[0]), str(files[1])
 
     def tls(self, **fields: object) -> TlsSettings:
-        """A broker's settings with a certificate by this one."""
+        """Return broker settings with a certificate of this authority."""
         certificate, key = self.sign("broker")
         return TlsSettings(certificate_file=certificate, key_file=key, **fields)  # type: ignore[arg-type]
 
     def context(self, client: str | None = None) -> ssl.SSLContext:
-        """Of a client that trusts this one, with a certificate of this name."""
+        """Return an SSL context of a client that trusts this authority, with a certificate of this
+        name.
+        """
         context = ssl.create_default_context(cafile=self.file)
         if client is not None:
             context.load_cert_chain(*self.sign(client))
@@ -88,7 +90,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 async def greeted(broker: Broker, context: ssl.SSLContext, method: str | None = None) -> str:
-    """What the first answer of a broker is; "" when it closes without one."""
+    """Return the type of the broker's first answer, or "" if it closes without an answer."""
     port = int(broker.url_tls.rpartition(":")[2])
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)

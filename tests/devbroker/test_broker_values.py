@@ -1,4 +1,4 @@
-"""The small pure parts: encodings, names, schemas, the log's ids, producers, the process."""
+"""Small pure parts: encodings, names, schemas, ids of the log, producers and the process."""
 
 from __future__ import annotations
 

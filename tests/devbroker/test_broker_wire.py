@@ -1,4 +1,4 @@
-"""The broker by raw frames: handshake, order of commands, bad input, limits."""
+"""The broker with raw frames: handshake, order of commands, invalid input and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = "persistent://public/default/t"
 
 
 class Wire:
-    """A client that only knows frames."""
+    """A client that sends and reads raw frames."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class Wire:
                 await self.next()
 
     async def quiet(self) -> None:
-        """Everything sent so far was handled and got no answer."""
+        """Assert that everything sent so far was handled without an answer."""
         self.send(pb.CommandPing())
         await self.get("PONG")
 
@@ -259,7 +259,9 @@ async def test_closing_an_unknown_id_succeeds(wire: Wire) -> None:
         ),
     ],
 )
-async def test_invalid_requests_get_their_error_code(wire: Wire, command: Message, code: int) -> None:
+async def test_invalid_requests_get_their_error_code(
+    wire: Wire, command: Message, code: int
+) -> None:
     wire.send(command)
     assert (await wire.get("ERROR")).error.error == code
     await wire.quiet()
@@ -436,7 +438,9 @@ async def test_waiting_producer_is_ready_with_the_same_request_id(wire: Wire) ->
     await wire.closed()
 
 
-async def test_the_start_up_line_and_the_error_for_a_port_in_use(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_start_up_line_and_the_error_for_a_port_in_use(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with Broker() as broker:
         assert "not for production" in caplog.text and broker.url in caplog.text
         with pytest.raises(TransportError, match="choose another port"):
