@@ -34,7 +34,7 @@ NOT_IN_THE_TABLES = {
 
 
 def rows(header: str) -> Iterator[tuple[list[str], str]]:
-    """(names, text of the default) of each row of a table."""
+    """Return (names, text of the default) of each row of a table."""
     lines = PAGE.read_text("utf-8").splitlines()
     for line in lines[lines.index(header) + 2 :]:
         if not line.startswith("|"):
