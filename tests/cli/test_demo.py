@@ -57,14 +57,14 @@ def _scenario(title: str = "what", **changes: Any) -> Scenario:
     return Scenario(title=title, **{**settings, **changes})
 
 
-async def test_a_row_is_made_of_what_was_measured() -> None:
+async def test_a_row_contains_the_measured_figures() -> None:
     answers = {("stock", "stock"): 7.0, ("encore", "stock"): 8.0, ("encore", "native"): 9.0}
     scenario = _scenario()
     row = row_of(scenario, await scenario.measure(Fake({k: {"it": v} for k, v in answers.items()})))
     assert (row.stock, row.encore, row.native, row.missing) == ("7", "8", "9", ())
 
 
-async def test_a_failed_measurement_takes_the_place_of_its_figure_only() -> None:
+async def test_a_failed_measurement_replaces_only_its_own_figure() -> None:
     fake = Fake({("encore", "stock"): {"it": 8.0}})
     scenario = _scenario()
     row = row_of(scenario, await scenario.measure(fake))
@@ -74,7 +74,7 @@ async def test_a_failed_measurement_takes_the_place_of_its_figure_only() -> None
     assert row.missing == ("stock", "native")
 
 
-async def test_throughput_takes_turns_and_the_median_counts() -> None:
+async def test_throughput_measurements_alternate_and_the_median_is_reported() -> None:
     rates = iter([10.0, 100.0, 60.0, 200.0, 30.0, 90.0, 90.0, 300.0, 20.0, 110.0, 70.0, 250.0])
     order: list[tuple[str, str]] = []
 
@@ -94,7 +94,7 @@ async def test_throughput_takes_turns_and_the_median_counts() -> None:
     assert "12.5 x asyncio, 2.5 x synchronous" in row.native
 
 
-async def test_without_messages_no_throughput_is_claimed() -> None:
+async def test_without_messages_no_throughput_is_reported() -> None:
     row = row_of(
         throughput.SCENARIO,
         await throughput.compare(Fake({}), rounds=1, messages=10, batch=5, topic="t"),
@@ -139,7 +139,7 @@ def test_the_table_is_printed_and_the_exit_code_is_0() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
+def test_a_missing_figure_is_reported_and_sets_the_exit_code(alone: bool) -> None:
     outcomes = {
         "stock": MeasurementError("no result in 5 s"),
         "encore": {"it": 8.0},
@@ -155,7 +155,7 @@ def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
     ("label", "lost", "calls"),
     [("stock", 1, 2), ("stock", 2, 2), ("encore", 1, 1), ("native", 1, 1)],
 )
-def test_a_stock_process_that_dies_is_tried_again_and_that_is_said(
+def test_a_crashed_stock_process_is_retried_and_the_retry_is_reported(
     monkeypatch: pytest.MonkeyPatch, label: str, lost: int, calls: int
 ) -> None:
     """Stock's only: a process of ours that dies is a defect, and stays in the table."""
@@ -176,7 +176,7 @@ def test_a_stock_process_that_dies_is_tried_again_and_that_is_said(
     assert ("could not be measured" in text) is (code == 1)
 
 
-def test_a_measurement_that_is_wrong_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_measurement_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
     async def measure_one(which: str, *_: Any, transport: str, **__: Any) -> Figures:
@@ -190,7 +190,7 @@ def test_a_measurement_that_is_wrong_is_not_tried_again(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1", "pulsar://127.0.0.1:port", None])
-def test_an_address_that_is_none_or_does_not_answer_is_one_line(
+def test_an_invalid_or_silent_address_is_a_one_line_error(
     url: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as silent:
@@ -203,7 +203,7 @@ def test_an_address_that_is_none_or_does_not_answer_is_one_line(
     assert problems.count("\n") == 1
 
 
-def test_what_was_never_seen_is_not_a_number() -> None:
+def test_an_event_that_never_occurred_has_no_number() -> None:
     assert seconds(None) == "not while we waited"
     assert seconds(1.26) == "1.3 s"
 
@@ -217,7 +217,7 @@ def test_memory_of_this_process_is_measured() -> None:
     assert len(block) == 50_000_000
 
 
-def test_no_scenario_holds_a_figure() -> None:
+def test_scenarios_contain_no_fixed_figures() -> None:
     """Cells are words around what was measured: without measurements there is none."""
     for scenario in demo.SCENARIOS:
         row = row_of(scenario, {})
@@ -262,7 +262,7 @@ async def test_a_process_is_killed_for_real() -> None:
         assert lost["back_s"] is not None and lost["back_s"] < 1.3
 
 
-def test_a_process_that_ends_before_it_is_killed_is_an_error() -> None:
+def test_a_process_that_ends_before_the_kill_is_an_error() -> None:
     def fail() -> None:
         os._exit(3)
 
@@ -270,7 +270,7 @@ def test_a_process_that_ends_before_it_is_killed_is_an_error() -> None:
         killed_after(fail)
 
 
-async def test_all_sides_are_measured_for_real() -> None:
+async def test_all_sides_can_be_measured() -> None:
     """Small, but through processes, a broker and all clients."""
     with run_in_thread(BrokerSettings(record=False)) as broker:
         delays = {"short_s": 0.4, "long_s": 1.0}
@@ -301,12 +301,12 @@ async def test_all_sides_are_measured_for_real() -> None:
     assert row_of(pending_memory.SCENARIO, weights).stock.endswith("bytes each)")
 
 
-async def test_a_measurement_that_fails_says_why() -> None:
+async def test_a_failed_measurement_gives_its_reason() -> None:
     with pytest.raises(MeasurementError, match="missing_at_that_side"):
         await measure("encore", "missing_at_that_side", "pulsar://nowhere", "t", within_s=20)
 
 
-async def test_a_measurement_that_hangs_is_ended() -> None:
+async def test_a_hanging_measurement_is_ended() -> None:
     with pytest.raises(MeasurementError, match=r"no result in 0\.01 s") as caught:
         await measure("encore", "pending_memory", "pulsar://nowhere", "t", within_s=0.01)
     assert caught.value.lost

@@ -46,7 +46,7 @@ def _openssl(folder: Path, *words: str) -> None:
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
 
-def test_what_cannot_be_read_is_named_by_its_option_and_its_variable(
+def test_the_error_for_an_unreadable_file_names_its_option_and_variable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody listens at the URL: an error that is not about the file would say so."""
@@ -79,7 +79,7 @@ def test_what_cannot_be_read_is_named_by_its_option_and_its_variable(
         ("tls_certificate_file", SECRET.encode(), "cannot be used with the key"),
     ],
 )
-def test_what_cannot_be_used_is_named_and_not_shown(
+def test_an_unusable_credential_is_named_and_not_shown(
     tmp_path: Path, field: str, content: bytes, says: str
 ) -> None:
     path = tmp_path / "file"
@@ -95,7 +95,7 @@ def test_what_cannot_be_used_is_named_and_not_shown(
 
 
 @pytest.mark.parametrize("text", ["", " ", f"a {SECRET}"])
-def test_a_variable_without_a_token_is_named(text: str) -> None:
+def test_the_error_for_a_variable_without_a_token_names_it(text: str) -> None:
     if not text:
         assert access(TLS, Login(), {"PULSAR_TOKEN": text}).method == "none"
         return
@@ -117,7 +117,7 @@ def test_a_variable_without_a_token_is_named(text: str) -> None:
         ("pulsar://a,,b", "must be a host"),
     ],
 )
-def test_a_wrong_url_is_named(url: str, says: str) -> None:
+def test_an_invalid_url_is_an_error_that_names_it(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         access(url, Login())
     assert "--url (PULSAR_URL)" in str(caught.value)
@@ -132,11 +132,11 @@ def test_a_wrong_url_is_named(url: str, says: str) -> None:
         ("pulsar+ssl://[::1],[::2]:7", (("::1", 6651), ("::2", 7))),
     ],
 )
-def test_hosts_of_a_url(url: str, hosts: tuple[tuple[str, int], ...]) -> None:
+def test_a_url_is_split_into_hosts(url: str, hosts: tuple[tuple[str, int], ...]) -> None:
     assert access(url, Login()).hosts == hosts
 
 
-def test_options_that_do_not_go_together_are_named(certificates: Path, tmp_path: Path) -> None:
+def test_the_error_for_conflicting_options_names_them(certificates: Path, tmp_path: Path) -> None:
     one, key = str(certificates / "one.pem"), str(certificates / "one.key")
     locked, other = str(certificates / "locked.key"), str(certificates / "two.key")
     pair, token = tmp_path / "pair", tmp_path / "token"
@@ -159,7 +159,7 @@ def test_options_that_do_not_go_together_are_named(certificates: Path, tmp_path:
         assert SECRET not in str(caught.value)
 
 
-def test_who_a_login_is(certificates: Path, tmp_path: Path) -> None:
+def test_the_login_method_follows_from_the_options(certificates: Path, tmp_path: Path) -> None:
     one, key = str(certificates / "one.pem"), str(certificates / "one.key")
     pair = tmp_path / "pair"
     pair.write_text(f"user:{SECRET}:x\n")
@@ -206,7 +206,7 @@ def test_a_token_file_is_read_for_each_connection(
     assert made.secret() == then
 
 
-def test_a_token_can_come_through_a_pipe_which_is_read_once() -> None:
+def test_a_token_can_come_from_a_pipe_that_is_read_once() -> None:
     reading, writing = os.pipe()
     try:
         os.write(writing, b"first\n")

@@ -85,13 +85,13 @@ def connected(*, tells: bool = True) -> bytes:
         (says(b"\xff" * 32), "pulsar+ssl", "one without TLS takes --url pulsar://"),
     ],
 )
-async def test_a_port_of_something_else(answer: Answer, scheme: str, change: str) -> None:
+async def test_the_error_for_a_port_of_another_service_says_so(answer: Answer, scheme: str, change: str) -> None:
     error = await asked(answer, scheme)
     assert change in str(error)
     assert error.result == "ConnectError"
 
 
-async def test_silence_has_an_end() -> None:
+async def test_a_silent_server_causes_a_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -100,7 +100,7 @@ async def test_silence_has_an_end() -> None:
     assert "in 0.2 s: check --url" in str(error)
 
 
-async def test_a_broker_that_repeats_the_secret_is_not_quoted() -> None:
+async def test_a_secret_in_the_brokers_answer_is_not_quoted() -> None:
     error = await asked(says(refusing("AuthenticationError", f"bad {SECRET}\x1b[2J\nfine")))
     assert SECRET not in str(error)
     assert "bad ***\\x1b[2J\\x0afine" in str(error)
@@ -131,7 +131,7 @@ async def test_a_broker_that_is_not_ready_is_asked_again() -> None:
     assert "speaks HTTP" in str(await asked(answer))
 
 
-async def test_a_broker_that_cannot_tell_is_not_asked_for_the_topic() -> None:
+async def test_a_broker_without_the_feature_is_not_asked_for_the_topic() -> None:
     """It would take the question for a wish."""
     heard = bytearray()
 

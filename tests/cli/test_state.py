@@ -54,7 +54,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
 # inspect
 
 
-def test_inspect_tells_whose_it_is_and_what_waits(
+def test_inspect_reports_the_owner_and_the_waiting_messages(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, problems = said(capsys, "inspect", state)
@@ -66,7 +66,7 @@ def test_inspect_tells_whose_it_is_and_what_waits(
     assert "  1 records; messages by attempts: 1: 1, 3: 1\n" in out
 
 
-def test_inspect_as_json_also_beside_a_live_owner(
+def test_inspect_works_as_json_and_beside_a_live_owner(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = RocksStore(state, wall_now_ms=2_000)
@@ -87,7 +87,7 @@ def test_inspect_as_json_also_beside_a_live_owner(
 # export
 
 
-def test_export_writes_a_line_for_each_in_order_of_due_times(
+def test_export_writes_a_line_for_each_message_in_order_of_due_times(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, problems = said(capsys, "export", state)
@@ -105,7 +105,7 @@ def test_export_writes_a_line_for_each_in_order_of_due_times(
     assert (third["message_id"], third["due"]) == ("7:5:-1:1", "2027-01-15T08:00:01.000+00:00")
 
 
-def test_export_of_one_topic_or_subscription(
+def test_export_can_select_one_topic_or_subscription(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = said(capsys, "export", state, "--topic", "refunds")
@@ -118,7 +118,7 @@ def test_export_of_one_topic_or_subscription(
 
 
 @pytest.mark.parametrize("command", ["inspect", "export", "evacuate"])
-def test_what_is_wrong_with_a_directory_is_said_in_a_line(
+def test_an_unusable_directory_is_a_one_line_error(
     command: str, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = tmp_path / "nothing"
@@ -133,7 +133,7 @@ def test_what_is_wrong_with_a_directory_is_said_in_a_line(
 
 
 @pytest.mark.parametrize("command", ["export", "evacuate"])
-def test_an_unknown_topic_or_subscription_names_those_there_are(
+def test_the_error_for_an_unknown_topic_or_subscription_lists_the_known_ones(
     command: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, problems = said(capsys, command, state, "--topic", "returns")
@@ -144,7 +144,7 @@ def test_an_unknown_topic_or_subscription_names_those_there_are(
     assert "'x'; it has audit, billing" in problems
 
 
-def test_without_a_broker_nothing_happens_to_the_state(
+def test_without_a_broker_the_state_does_not_change(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, problems = said(capsys, "evacuate", state, "--url", "pulsar://127.0.0.1:1")
@@ -153,7 +153,7 @@ def test_without_a_broker_nothing_happens_to_the_state(
     assert json.loads(said(capsys, "inspect", state, "--json")[1])["waiting"] == 3
 
 
-def test_a_live_owner_is_named(
+def test_the_error_for_a_live_owner_names_it(
     state: Path, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = RocksStore(state, wall_now_ms=2_000)
@@ -168,7 +168,7 @@ def test_a_live_owner_is_named(
 # evacuate
 
 
-def test_a_dry_run_asks_no_broker_and_moves_nothing(
+def test_a_dry_run_contacts_no_broker_and_moves_nothing(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("evacuate", state, "--dry-run", "--url", "pulsar://127.0.0.1:1")
@@ -182,7 +182,7 @@ def test_a_dry_run_asks_no_broker_and_moves_nothing(
     }
 
 
-def test_evacuate_moves_what_is_there_and_names_what_is_gone(
+def test_evacuate_moves_existing_messages_and_reports_missing_ones(
     state: Path, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(_leave_waiting(broker.url, state, 5))
@@ -198,7 +198,7 @@ def test_evacuate_moves_what_is_there_and_names_what_is_gone(
     assert code == 0 and json.loads(out)["waiting"] == json.loads(out)["moved"] == 0
 
 
-def test_what_cannot_be_moved_is_exit_code_1_and_stays(
+def test_messages_that_cannot_be_moved_stay_and_set_exit_code_1(
     tmp_path: Path, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def in_use() -> tuple[int, str]:
@@ -214,7 +214,7 @@ def test_what_cannot_be_moved_is_exit_code_1_and_stays(
     assert all("is in use" in reason for reason in report["reasons"])
 
 
-def test_interrupted_it_says_so_and_loses_nothing(tmp_path: Path, broker: BrokerThread) -> None:
+def test_an_interrupted_evacuation_says_so_and_loses_nothing(tmp_path: Path, broker: BrokerThread) -> None:
     asyncio.run(_leave_waiting(broker.url, tmp_path, 3_000))
     with subprocess.Popen(
         _command("evacuate", tmp_path, "--url", broker.url, "--json"),

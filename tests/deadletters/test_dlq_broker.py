@@ -73,7 +73,7 @@ async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals
     return process.returncode
 
 
-async def test_a_killed_replay_goes_on_where_it_was(broker: BrokerThread) -> None:
+async def test_a_killed_replay_continues_where_it_stopped(broker: BrokerThread) -> None:
     sent = [b"%05d" % number for number in range(LETTERS)]
     await bury_on(broker.url, sent)
     broker.create_topic(HOME)
@@ -105,7 +105,7 @@ async def test_an_interrupted_replay_sends_nothing_twice(broker: BrokerThread) -
     assert sorted(bodies(await read_from(broker.url))) == sent
 
 
-async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_away() -> None:
+async def test_an_interrupted_replay_reports_that_it_waits_for_an_unreachable_broker() -> None:
     with run_in_thread(BrokerSettings(keep_acked=True)) as broker:
         await bury_on(broker.url, [b"%05d" % number for number in range(LETTERS)])
         broker.create_topic(HOME)
@@ -123,7 +123,7 @@ async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_awa
         await process.communicate()
 
 
-async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
+async def test_a_lost_connection_loses_nothing_and_sends_no_letter_twice(
     broker: BrokerThread,
 ) -> None:
     wanted = [b"w%04d" % number for number in range(150)]
@@ -142,7 +142,7 @@ async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
         assert (await dead.replay()).replayed == 30
 
 
-async def test_the_broker_s_unacked_window_does_not_stop_a_replay() -> None:
+async def test_the_brokers_unacked_window_does_not_stop_a_replay() -> None:
     """Letters passed by stay unacked; on an Exclusive subscription they fill no window."""
     with run_in_thread(BrokerSettings(max_unacked_per_consumer=20)) as broker:
         await bury_on(broker.url, [b"passed by"] * 100, fingerprint="bbbbbbbbbbbb")
@@ -153,7 +153,7 @@ async def test_the_broker_s_unacked_window_does_not_stop_a_replay() -> None:
         assert (report.replayed, report.passed) == (3, 100)
 
 
-async def test_letters_are_listed_and_shown_without_a_control_character(
+async def test_letters_are_listed_and_shown_without_control_characters(
     broker: BrokerThread,
 ) -> None:
     evil = {letters.ERROR_MESSAGE: "\x1b[2Jgone\u202e", "na\x07me": "a\nforged = line"}
@@ -185,7 +185,7 @@ async def test_letters_are_listed_and_shown_without_a_control_character(
 ELSEWHERE = "persistent://public/default/payroll"
 
 
-async def test_nobody_is_asked_and_nothing_goes_elsewhere(broker: BrokerThread) -> None:
+async def test_without_a_terminal_there_is_no_question_and_letters_go_only_to_a_named_topic(broker: BrokerThread) -> None:
     """The publisher wrote REAL_TOPIC; an operator has to name the topic as well."""
     await bury_on(broker.url, [b"1"])
     await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
@@ -199,7 +199,7 @@ async def test_nobody_is_asked_and_nothing_goes_elsewhere(broker: BrokerThread) 
 
 
 @pytest.mark.parametrize(("answer", "sent"), [("yes", 2), ("no", 1), ("", 1)])
-async def test_somebody_at_a_terminal_is_asked(
+async def test_the_command_asks_for_confirmation_at_a_terminal(
     broker: BrokerThread, answer: str, sent: int
 ) -> None:
     await bury_on(broker.url, [b"1"])
@@ -227,7 +227,7 @@ async def test_somebody_at_a_terminal_is_asked(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
-async def test_an_interrupt_is_an_answer_too(broker: BrokerThread) -> None:
+async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
     await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
     there, here = os.openpty()
     process = await asyncio.create_subprocess_exec(
@@ -264,7 +264,7 @@ LOOKS = (
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-async def test_a_topic_that_is_not_there_is_not_made_by_looking(partitions: int) -> None:
+async def test_listing_does_not_create_a_topic(partitions: int) -> None:
     """On a broker that makes every topic asked for."""
     with run_in_thread(BrokerSettings(auto_create_partitions=partitions)) as broker:
         for words in LOOKS:
@@ -303,7 +303,7 @@ async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
     assert (code, "none of the letters" in problems) == (0, True)
 
 
-async def test_a_broker_that_makes_no_topics_says_which_is_missing() -> None:
+async def test_the_error_names_a_missing_topic_on_a_broker_without_creation() -> None:
     with run_in_thread(BrokerSettings(auto_create=False)) as broker:
         for words in (("ls",), ("show", "1:2"), ("replay", "--all")):
             code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
@@ -312,7 +312,7 @@ async def test_a_broker_that_makes_no_topics_says_which_is_missing() -> None:
         assert not broker.call(lambda running: list(running.service.catalogue.topics))
 
 
-async def test_a_replay_says_where_it_stopped_what_it_missed_and_why(
+async def test_a_replay_reports_where_it_stopped_which_letters_failed_and_why(
     broker: BrokerThread,
 ) -> None:
     await bury_on(broker.url, [b"1", b"2", b"3"])
@@ -334,7 +334,7 @@ async def test_a_replay_says_where_it_stopped_what_it_missed_and_why(
     assert (code, "has no letter 987654:1:-1" in problems) == (2, True)
 
 
-async def test_no_broker_is_said_in_words_of_the_command() -> None:
+async def test_the_error_for_an_unreachable_broker_names_the_commands_options() -> None:
     with socket.socket() as taken:  # nobody listens
         taken.bind(("127.0.0.1", 0))
         url = f"pulsar://127.0.0.1:{taken.getsockname()[1]}"
@@ -373,7 +373,7 @@ SHOWN = {
 }
 
 
-async def test_a_letter_as_json_has_its_payload_as_text_or_base64(broker: BrokerThread) -> None:
+async def test_json_shows_a_payload_as_text_or_base64(broker: BrokerThread) -> None:
     long = "é" * 3000
     await bury_on(broker.url, [long.encode()], colour="r\x1bed")
     await bury_on(broker.url, [b"\xff\x00\x01"], fingerprint="bbbbbbbbbbbb")
@@ -397,7 +397,7 @@ async def test_a_letter_as_json_has_its_payload_as_text_or_base64(broker: Broker
     assert (code, "as hex, the first 2 of them:\n  ff 00\n" in text) == (0, True)
 
 
-async def test_a_replay_as_json_is_its_report_also_when_letters_stay_or_it_is_interrupted(
+async def test_the_json_report_is_complete_when_letters_stay_or_it_is_interrupted(
     broker: BrokerThread,
 ) -> None:
     sent = [b"%05d" % number for number in range(LETTERS)]
@@ -429,7 +429,7 @@ async def test_a_replay_as_json_is_its_report_also_when_letters_stay_or_it_is_in
 
 
 @pytest.mark.parametrize("words", [("ls",), ("ls", "--json"), ("show", "aaaaaaaaaaaa", "--json")])
-async def test_a_closed_pipe_ends_a_command_without_a_word(
+async def test_a_closed_pipe_ends_a_command_silently(
     broker: BrokerThread, words: tuple[str, ...]
 ) -> None:
     await bury_on(broker.url, [b"x" * 500_000])
@@ -487,7 +487,7 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
             assert "not-the-token" not in problems
 
 
-def test_a_wrong_command_is_one_line_before_anything_is_connected(
+def test_an_invalid_command_is_a_one_line_error_before_any_connection(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words, names in (
@@ -507,7 +507,7 @@ def test_a_wrong_command_is_one_line_before_anything_is_connected(
         assert "Traceback" not in captured.err
 
 
-def test_times_are_read_as_typed() -> None:
+def test_times_are_parsed_as_typed() -> None:
     assert dlq.moment(None, "since") is None
     assert dlq.moment("2026-01-31T12:00+00:00", "since") == 1769860800
     hour, day = dlq.moment("1h", "since"), dlq.moment("1d", "since")
@@ -516,7 +516,7 @@ def test_times_are_read_as_typed() -> None:
     assert hour - day == pytest.approx(23 * 3600, abs=1)
 
 
-async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread) -> None:
+async def test_the_demonstrations_row_can_be_measured(broker: BrokerThread) -> None:
     outcomes = {
         label: await measure(
             side,

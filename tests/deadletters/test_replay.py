@@ -28,7 +28,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_a_replayed_message_is_the_original_again(
+async def test_a_replayed_message_equals_the_original(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     (letter_id,) = bury(transport, b"one", key="k", event_ms=42)
@@ -49,7 +49,7 @@ async def test_a_replayed_message_is_the_original_again(
     assert report.targets == {HOME: 1}
 
 
-async def test_counters_and_evidence_stay_when_told_to(
+async def test_counters_and_evidence_are_kept_on_request(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"one")
@@ -60,7 +60,7 @@ async def test_counters_and_evidence_stay_when_told_to(
     assert set(kept) - set(properties_of()) == {letters.REPLAY_ID, letters.REPLAYED_FROM}
 
 
-async def test_a_tombstone_stays_one(
+async def test_a_tombstone_stays_a_tombstone(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, None, key="k")
@@ -69,7 +69,7 @@ async def test_a_tombstone_stays_one(
     assert message.has_null_value()
 
 
-async def test_a_letter_of_a_partition_goes_to_the_topic_of_it(
+async def test_a_letter_of_a_partition_goes_to_the_partitioned_topic(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"one", real_topic=f"{HOME}-partition-3", fingerprint=None)
@@ -78,7 +78,7 @@ async def test_a_letter_of_a_partition_goes_to_the_topic_of_it(
     assert bodies(await read_out(client)) == [b"one"]
 
 
-async def test_what_is_not_selected_stays_for_later_replays(
+async def test_unselected_letters_stay_for_later_replays(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"a1", b"a2")
@@ -96,7 +96,7 @@ async def test_what_is_not_selected_stays_for_later_replays(
     assert bodies(await read_out(client)) == [b"b1", b"j1", b"a1", b"a2", b"a3"]
 
 
-async def test_members_of_a_batch_are_replayed_one_by_one(
+async def test_batch_messages_are_replayed_one_by_one(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     """Our letters are never batched; those of other writers may be."""
@@ -138,7 +138,7 @@ async def test_a_chunked_letter_is_replayed_whole_and_once(
     assert transport.backlog(DEAD, "encore-replay") == 0
 
 
-async def test_by_way_of_the_retry_topic_one_subscription_gets_them(
+async def test_a_replay_through_the_retry_topic_reaches_one_subscription(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     """On its own topic every subscription would; the counts begin anew there too."""
@@ -168,7 +168,7 @@ async def test_a_dry_run_counts_and_sends_nothing(
     assert (await dead.replay(both)).replayed == 3
 
 
-async def test_a_second_run_sends_nothing_twice_and_says_why(
+async def test_a_second_run_sends_nothing_twice_and_reports_why(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"1", b"2")
@@ -182,7 +182,7 @@ async def test_a_second_run_sends_nothing_twice_and_says_why(
     assert (await again.replay()).replayed == 2
 
 
-async def test_the_end_is_found_when_the_last_letters_were_replayed_before(
+async def test_the_end_is_found_if_the_last_letters_were_replayed_before(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"first")
@@ -195,7 +195,7 @@ async def test_the_end_is_found_when_the_last_letters_were_replayed_before(
     assert now_s() - begin == pytest.approx(3, abs=0.5)
 
 
-async def test_the_rate_is_kept(
+async def test_the_rate_limit_is_respected(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, *(b"%d" % number for number in range(21)))
@@ -204,7 +204,7 @@ async def test_the_rate_is_kept(
     assert now_s() - begin == pytest.approx(5.0, abs=0.2)
 
 
-async def test_the_limit_is_kept_and_the_next_run_goes_on(
+async def test_the_limit_is_respected_and_the_next_run_continues(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, *(b"%d" % number for number in range(5)))
@@ -214,14 +214,14 @@ async def test_the_limit_is_kept_and_the_next_run_goes_on(
     assert bodies(await read_out(client)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_progress_is_told(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_progress_is_reported(transport: MemoryTransport, dead: DeadLetters) -> None:
     bury(transport, b"1", b"2", b"3")
     told: list[int] = []
     await dead.replay(on_progress=lambda report: told.append(report.replayed))
     assert told == [1, 2, 3]
 
 
-async def test_a_letter_without_a_home_is_named_and_stays(
+async def test_a_letter_without_an_original_topic_is_reported_and_stays(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     (lost,) = bury(transport, b"lost", real_topic=None)
@@ -239,7 +239,7 @@ async def test_a_letter_without_a_home_is_named_and_stays(
     assert bodies(await read_out(client)) == [b"fine", b"lost", b"round", b"bad"]
 
 
-async def test_a_cancelled_replay_is_run_again_without_doubles(
+async def test_a_cancelled_replay_can_be_repeated_without_duplicates(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     """Cancelled between any two letters: what was sent is acked before it ends."""
@@ -261,7 +261,7 @@ async def test_a_cancelled_replay_is_run_again_without_doubles(
 
 
 @pytest.mark.parametrize("turns", range(45))
-async def test_a_cancel_at_any_turn_loses_and_doubles_nothing(
+async def test_a_cancel_at_any_step_loses_and_duplicates_nothing(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters, turns: int
 ) -> None:
     sent = [b"%d" % number for number in range(6)]
@@ -281,7 +281,7 @@ async def test_a_cancel_at_any_turn_loses_and_doubles_nothing(
     assert bodies(await read_out(client)) == sent
 
 
-async def test_a_topic_that_takes_nothing_holds_up_no_other(
+async def test_a_topic_that_accepts_nothing_does_not_delay_other_topics(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"1")
@@ -299,7 +299,7 @@ async def test_a_topic_that_takes_nothing_holds_up_no_other(
     assert (await dead.replay(both, target=HOME)).replayed == 200
 
 
-async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
+async def test_a_letter_that_can_never_be_sent_does_not_delay_others(
     transport: MemoryTransport,
     client: encore.Client,
     dead: DeadLetters,
@@ -340,7 +340,7 @@ async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
         (DEAD, "orders", {}),
     ],
 )
-async def test_letters_go_home_to_the_topic_that_names_them(
+async def test_letters_return_to_the_topic_that_their_dead_letter_topic_is_named_after(
     transport: MemoryTransport, client: encore.Client, topic: str, real: str, of: dict[str, str]
 ) -> None:
     bury(transport, b"1", topic=topic, real_topic=real, **of)
@@ -361,7 +361,7 @@ async def test_letters_go_home_to_the_topic_that_names_them(
         ("persistent://public/default/orders-sales-DLQ", HOME),  # of another subscription
     ],
 )
-async def test_a_letter_goes_elsewhere_only_when_told_to(
+async def test_a_letter_goes_to_another_topic_only_on_request(
     transport: MemoryTransport, client: encore.Client, topic: str, real: str
 ) -> None:
     """Whoever publishes a message can write REAL_TOPIC on it, and Java's letters keep that."""
@@ -375,7 +375,7 @@ async def test_a_letter_goes_elsewhere_only_when_told_to(
     assert (report.replayed, report.targets) == (1, {real: 1})
 
 
-async def test_a_lost_receipt_is_a_double_that_can_be_seen(
+async def test_a_lost_receipt_causes_a_recognisable_duplicate(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     (letter_id,) = bury(transport, b"1")
@@ -389,7 +389,7 @@ async def test_a_lost_receipt_is_a_double_that_can_be_seen(
     assert marks == {("r", letter_id)}
 
 
-async def test_one_replay_at_a_time(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_only_one_replay_runs_at_a_time(transport: MemoryTransport, dead: DeadLetters) -> None:
     bury(transport, b"1", b"2", b"3")
     first = asyncio.ensure_future(dead.replay(rate=1))
     await asyncio.sleep(0.5)
@@ -431,7 +431,7 @@ async def test_many_target_topics_need_few_producers(
         ({"selection": "all"}, "selection"),
     ],
 )
-async def test_a_wrong_argument_is_named_before_anything_is_connected(
+async def test_the_error_for_an_invalid_argument_names_it_before_any_connection(
     transport: MemoryTransport, dead: DeadLetters, arguments: dict[str, Any], names: str
 ) -> None:
     with pytest.raises(encore.ConfigurationError, match=names):
@@ -439,7 +439,7 @@ async def test_a_wrong_argument_is_named_before_anything_is_connected(
     assert not transport.commands
 
 
-async def test_a_fingerprint_that_no_letter_has_is_named(
+async def test_an_unknown_fingerprint_is_an_error_that_names_it(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
     bury(transport, b"1")
@@ -449,12 +449,12 @@ async def test_a_fingerprint_that_no_letter_has_is_named(
         await dead.replay(Selection(real_topics=["nowhere"]))
 
 
-async def test_an_empty_topic_is_named(dead: DeadLetters) -> None:
+async def test_an_empty_topic_is_an_error_that_names_it(dead: DeadLetters) -> None:
     with pytest.raises(NothingSelectedError, match="holds no letters: check the name"):
         await dead.replay()
 
 
-async def test_a_callback_that_fails_ends_the_replay(
+async def test_a_failing_callback_ends_the_replay(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"1", b"2")
@@ -467,7 +467,7 @@ async def test_a_callback_that_fails_ends_the_replay(
     assert len(await read_out(client)) == 1
 
 
-async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
+async def test_a_send_that_was_refused_once_is_repeated_by_the_next_run(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"1", b"2", b"3")
@@ -481,7 +481,7 @@ async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
     assert bodies(await read_out(client)) == [b"1", b"3", b"2"]
 
 
-async def test_a_client_closed_meanwhile_stops_the_replay(
+async def test_closing_the_client_stops_the_replay(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
     bury(transport, *(b"%d" % number for number in range(20)))

@@ -78,7 +78,7 @@ async def killed_at(
         (AttemptRecords, "settled", 4),
     ],
 )
-async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
+async def test_a_killed_evacuation_continues_later_and_loses_nothing(
     transport: MemoryTransport,
     client: Client,
     host: OldHost,
@@ -104,7 +104,7 @@ async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
         assert len(came) <= len(WHICH) + (doubles == 4)
 
 
-async def test_cancelled_it_finishes_what_is_under_way(
+async def test_a_cancelled_evacuation_completes_sends_in_flight(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 2_000)
@@ -122,7 +122,7 @@ async def test_cancelled_it_finishes_what_is_under_way(
     assert came == list(range(2_000))
 
 
-async def test_a_copy_that_is_refused_stays_and_holds_up_no_other(
+async def test_a_refused_copy_stays_and_does_not_delay_others(
     transport: MemoryTransport,
     client: Client,
     host: OldHost,
@@ -142,7 +142,7 @@ async def test_a_copy_that_is_refused_stays_and_holds_up_no_other(
     assert came == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_retry_letter_topic_that_takes_nothing_ends_its_source_alone(
+async def test_a_retry_letter_topic_that_accepts_nothing_ends_only_its_own_topic(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     refunds = "persistent://public/default/refunds"
@@ -158,7 +158,7 @@ async def test_a_retry_letter_topic_that_takes_nothing_ends_its_source_alone(
     assert any("erminated" in reason for reason in report.reasons)
 
 
-async def test_a_cluster_that_is_lost_on_the_way_is_said_and_loses_nothing(
+async def test_a_cluster_lost_during_the_evacuation_is_reported_and_loses_nothing(
     transport: MemoryTransport,
     client: Client,
     host: OldHost,
