@@ -1,4 +1,4 @@
-"""The command line: what it is given decides what it does, and what is wrong is said in a line."""
+"""The command line: arguments select the command, and an error is one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_error_without_its_libraries_names_the_extra(
 
 
 def _module(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """`python -m pulsar_encore`, after some other code."""
+    """Run `python -m pulsar_encore` after some other code."""
     code = f"{before}; import runpy; runpy.run_module('pulsar_encore', run_name='__main__')"
     command = [sys.executable, "-c", code] if before else [sys.executable, "-m", "pulsar_encore"]
     return subprocess.run([*command, *words], capture_output=True, text=True, timeout=30)
@@ -108,7 +108,7 @@ def test_a_broker_in_a_process_listens_until_the_block_ends() -> None:
 
 
 async def test_a_restarted_broker_gives_no_id_twice() -> None:
-    """What was acked on the one before looks to a client like what comes again (its restart)."""
+    """Otherwise a client that acked an id on the earlier broker would treat it as a redelivery."""
     ledgers = []
     for _ in range(2):
         with broker_process.broker_process() as url:
@@ -122,7 +122,7 @@ def test_a_broker_process_ends_with_the_process_that_started_it() -> None:
     with broker_process.child(command) as process:
         broker_process.first_line(process)
         assert process.stdin is not None
-        process.stdin.close()  # as the system does when the parent is killed
+        process.stdin.close()  # the system does this when the parent is killed
         assert process.wait(10) == 0
 
 
@@ -150,7 +150,7 @@ class _Row:
 
 
 class _Benchmark:
-    """A module with the one thing that `bench` asks of a benchmark."""
+    """A module with the one function that `bench` calls."""
 
     def __init__(self, met: bool = True, error: Exception | None = None) -> None:
         self.urls: list[str | None] = []
@@ -188,7 +188,9 @@ def test_a_missed_bar_is_shown_and_sets_the_exit_code(
     assert '"ratio": 2.0' in out.read_text()
 
 
-def test_a_failed_benchmark_is_reported_and_sets_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_benchmark_is_reported_and_sets_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = _Benchmark(error=TransportError("nobody listens there"))
     console = _with(monkeypatch, made)
     assert bench.run_bench(["latency"], None, None, console=console) == 1
@@ -205,7 +207,9 @@ def test_every_listed_benchmark_exists() -> None:
     assert all((folder / f"{name}.py").is_file() for name in bench.BENCHMARKS)
 
 
-def test_the_error_outside_a_checkout_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_outside_a_checkout_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     installed = tmp_path / "site-packages" / "pulsar_encore" / "cli" / "bench.py"
     monkeypatch.setattr(bench, "__file__", str(installed))
     monkeypatch.chdir(tmp_path)

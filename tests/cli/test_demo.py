@@ -1,4 +1,4 @@
-"""The demonstration: figures come from the run, and what could not be measured is said."""
+"""The demonstration: every figure is measured in the run, and failed measurements are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 20_000
 
 
 class Fake:
-    """Answers measurements from a table; what is not in it fails."""
+    """Return measurements from a table. A measurement that the table lacks fails."""
 
     def __init__(self, answers: Mapping[tuple[str, str], Figures]) -> None:
         self.answers = answers
@@ -158,7 +158,10 @@ def test_a_missing_figure_is_reported_and_sets_the_exit_code(alone: bool) -> Non
 def test_a_crashed_stock_process_is_retried_and_the_retry_is_reported(
     monkeypatch: pytest.MonkeyPatch, label: str, lost: int, calls: int
 ) -> None:
-    """Stock's only: a process of ours that dies is a defect, and stays in the table."""
+    """Only processes of the stock transport are retried.
+
+    A crash of ours is a defect and stays in the table.
+    """
     asked: list[tuple[str, str]] = []
 
     async def measure_one(which: str, *_: Any, transport: str, **__: Any) -> Figures:
@@ -194,7 +197,7 @@ def test_an_invalid_or_silent_address_is_a_one_line_error(
     url: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody listens there
+        silent.bind(("127.0.0.1", 0))  # no server listens at this port
         address = url or f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
         assert cli.main(["demo", "--url", address]) == 2
     out, problems = capsys.readouterr()
@@ -211,19 +214,21 @@ def test_an_event_that_never_occurred_has_no_number() -> None:
 def test_memory_of_this_process_is_measured() -> None:
     before = resident_mb()
     block = bytearray(50_000_000)
-    for page in range(0, len(block), 4096):  # resident once written to, and no copy beside it
+    # memory is resident once written, and no second copy exists
+    for page in range(0, len(block), 4096):
         block[page] = 1
     assert resident_mb() - before == pytest.approx(50, abs=15)
     assert len(block) == 50_000_000
 
 
 def test_scenarios_contain_no_fixed_figures() -> None:
-    """Cells are words around what was measured: without measurements there is none."""
+    """Cells are text around measured values. Without measurements they contain no figure."""
     for scenario in demo.SCENARIOS:
         row = row_of(scenario, {})
         assert row.missing == scenario.labels
         assert row.native.startswith("could not be measured")
-        for cell in (row.stock, row.encore):  # what is never measured is said without a figure
+        # a part without a measurement has no figure in its text
+        for cell in (row.stock, row.encore):
             assert cell.startswith("could not be measured") or scenario.labels == ("native",)
             assert not any(letter.isdigit() for letter in cell)
 
@@ -256,7 +261,7 @@ async def test_a_process_is_killed_for_real() -> None:
                 for side, transport, keep in sides
             )
         )
-    assert kept["back_s"] is not None and kept["back_s"] > 1.3  # from when it was killed
+    assert kept["back_s"] is not None and kept["back_s"] > 1.3  # counted from the kill
     assert kept["attempt"] == 2
     for lost in (stock, bare):
         assert lost["back_s"] is not None and lost["back_s"] < 1.3
@@ -271,7 +276,7 @@ def test_a_process_that_ends_before_the_kill_is_an_error() -> None:
 
 
 async def test_all_sides_can_be_measured() -> None:
-    """Small, but through processes, a broker and all clients."""
+    """The measurements are small, but use real processes, a broker and all clients."""
     with run_in_thread(BrokerSettings(record=False)) as broker:
         delays = {"short_s": 0.4, "long_s": 1.0}
         memory = {"count": COUNT, "delay_s": 60.0}
@@ -295,7 +300,7 @@ async def test_all_sides_can_be_measured() -> None:
         assert came[label]["short_s"] >= delays["short_s"]
         assert came[label]["long_s"] >= delays["long_s"]
         assert weights["stock"]["mb"] > 3 * max(weights[label]["mb"], 1.0)
-    # The defect shown: the longer delay is not to be had.
+    # This shows the defect: the longer delay is not possible.
     assert came["stock"]["long_s"] - came["stock"]["short_s"] < 0.3
     assert row_of(two_delays.SCENARIO, came).missing == ()
     assert row_of(pending_memory.SCENARIO, weights).stock.endswith("bytes each)")

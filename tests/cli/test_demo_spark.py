@@ -1,4 +1,4 @@
-"""The demonstration's row of Spark, as far as it goes without Java."""
+"""The demonstration's Spark row, in all parts that need no Java."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIGURES: Figures = {
 }
 
 
-# Its words
+# Text
 
 
 def native(**changes: float | None) -> str:
@@ -76,7 +76,7 @@ def test_a_failure_is_reported() -> None:
     assert row.missing == ("native",)
 
 
-# Where it is left out
+# Cases in which the row is left out
 
 
 def test_a_row_that_cannot_run_is_a_line_below_the_table_and_no_failure() -> None:
@@ -106,7 +106,7 @@ def test_a_row_that_cannot_run_is_a_line_below_the_table_and_no_failure() -> Non
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The java of JAVA_HOME."""
+    """Create the java of JAVA_HOME."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (tmp_path / "bin").mkdir()
     return tmp_path / "bin" / "java"
@@ -173,7 +173,7 @@ def test_an_old_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.startswith("PySpark 4.2 or later, and 3.5.1 is installed")
 
 
-# What is counted
+# Counting
 
 
 def write(folder: Path, name: str, numbers: range) -> None:

@@ -1,4 +1,4 @@
-"""Work that a signal asks to end: it ends, and says so; or it was done all the same."""
+"""Work that a signal asks to stop: it stops and reports the interruption, or it completes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_work_that_completes_after_an_interrupt_returns_its_result() -> None:
     assert until_interrupted(work, asked.set) == 5
 
 
-def test_a_second_signal_asks_again_after_an_error_of_the_first() -> None:
+def test_a_failed_request_to_stop_is_repeated() -> None:
     asked = threading.Semaphore(0)
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""How a command logs in: what is wrong is named before anything connects, and nothing is shown."""
+"""Logins of commands: an error is reported before anything connects, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate with its key, another one's key, and the first key encrypted."""
+    """Create a certificate with its key, another key, and the first key encrypted."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("one", "two"):
         words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj".split()
@@ -49,7 +49,7 @@ def _openssl(folder: Path, *words: str) -> None:
 def test_the_error_for_an_unreadable_file_names_its_option_and_variable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody listens at the URL: an error that is not about the file would say so."""
+    """No server listens at the URL, so an error that is not about the file would say so."""
     missing = str(tmp_path / "missing")
     for option, variable in (
         ("--token-file", "PULSAR_TOKEN_FILE"),
@@ -127,7 +127,7 @@ def test_an_invalid_url_is_an_error_that_names_it(url: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("url", "hosts"),
     [
-        ("", (("localhost", 6650),)),  # a variable that is set to nothing
+        ("", (("localhost", 6650),)),  # the variable is set to an empty string
         ("pulsar://a,b:7/", (("a", 6650), ("b", 7))),
         ("pulsar+ssl://[::1],[::2]:7", (("::1", 6651), ("::2", 7))),
     ],
@@ -170,7 +170,8 @@ def test_the_login_method_follows_from_the_options(certificates: Path, tmp_path:
         (Login(), token, "token", SECRET),
         (Login(basic_file=str(pair)), {}, "basic", f"user:{SECRET}:x"),
         (certificate, {}, "tls", ""),
-        (certificate, token, "token", SECRET),  # both: one for TLS, the other to log in
+        # both: the certificate for TLS, the token for the login
+        (certificate, token, "token", SECRET),
         (Login(tls_certificate_file=str(certificates / "both.pem")), {}, "tls", ""),
     ):
         made = access(TLS, login, environment)
@@ -191,7 +192,7 @@ def _replaced(path: Path) -> None:
     ("change", "then"),
     [
         (_replaced, "second"),
-        (Path.unlink, "first"),  # for a moment, while it is replaced
+        (Path.unlink, "first"),  # missing for a moment while the file is replaced
         (lambda path: path.write_text(""), "first"),
     ],
 )

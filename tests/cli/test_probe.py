@@ -1,4 +1,4 @@
-"""What answers at an address that is not what it should be is said, at once."""
+"""A probe reports at once when the server at an address is not a usable broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "s3cret"
 
 @asynccontextmanager
 async def serving(answer: Answer) -> AsyncIterator[int]:
-    """A server that answers so; gives its port."""
+    """Start a server with this behaviour and yield its port."""
     writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +38,7 @@ async def serving(answer: Answer) -> AsyncIterator[int]:
 
 
 async def asked(answer: Answer, scheme: str = "pulsar", timeout_s: float = 5) -> TransportError:
-    """The error of a probe of a server that answers so."""
+    """Return the error of a probe of a server with this behaviour."""
     async with serving(answer) as port:
         to = access(f"{scheme}://127.0.0.1:{port}", Login(), {"PULSAR_TOKEN": SECRET})
         with pytest.raises(TransportError) as caught:
@@ -47,7 +47,7 @@ async def asked(answer: Answer, scheme: str = "pulsar", timeout_s: float = 5) ->
 
 
 def says(*parts: bytes) -> Answer:
-    """Sends one part for each thing it reads, and hangs up after the last."""
+    """Send one part after each read, and close the connection after the last."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for part in parts:
@@ -85,7 +85,9 @@ def connected(*, tells: bool = True) -> bytes:
         (says(b"\xff" * 32), "pulsar+ssl", "one without TLS takes --url pulsar://"),
     ],
 )
-async def test_the_error_for_a_port_of_another_service_says_so(answer: Answer, scheme: str, change: str) -> None:
+async def test_the_error_for_a_port_of_another_service_says_so(
+    answer: Answer, scheme: str, change: str
+) -> None:
     error = await asked(answer, scheme)
     assert change in str(error)
     assert error.result == "ConnectError"
@@ -132,7 +134,7 @@ async def test_a_broker_that_is_not_ready_is_asked_again() -> None:
 
 
 async def test_a_broker_without_the_feature_is_not_asked_for_the_topic() -> None:
-    """It would take the question for a wish."""
+    """Such a broker would take the request for an order to create the topic."""
     heard = bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

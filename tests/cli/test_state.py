@@ -1,4 +1,4 @@
-"""`pulsar-encore state`: what a directory holds is told, and moved, and what is wrong is a line."""
+"""`pulsar-encore state` shows and moves the content of a directory, and an error is one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DUE_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """Two messages of a batch and one of a partition wait."""
+    """Create a state with two waiting messages of a batch and one of a partition."""
     path = tmp_path / "state"
     store = RocksStore(path, wall_now_ms=1_000)
     orders = store.source(ORDERS, "billing")
@@ -114,7 +114,7 @@ def test_export_can_select_one_topic_or_subscription(
     assert [json.loads(line)["topic"] for line in out.splitlines()] == [ORDERS, ORDERS]
 
 
-# What is wrong
+# Errors
 
 
 @pytest.mark.parametrize("command", ["inspect", "export", "evacuate"])
@@ -214,14 +214,16 @@ def test_messages_that_cannot_be_moved_stay_and_set_exit_code_1(
     assert all("is in use" in reason for reason in report["reasons"])
 
 
-def test_an_interrupted_evacuation_says_so_and_loses_nothing(tmp_path: Path, broker: BrokerThread) -> None:
+def test_an_interrupted_evacuation_says_so_and_loses_nothing(
+    tmp_path: Path, broker: BrokerThread
+) -> None:
     asyncio.run(_leave_waiting(broker.url, tmp_path, 3_000))
     with subprocess.Popen(
         _command("evacuate", tmp_path, "--url", broker.url, "--json"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        # A shell's background processes ignore Ctrl-C, and their children inherit this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         retry = f"{ORDERS}-billing-RETRY"
@@ -253,7 +255,7 @@ def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 async def _leave_waiting(url: str, path: Path, count: int) -> None:
-    """A host with its state in a directory nacks messages, and ends."""
+    """Nack messages on a host with a state directory, and stop the host."""
     async with encore.Client(url) as client:
         consumer = await client.subscribe(
             "orders",
