@@ -1,4 +1,4 @@
-"""The commands, and replays that are killed, on a development broker with the stock transport."""
+"""The commands, and killed replays, on a development broker with the stock transport."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 
 LETTERS = 300
 RATE = 200
-MOST_DOUBLES = 64  # under way, and acked in the last 0.1 s
+MOST_DOUBLES = 64  # in flight, plus acks of the last 0.1 s
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Proce
         *(sys.executable, "-m", "pulsar_encore.cli", "dlq", *words, "--url", broker.url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        # A shell's background processes ignore Ctrl-C, and their children inherit this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -62,7 +62,7 @@ def sent_home(broker: BrokerThread) -> int:
 
 
 async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals) -> int | None:
-    """Run a replay and send a signal when so many letters are home."""
+    """Run a replay, and send a signal after this number of replayed letters."""
     process = await command(
         broker, "replay", DEAD, "--all", "--rate", str(RATE), "--replay-id", "r"
     )
@@ -86,7 +86,8 @@ async def test_a_killed_replay_continues_where_it_stopped(broker: BrokerThread) 
     home = await read_from(broker.url)
     counted = Counter(bodies(home))
     assert set(counted) == set(sent)
-    # At least once: a copy was persisted and its ack was not. At this rate few are under way.
+    # Delivery is at least once: a letter can be stored without its ack. At this rate few are in
+    # flight.
     assert len(home) - LETTERS <= 2 * MOST_DOUBLES
     marks = {(each.data(), each.properties()[letters.REPLAYED_FROM]) for each in home}
     assert len(marks) == LETTERS
@@ -113,7 +114,7 @@ async def test_an_interrupted_replay_reports_that_it_waits_for_an_unreachable_br
         while sent_home(broker) < 20:
             await asyncio.sleep(0.01)
     try:
-        await asyncio.sleep(0.2)  # letters that nobody takes
+        await asyncio.sleep(0.2)  # letters that no broker accepts
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         line = await asyncio.wait_for(process.stderr.readline(), 10)
@@ -143,7 +144,7 @@ async def test_a_lost_connection_loses_nothing_and_sends_no_letter_twice(
 
 
 async def test_the_brokers_unacked_window_does_not_stop_a_replay() -> None:
-    """Letters passed by stay unacked; on an Exclusive subscription they fill no window."""
+    """Skipped letters stay unacked. On an Exclusive subscription they do not count for a window."""
     with run_in_thread(BrokerSettings(max_unacked_per_consumer=20)) as broker:
         await bury_on(broker.url, [b"passed by"] * 100, fingerprint="bbbbbbbbbbbb")
         await bury_on(broker.url, [b"wanted"] * 3)
@@ -185,8 +186,10 @@ async def test_letters_are_listed_and_shown_without_control_characters(
 ELSEWHERE = "persistent://public/default/payroll"
 
 
-async def test_without_a_terminal_there_is_no_question_and_letters_go_only_to_a_named_topic(broker: BrokerThread) -> None:
-    """The publisher wrote REAL_TOPIC; an operator has to name the topic as well."""
+async def test_without_a_terminal_there_is_no_question_and_letters_go_only_to_a_named_topic(
+    broker: BrokerThread,
+) -> None:
+    """The publisher wrote REAL_TOPIC, so an operator has to name the topic as well."""
     await bury_on(broker.url, [b"1"])
     await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
     code, out, _ = await said(broker, "replay", DEAD, "--all")
@@ -265,7 +268,7 @@ LOOKS = (
 
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_listing_does_not_create_a_topic(partitions: int) -> None:
-    """On a broker that makes every topic asked for."""
+    """The broker creates every requested topic."""
     with run_in_thread(BrokerSettings(auto_create_partitions=partitions)) as broker:
         for words in LOOKS:
             code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
@@ -335,7 +338,7 @@ async def test_a_replay_reports_where_it_stopped_which_letters_failed_and_why(
 
 
 async def test_the_error_for_an_unreachable_broker_names_the_commands_options() -> None:
-    with socket.socket() as taken:  # nobody listens
+    with socket.socket() as taken:  # no server listens
         taken.bind(("127.0.0.1", 0))
         url = f"pulsar://127.0.0.1:{taken.getsockname()[1]}"
         process = await asyncio.create_subprocess_exec(
@@ -388,7 +391,7 @@ async def test_json_shows_a_payload_as_text_or_base64(broker: BrokerThread) -> N
     assert shown["evidence"][letters.FINGERPRINT] == shown["fingerprint"] == "aaaaaaaaaaaa"
     words = ("show", DEAD, shown["id"], "--bytes", "5", "--json")
     shown = json.loads((await said(broker, *words))[1])
-    assert (shown["payload"], shown["payload_truncated"]) == ("éé", True)  # not half a character
+    assert (shown["payload"], shown["payload_truncated"]) == ("éé", True)  # no half character
     for most, base64 in (("2000", "/wAB"), ("2", "/wA=")):
         words = ("show", DEAD, "bbbbbbbbbbbb", "--bytes", most, "--json")
         shown = json.loads((await said(broker, *words))[1])
@@ -434,7 +437,7 @@ async def test_a_closed_pipe_ends_a_command_silently(
 ) -> None:
     await bury_on(broker.url, [b"x" * 500_000])
     reading, writing = os.pipe()
-    os.close(reading)  # as `head` does when it has enough
+    os.close(reading)  # like `head` when it has enough
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore", "dlq", words[0], DEAD, *words[1:]),
         *("--url", broker.url),
@@ -538,7 +541,8 @@ async def test_the_demonstrations_row_can_be_measured(broker: BrokerThread) -> N
             1,
             1,
         )
-        assert ours["evidence"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
+        # no stack, because the error was never raised
+        assert ours["evidence"] == len(letters.EVIDENCE) - 1
     row = row_of(poison_message.SCENARIO, outcomes)
     assert row.missing == ()
     assert "received at attempt 1" in row.encore

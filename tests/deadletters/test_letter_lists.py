@@ -1,4 +1,4 @@
-"""Listing, showing and selecting letters; nothing of it changes anything."""
+"""Listing, showing and selecting letters change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER = "persistent://public/default/refunds"
 
 
 class Raw:
-    """A message of which only properties and publish time matter."""
+    """A message for tests that use only its properties and publish time."""
 
     def __init__(self, properties: dict[str, str] | None, written_ms: int) -> None:
         self._properties = properties
@@ -71,7 +71,7 @@ async def test_letters_are_counted_by_fingerprint_and_topic(
 async def test_listing_ends_where_the_topic_ended_at_its_start(
     transport: MemoryTransport, dead: DeadLetters, gap: float
 ) -> None:
-    """However fast letters arrive; a look that waits for a pause may wait for ever."""
+    """Letters may arrive at any rate. A listing that waits for a pause might wait for ever."""
 
     async def keep_dying() -> None:
         while True:
@@ -123,7 +123,9 @@ async def test_listing_needs_no_durable_subscription_and_leaves_none(
     assert not transport.recorded("ACK")
 
 
-async def test_one_letter_can_be_shown_by_its_id(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_one_letter_can_be_shown_by_its_id(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
     bury(transport, b"before")
     (wanted,) = bury(transport, b"this", key="k")
     bury(transport, b"after")
@@ -157,7 +159,9 @@ async def test_a_fingerprint_shows_its_latest_letter(
     assert (await dead.show("-")).message.data() == b"other"
 
 
-async def test_a_missing_letter_is_an_error_that_names_it(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_a_missing_letter_is_an_error_that_names_it(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
     bury(transport, b"1")
     for missing in ("9:9:-1", "1:0:5", "0:0:-1"):
         with pytest.raises(LetterNotFoundError, match="has no letter"):

@@ -1,4 +1,4 @@
-"""Replaying, in virtual time: what is sent home, what stays, and what a second run does."""
+"""Replays in virtual time: sent letters, letters that stay, and the effect of a second run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_unselected_letters_stay_for_later_replays(
 async def test_batch_messages_are_replayed_one_by_one(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    """Our letters are never batched; those of other writers may be."""
+    """Our letters are never batched. Letters of other writers may be batched."""
     ids = transport.put(DEAD, b"x", b"y", b"z", properties=properties_of())
     middle = f"{ids[1].ledger_id()}:{ids[1].entry_id()}:-1:1"
     await dead.replay(Selection(ids=[middle]))
@@ -141,7 +141,10 @@ async def test_a_chunked_letter_is_replayed_whole_and_once(
 async def test_a_replay_through_the_retry_topic_reaches_one_subscription(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    """On its own topic every subscription would; the counts begin anew there too."""
+    """On the original topic every subscription would get them.
+
+    Attempt counts also start again there.
+    """
     options: dict[str, Any] = {"consumer_type": encore.ConsumerType.Shared, "retry_enable": True}
     billing = await client.subscribe(HOME, "billing", **options)
     other = await client.subscribe(HOME, "other", **options)
@@ -242,7 +245,7 @@ async def test_a_letter_without_an_original_topic_is_reported_and_stays(
 async def test_a_cancelled_replay_can_be_repeated_without_duplicates(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    """Cancelled between any two letters: what was sent is acked before it ends."""
+    """The cancel comes between any two letters. Sent letters are acked before the replay ends."""
     sent = [b"%03d" % number for number in range(60)]
     bury(transport, *sent)
     runs = 0
@@ -276,7 +279,7 @@ async def test_a_cancel_at_any_step_loses_and_duplicates_nothing(
         try:
             await dead.replay()
         except NothingSelectedError:
-            pass  # the cancel came when all was sent
+            pass  # the cancel came after the last letter
     await work if not work.cancelled() else None
     assert bodies(await read_out(client)) == sent
 
@@ -295,7 +298,7 @@ async def test_a_topic_that_accepts_nothing_does_not_delay_other_topics(
     assert report.refusals[0].letter_id == stuck[0]
     assert "terminated" in report.refusals[0].reason
     assert bodies(await read_out(client)) == [b"1", b"2"]
-    assert len(transport.recorded("SEND")) < 150  # it is not asked for each of them
+    assert len(transport.recorded("SEND")) < 150  # no request for each of them
     assert (await dead.replay(both, target=HOME)).replayed == 200
 
 
@@ -305,7 +308,7 @@ async def test_a_letter_that_can_never_be_sent_does_not_delay_others(
     dead: DeadLetters,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Run after run, and also when the engine calls it something that may pass."""
+    """This holds in every run, and also if the transport calls the error temporary."""
     publish = NativeProducer.publish
 
     def picky(self: NativeProducer, message: OutgoingMessage) -> Any:
@@ -326,7 +329,7 @@ async def test_a_letter_that_can_never_be_sent_does_not_delay_others(
     assert len(await read_out(client)) == 101
 
 
-# Other places than the topic is named after
+# Dead letter topics with other names
 
 
 @pytest.mark.parametrize(
@@ -358,13 +361,16 @@ async def test_letters_return_to_the_topic_that_their_dead_letter_topic_is_named
         (DEAD, "persistent://public/other/orders"),
         ("persistent://public/default/graveyard", HOME),
         (f"{HOME}-DLQ", HOME),
-        ("persistent://public/default/orders-sales-DLQ", HOME),  # of another subscription
+        # a dead letter topic of another subscription
+        ("persistent://public/default/orders-sales-DLQ", HOME),
     ],
 )
 async def test_a_letter_goes_to_another_topic_only_on_request(
     transport: MemoryTransport, client: encore.Client, topic: str, real: str
 ) -> None:
-    """Whoever publishes a message can write REAL_TOPIC on it, and Java's letters keep that."""
+    """A publisher can write REAL_TOPIC on a message, and letters of Java's client keep that
+    property.
+    """
     bury(transport, b"1", topic=topic, real_topic=real)
     dead = DeadLetters(client, topic)
     report = await dead.replay()
@@ -389,7 +395,9 @@ async def test_a_lost_receipt_causes_a_recognisable_duplicate(
     assert marks == {("r", letter_id)}
 
 
-async def test_only_one_replay_runs_at_a_time(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_only_one_replay_runs_at_a_time(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
     bury(transport, b"1", b"2", b"3")
     first = asyncio.ensure_future(dead.replay(rate=1))
     await asyncio.sleep(0.5)
