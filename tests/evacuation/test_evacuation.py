@@ -1,4 +1,4 @@
-"""What waits on a retired host is moved to the retry-letter topic, and lost in no case."""
+"""Evacuation moves waiting messages of a host to the retry letter topic and never loses one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_only_selected_messages_are_moved(
 async def test_a_letter_returns_to_its_retry_letter_topic(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """It waited there, after an attempt that failed, for one more hour."""
+    """It waited there for one more hour, after a failed attempt."""
     put_numbers(transport, 1)
     consumer = await host.start(retry_enable=True)
     await consumer.reconsume_later(await consumer.receive(), delay=0)
@@ -250,7 +250,8 @@ async def test_a_directory_with_a_live_owner_is_refused(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 3)
-    await host.leave_waiting(3, {1}, delay=1_000 * HOUR)  # virtual time flies while threads look
+    # virtual time passes quickly while threads check
+    await host.leave_waiting(3, {1}, delay=1_000 * HOUR)
     consumer = await host.start()
     with pytest.raises(StateInUseError, match="consumers of this process"):
         await evacuate(client, host.path)
@@ -284,7 +285,10 @@ async def test_a_missing_state_directory_is_not_created(client: Client, tmp_path
 async def test_a_consumer_of_the_same_subscription_continues_during_the_evacuation(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """It was given what waited when the old host went: that is done twice, and nothing is lost."""
+    """It got the waiting messages when the old host stopped.
+
+    They are processed twice, and none is lost.
+    """
     put_numbers(transport, 20)
     await host.leave_waiting(20, {4, 5})
     other = await take_over(client)
@@ -299,7 +303,9 @@ async def test_a_consumer_of_the_same_subscription_continues_during_the_evacuati
 async def test_a_chunked_message_is_reported_and_stays(
     transport: MemoryTransport, client: Client, host: OldHost, before: int, behind: int
 ) -> None:
-    """No consumer can ack it that was not sent its chunks: a copy would be one more each time."""
+    """A consumer that did not receive the chunks cannot ack them, so each copy would be a
+    duplicate.
+    """
     put_numbers(transport, before)
     transport.put_chunked(TOPIC, b"1" * 100, 5)
     for each in range(behind):
@@ -318,7 +324,7 @@ async def test_a_chunked_message_is_reported_and_stays(
 async def test_a_consumer_that_starts_reading_letters_later_gets_them(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """Also from the end of the topic on: the subscription was there before the first of them."""
+    """This also holds from the topic's end: the subscription existed before the first letter."""
     put_numbers(transport, 3)
     await host.leave_waiting(3, {0, 2})
     await evacuate(client, host.path)

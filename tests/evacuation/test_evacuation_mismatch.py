@@ -1,4 +1,4 @@
-"""Evacuations with the wrong cluster: nothing is acked, moved or forgotten."""
+"""Evacuations with the wrong cluster ack, move and forget nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_the_wrong_cluster_is_an_error_before_any_change(
         assert waiting_in(host.path) == count
         consumer = await take_over(wrong)
         assert len(await receive_all(consumer)) == count
-    # With the right one it goes on as if nothing had been.
+    # With the right cluster the evacuation continues normally.
     report = await evacuate(client, host.path)
     assert (report.moved, report.left) == (count, 0)
 
@@ -45,7 +45,7 @@ async def test_the_wrong_cluster_is_an_error_before_any_change(
 async def test_a_cluster_with_only_a_few_of_the_ids_is_an_error(
     transport: MemoryTransport, host: OldHost
 ) -> None:
-    """All others are not there; that says nothing, and they are not let go of either."""
+    """All other ids are missing. This proves nothing, so their records are not released."""
     put_numbers(transport, 20)
     await host.leave_waiting(20, set(range(20)))
     await asyncio.sleep(1)
@@ -81,7 +81,7 @@ async def test_a_single_message_that_differs_stays_on_its_topic_and_its_record_i
 async def test_records_without_a_fingerprint_are_moved(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """Those that format 1 had, alone and beside others."""
+    """Records of format 1 have none, alone and beside other records."""
     put_numbers(transport, 8)
     await host.leave_waiting(8, set(range(8)))
     store = RocksStore(host.path, wall_now_ms=0)
