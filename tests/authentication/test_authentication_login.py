@@ -65,7 +65,7 @@ async def by_native(url: str, auth: encore.Authentication) -> None:
         *((source, by_stock) for source in MAKE if source != "oauth2"),
     ],
 )
-async def test_a_token_from_anywhere_logs_in(
+async def test_a_token_from_any_source_logs_in(
     source: str, connect: Callable[..., Awaitable[Any]], tmp_path: Path
 ) -> None:
     with run_in_thread(BrokerSettings(token=TOKEN)) as broker:
@@ -73,7 +73,7 @@ async def test_a_token_from_anywhere_logs_in(
             await connect(broker.url, MAKE[source](made, tmp_path / "token"))
 
 
-async def test_the_native_transport_names_a_wrong_token() -> None:
+async def test_the_native_transport_reports_a_wrong_token() -> None:
     with run_in_thread(BrokerSettings(token="right")) as broker:
         with pytest.raises(encore.AuthenticationError):
             await by_native(broker.url, encore.AuthenticationToken("wrong"))

@@ -19,7 +19,7 @@ NAMES = ("one-nack", "redeliver-all", "interleaved", "batch-receive")
 
 
 @pytest.mark.parametrize("client", OURS.values(), ids=OURS)
-async def test_histories_on_the_development_broker(client: ClientName) -> None:
+async def test_histories_on_the_development_broker_have_no_findings(client: ClientName) -> None:
     async with Brokers("dev", None) as brokers:
         runner = Runner(brokers, len(NAMES))
         outcomes = await asyncio.gather(*(runner.run(FIXED[name], client) for name in NAMES))

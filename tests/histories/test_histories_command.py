@@ -23,7 +23,7 @@ from harness.histories.__main__ import main
         (["--workload", "nope"], "is not a workload's JSON"),
     ],
 )
-def test_a_wrong_option_is_one_line(
+def test_an_invalid_option_is_a_one_line_error(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As one word each: argparse takes "-3" for an option otherwise.
@@ -42,7 +42,7 @@ def test_help_names_both_variables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PULSAR_ADMIN_URL" in said
 
 
-def test_a_broker_that_is_not_there_is_no_finding(
+def test_a_missing_broker_is_no_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as silent:

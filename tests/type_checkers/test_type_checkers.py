@@ -75,12 +75,12 @@ def marked(name: str) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_a_users_program_passes_strict(reported: set[tuple[str, int]]) -> None:
+def test_a_correct_program_passes_strict(reported: set[tuple[str, int]]) -> None:
     assert [line for name, line in sorted(reported) if name == "service.py"] == []
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_a_notebook_passes_strict(reported: set[tuple[str, int]]) -> None:
+def test_the_notebooks_pass_strict(reported: set[tuple[str, int]]) -> None:
     names = {path.name for path in NOTEBOOKS}
     assert names
     assert [(name, line) for name, line in sorted(reported) if name in names] == []
@@ -110,7 +110,7 @@ async def test_the_program_runs() -> None:
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_the_schema_classes_are_what_the_stub_says(settings: Path, tmp_path: Path) -> None:
+def test_the_schema_classes_equal_the_stub(settings: Path, tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text(DEPARTURES)
     ran = python(
@@ -120,6 +120,6 @@ def test_the_schema_classes_are_what_the_stub_says(settings: Path, tmp_path: Pat
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_the_schema_classes_are_the_stock_packages() -> None:
+def test_the_schema_classes_are_those_of_the_c_client() -> None:
     for name in schema.__all__:
         assert getattr(schema, name) is getattr(pulsar.schema, name), name

@@ -85,14 +85,14 @@ def feed_in_pieces(decoder: FrameDecoder, data: bytes, cuts: list[int]) -> list[
     return frames
 
 
-def test_ping_is_thirteen_known_bytes() -> None:
+def test_ping_has_thirteen_known_bytes() -> None:
     assert encode(pb.CommandPing()) == PING
     (found,) = FrameDecoder().feed(PING)
     assert found.command.type == pb.BaseCommand.PING and found.body is None
 
 
 @given(streams, st.lists(st.integers(0, 700), max_size=10))
-def test_what_is_decoded_does_not_depend_on_the_cuts(
+def test_decoded_frames_do_not_depend_on_the_cuts(
     stream: list[tuple[bytes, tuple[pb.BaseCommand, bytes | None, bytes | None]]], cuts: list[int]
 ) -> None:
     data = b"".join(part for part, _ in stream)
@@ -103,7 +103,7 @@ def test_what_is_decoded_does_not_depend_on_the_cuts(
     assert decoder.buffered == 0
 
 
-def test_every_single_cut_and_byte_by_byte() -> None:
+def test_every_single_cut_and_byte_by_byte_gives_the_same_frames() -> None:
     message = base_command(
         pb.CommandMessage(consumer_id=7, message_id=message_id(1, 2), redelivery_count=3)
     )
@@ -156,7 +156,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("named", BROKEN)
-def test_broken_frames_are_named_wherever_they_are_cut(named: str) -> None:
+def test_broken_frames_are_errors_wherever_they_are_cut(named: str) -> None:
     data = PING + BROKEN[named]
     for cut in range(len(data)):
         decoder = FrameDecoder(skip_unknown=False)
@@ -170,7 +170,7 @@ def test_broken_frames_are_named_wherever_they_are_cut(named: str) -> None:
         assert again.value.frames == []
 
 
-def test_nested_text_is_checked_too() -> None:
+def test_text_in_nested_messages_is_checked_too() -> None:
     command = base_command(
         pb.CommandSubscribe(
             topic="t",
@@ -192,7 +192,7 @@ def test_a_client_skips_unknown_types() -> None:
     assert len(FrameDecoder().feed(data)) == 2
 
 
-def test_the_limit_is_exact_and_counts_the_size_field() -> None:
+def test_the_limit_is_exact_and_includes_the_size_field() -> None:
     send = pb.CommandSend(producer_id=1, sequence_id=1)
     room = 1000 - len(encode_with_body(send, b""))
     decoder = FrameDecoder(1000)
@@ -206,7 +206,7 @@ def test_the_limit_is_exact_and_counts_the_size_field() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=30))
-def test_no_more_is_held_than_one_frame(reads: list[bytes]) -> None:
+def test_at_most_one_frame_is_held(reads: list[bytes]) -> None:
     decoder = FrameDecoder(200)
     for read in reads:
         try:
@@ -216,7 +216,7 @@ def test_no_more_is_held_than_one_frame(reads: list[bytes]) -> None:
         assert decoder.buffered <= 200
 
 
-def test_a_long_frame_in_many_reads() -> None:
+def test_a_long_frame_can_arrive_in_many_reads() -> None:
     body = bytes(range(256)) * 4096
     data = encode_with_body(pb.CommandSend(producer_id=1, sequence_id=1), body)
     (found,) = feed_in_pieces(FrameDecoder(), data, list(range(0, len(data), 1000)))
@@ -224,7 +224,7 @@ def test_a_long_frame_in_many_reads() -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_raise_nothing_but_a_protocol_error(data: bytes, skip: bool) -> None:
+def test_random_bytes_raise_only_protocol_errors(data: bytes, skip: bool) -> None:
     for stream in (data, frame(data[:9], data[9:])):
         try:
             FrameDecoder(skip_unknown=skip).feed(stream)
@@ -233,7 +233,7 @@ def test_random_bytes_raise_nothing_but_a_protocol_error(data: bytes, skip: bool
 
 
 @given(streams, st.data())
-def test_flipped_bytes_raise_nothing_but_a_protocol_error(
+def test_flipped_bytes_raise_only_protocol_errors(
     stream: list[tuple[bytes, object]], data: st.DataObject
 ) -> None:
     changed = bytearray(b"".join(part for part, _ in stream))
@@ -255,7 +255,7 @@ def test_flipped_bytes_raise_nothing_but_a_protocol_error(
     assert outcomes[0] == outcomes[1]
 
 
-def test_commands_that_are_not_whole_cannot_be_encoded() -> None:
+def test_incomplete_commands_cannot_be_encoded() -> None:
     no_body = pb.BaseCommand(type=pb.BaseCommand.FLOW)
     half = pb.BaseCommand(type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1))
     for command in (pb.BaseCommand(), no_body, half):
