@@ -1,4 +1,4 @@
-"""Who a client is: data for each method, suppliers of every kind, and no secret anywhere to see."""
+"""Authentication: data of each method, all kinds of suppliers, and no visible secret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOWHERE = "pulsar://127.0.0.1:1"
 
 
 class Library:
-    """Has what it was given, until a thread of its own lets go."""
+    """A C++ client that holds its supplier until one of its own threads releases it."""
 
     def __init__(self) -> None:
         self.suppliers: list[Callable[[], object]] = []
@@ -37,7 +37,7 @@ class Library:
 
 
 class Native:
-    """The library's object, as the program has it."""
+    """The C++ client's authentication object, as the program has it."""
 
 
 async def test_a_token_is_fixed_or_supplied_at_each_use(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_no_secret_is_in_a_repr() -> None:
         assert SECRET not in repr(ClientOptions(service_url="pulsar://h", authentication=each))
 
 
-# What the C++ library is given
+# Objects that the C++ client gets
 
 
 def test_the_stock_transport_accepts_authentication_of_both_packages(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_stock_transport_accepts_authentication_of_both_packages(tmp_path: P
         ):
             assert ClientOptions(service_url=NOWHERE, authentication=auth).authentication is auth
             handed = client_config.authentication(auth)
-            assert isinstance(handed, pulsar.Authentication)  # its Client takes no other class
+            assert isinstance(handed, pulsar.Authentication)  # its Client accepts no other class
             _pulsar.ClientConfiguration().authentication(handed.auth)
             assert pulsar.ServiceInfo(NOWHERE, handed).service_url == NOWHERE
             assert encore.ServiceInfo(NOWHERE, auth)._service_info.service_url == NOWHERE
@@ -224,7 +224,8 @@ def test_an_async_supplier_works_with_the_stock_transport() -> None:
 
 
 def test_the_process_ends_after_the_c_client_released_a_supplier() -> None:
-    # Some time after the client was closed; when the interpreter has ended it would be an abort.
+    # The release comes some time after the client was closed. After the interpreter's end it would
+    # abort the process.
     library = Library()
     library_authentication(lambda: SECRET, library.create)
     late = threading.Timer(0.2, library.suppliers.clear)

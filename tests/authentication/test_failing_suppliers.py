@@ -48,7 +48,7 @@ class Asked:
 
 
 def steps(*given: Any) -> Callable[[], Any]:
-    """Return a supplier of these values, one for each call. Functions among them are called."""
+    """Return a supplier of these values, one for each call. Functions in the list are called."""
     left = iter(given)
 
     def supplier() -> Any:

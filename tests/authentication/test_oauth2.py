@@ -99,7 +99,7 @@ async def test_concurrent_callers_share_one_request_to_the_issuer() -> None:
         asking = [asyncio.create_task(auth.data()) for _ in range(5)]
         while not made.asked:
             await asyncio.sleep(0)
-        asking[0].cancel()  # the one that began it
+        asking[0].cancel()  # the caller that started the request
         made.hold.set()
         got = await asyncio.gather(*asking, return_exceptions=True)
         assert isinstance(got[0], asyncio.CancelledError)
@@ -221,7 +221,9 @@ async def test_the_issuers_certificate_is_verified_by_the_environments_authoriti
     assert made[0] == expected
 
 
-async def test_the_error_without_httpx2_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_without_httpx2_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(encore.NotSupportedError, match=r"pulsar-encore\[oauth2\]"):
         await oauth2("http://127.0.0.1:1").data()
