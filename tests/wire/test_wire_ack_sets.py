@@ -1,4 +1,4 @@
-"""Ack sets against a naive model: a set of indexes."""
+"""Ack sets compared with a simple model: a set of indexes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_words_contain_the_unacked_indexes(batch: tuple[int, set[int]]) -> N
     assert read == unacked
     assert len(words) == (max(unacked) // 64 + 1 if unacked else 1)
     assert from_words(words) == mask
-    # Other clients leave the trailing zero words.
+    # Other clients omit trailing zero words.
     assert from_words([*words, 0, 0]) == mask
 
 

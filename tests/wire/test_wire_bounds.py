@@ -1,4 +1,4 @@
-"""Claimed sizes: memory is allocated for data that has arrived, not for claims."""
+"""Claimed sizes: memory is allocated for received data, not for claims."""
 
 from __future__ import annotations
 

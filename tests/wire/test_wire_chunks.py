@@ -1,4 +1,4 @@
-"""Chunks: what is joined, what is let go and how, and that nothing is forgotten on the way."""
+"""Chunks: joined messages, discarded chunks and their fate, and no forgotten chunk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPIRE_MS = 60_000
 
 
 class Topic:
-    """Chunks as they lie in one ledger, and the assembler they are shown to."""
+    """Chunks in one ledger, and the assembler that receives them."""
 
     def __init__(self, **limits: object) -> None:
         self.assembler = ChunkAssembler(**limits)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ class Topic:
         self._entries = itertools.count()
 
     def chunk(self, uuid: str, index: int, count: int = 3, **fields: object) -> Chunk:
-        """The chunk ``<uuid><index>`` in a new entry."""
+        """Return the chunk ``<uuid><index>`` in a new entry."""
         payload = f"{uuid}{index}".encode()
         values: dict[str, object] = {
             "uuid": uuid,
@@ -49,7 +49,7 @@ class Topic:
     def add(
         self, chunk: Chunk
     ) -> tuple[JoinedMessage | None, int, list[tuple[tuple[int, ...], ChunkFate]]]:
-        """Joined, credit, and what is let go by entry numbers."""
+        """Return the joined message, the permits, and the discarded chunks by entry numbers."""
         found = self.assembler.add(chunk, now_ms=self.now_ms)
         let_go = [(tuple(entry for _, entry in one.places), one.fate) for one in found.let_go]
         assert all(one.uuid and one.reason for one in found.let_go)
@@ -121,7 +121,9 @@ def test_with_a_missing_chunk_the_other_chunks_are_requested_again_together() ->
     assert len(topic.assembler) == 0
 
 
-def test_chunks_with_a_gap_are_acked_only_after_other_consumers_had_time_to_return_the_rest() -> None:
+def test_chunks_with_a_gap_are_acked_only_after_other_consumers_had_time_to_return_the_rest() -> (
+    None
+):
     topic = Topic()
     first, last = (topic.chunk("a", index) for index in (0, 2))
     fates = []
@@ -170,11 +172,11 @@ def test_the_bytes_are_bounded() -> None:
 @pytest.mark.parametrize("total", [0, 2500])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [2, 0, 1, 3, 4], [0, 1, 4, 3, 2]])
 def test_every_chunk_of_a_message_above_the_limit_is_refused(total: int, order: list[int]) -> None:
-    """Asked for again, they came again for ever, three times a second."""
+    """Such chunks were once requested again and returned for ever, three times a second."""
     topic = Topic(max_bytes=1200)
     chunks = [topic.chunk("a", i, 5, total=total, payload=bytes(500)) for i in range(5)]
     let_go = [one for at in order for one in topic.add(chunks[at])[2]]
-    let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]  # what was handed back
+    let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]  # chunks to request again
     refused = [entry for places, fate in let_go for entry in places if fate is ChunkFate.REFUSE]
     assert set(refused) == {0, 1, 2, 3, 4}
     assert not topic.assembler.held
@@ -277,7 +279,9 @@ def test_a_lost_connection_drops_all_held_chunks() -> None:
 
 @given(data=st.data())
 def test_every_entry_has_one_fate(data: st.DataObject) -> None:
-    """Any chunks, in any order, some again: joined right, or handed back, or acked; else held."""
+    """In any order and with redeliveries, each chunk is joined, requested again, acked, or still
+    held.
+    """
     limits = {"max_messages": data.draw(st.integers(0, 3)), "max_bytes": 4000}
     topic = Topic(**limits, ack_oldest=data.draw(st.booleans()))
     log = [
@@ -310,7 +314,7 @@ def test_every_entry_has_one_fate(data: st.DataObject) -> None:
 
 
 def naively(chunks: list[Chunk]) -> list[tuple[tuple[Place, ...], str]]:
-    """What becomes of chunks, by one list of all that is kept and no thought of size or age."""
+    """Return the fate of chunks by a simple model: one list of all kept chunks, without limits."""
     kept: list[Chunk] = []
     ends: list[tuple[tuple[Place, ...], str]] = []
 

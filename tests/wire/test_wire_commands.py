@@ -1,4 +1,4 @@
-"""Commands: numbers as in the protocol, and nothing on the wire that was not given."""
+"""Commands: the protocol's numbers, and only given fields on the wire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MID = message_id(1, 2)
 
 
 def filled(kind: Any) -> Message:
-    """A message with a value in each required field."""
+    """Return a message with a value in each required field."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         if field.is_required:
@@ -66,7 +66,8 @@ def test_the_body_of_every_type_has_its_number() -> None:
 
 
 def test_the_bytes_of_a_plain_message_command() -> None:
-    # consumer 1, ledger 5, entry 6; partition -1 takes ten bytes, count and ack set are absent.
+    # This is consumer 1, ledger 5, entry 6. Partition -1 takes ten bytes; count and ack set are
+    # absent.
     data = base_command(
         pb.CommandMessage(consumer_id=1, message_id=message_id(5, 6))
     ).SerializeToString()
@@ -74,7 +75,7 @@ def test_the_bytes_of_a_plain_message_command() -> None:
 
 
 def test_the_bytes_of_an_ack() -> None:
-    # Individual is 0 and required, so it is there; an ack set word is not packed.
+    # Individual is 0 and required, so it is present. A word of an ack set is not packed.
     one = message_id(5, 6, partition=None, ack_set=[-2])
     data = base_command(
         pb.CommandAck(consumer_id=1, message_id=[one], ack_type=pb.CommandAck.Individual)
@@ -101,7 +102,7 @@ def test_a_mapping_is_written_as_pairs() -> None:
 
 
 def test_the_hash_of_a_topic_list_equals_pulsars() -> None:
-    # What Pulsar 4.2.4 answered for these topics as they came.
+    # Pulsar 4.2.4 answered with these hashes for these topics.
     names = [
         f"persistent://public/default/pw46446-{end}"
         for end in ("a", "p-partition-0", "p-partition-1")

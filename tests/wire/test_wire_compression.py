@@ -1,4 +1,4 @@
-"""Compression: round trips, Java's unfinished zlib streams, and outputs of the wrong size."""
+"""Compression: round trips, Java's unfinished zlib streams, and results of the wrong size."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_no_compression_ignores_the_announced_size() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, len(TEXT) - 1, len(TEXT) + 1, 20_000])
 @pytest.mark.parametrize("make", [zlib.compress, java_zlib])
-def test_the_error_for_zlib_data_of_another_size_says_so(make: Callable[[bytes], bytes], size: int) -> None:
+def test_the_error_for_zlib_data_of_another_size_says_so(
+    make: Callable[[bytes], bytes], size: int
+) -> None:
     with pytest.raises(DecompressionError, match=f"{size} announced"):
         decompress(pb.ZLIB, make(TEXT), size, LIMIT)
 
@@ -72,7 +74,9 @@ def test_a_size_over_the_limit_is_refused_first(codec: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("codec", OPTIONAL)
-def test_the_error_for_a_missing_package_names_it(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_package_names_it(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
     with pytest.raises(CodecError, match="pip install cramjam") as raised:
         decompress(codec, b"x", 1, 1)

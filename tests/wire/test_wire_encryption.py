@@ -1,4 +1,4 @@
-"""Encryption: what Java wrote is read, what we write is read, and what was altered is not."""
+"""Encryption: entries from Java and from us are readable, and altered entries are errors."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ def test_entries_encrypted_by_java_are_decrypted(
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])
 @pytest.mark.parametrize("recipients", [RSA, EC, {**RSA, **EC}], ids=["RSA", "EC", "both"])
-def test_each_recipient_can_decrypt(
-    recipients: dict[str, PublicKey], size: int
-) -> None:
+def test_each_recipient_can_decrypt(recipients: dict[str, PublicKey], size: int) -> None:
     fields, payload = entry(), b"x" * size
     assert not is_encrypted(fields)
     encrypted = Encryptor(recipients, now_ms=0).encrypt(fields, payload, now_ms=0)
@@ -284,7 +282,7 @@ def test_encryption_without_recipients_is_refused() -> None:
 def test_the_error_without_the_package_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    DataKeys()  # loads what is then taken away, whichever test runs first
+    DataKeys()  # loads modules that the test then removes, whichever test runs first
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     monkeypatch.delitem(sys.modules, "pulsar_encore.wire.ciphers")
     monkeypatch.delattr("pulsar_encore.wire.ciphers")

@@ -1,4 +1,4 @@
-"""Entries and batches: round trips, checksums, and every way of not adding up."""
+"""Entries and batches: round trips, checksums, and every kind of inconsistency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame decoder: any cut of the stream, every broken frame, nothing held beyond its bound."""
+"""The frame decoder: any cut of the stream, every broken frame, and bounded memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PING = bytes.fromhex("00000009 00000005 0812 920100")
 
 
 def frame(command: bytes, rest: bytes = b"") -> bytes:
-    """A frame of any bytes, written here without the code under test."""
+    """Return a frame of any bytes, encoded without the code under test."""
     return struct.pack(">II", 4 + len(command) + len(rest), len(command)) + command + rest
 
 
@@ -144,7 +144,7 @@ BROKEN = {
     "PING without its ping": frame(b"\x08\x12"),
     "FLOW without its flow": frame(b"\x08\x0b\x92\x01\x00"),
     "FLOW without required flow.messagePermits": frame(b"\x08\x0b\x5a\x02\x08\x01"),
-    # An unknown number in a required enum is a missing field.
+    # A required enum with an unknown number counts as a missing field.
     "ACK without required ack.ack_type": frame(b"\x08\x0a\x52\x04\x08\x01\x10\x63"),
     "UTF-8": frame(b"\x08\x17\xba\x01\x05\x0a\x01\xff\x10\x01"),
     "SEND without metadata and payload": frame(SEND),
@@ -202,7 +202,8 @@ def test_the_limit_is_exact_and_includes_the_size_field() -> None:
     assert len(decoder.feed(longer)) == 1
     decoder.max_frame_size = 1000
     with pytest.raises(FrameError, match="frame of 1001 bytes, the limit is 1000"):
-        decoder.feed(longer[:4])  # the size alone decides; nothing is awaited or kept
+        # The size alone decides. The decoder neither waits for data nor keeps any.
+        decoder.feed(longer[:4])
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=30))

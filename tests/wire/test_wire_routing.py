@@ -1,4 +1,4 @@
-"""Partitions: where the stock client and Java send a key, and how messages without one go round."""
+"""Partition choice: keys as in the stock transport and Java, and the spread of other messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pulsar_encore.wire.key_hashes import boost, java_string, murmur3
 from pulsar_encore.wire.partition_router import BatchLimits, HashingScheme, PartitionRouter
 
 PARTITIONS = 97
-# Key, the partition of 97 that pulsar-client 3.13.0 sent it to, and what JavaStringHash and
-# Murmur3Hash32 of Java's client 4.2.4 make of it.
+# The key, the partition of 97 to which pulsar-client 3.13.0 sent it, and its values of
+# JavaStringHash and Murmur3Hash32 in Java's client 4.2.4.
 SEEN = [
     ("a", 6, 97, 1009084850),
     ("z1", 14, 3831, 1190676024),
@@ -82,7 +82,9 @@ def test_a_lone_surrogate_is_a_key_too() -> None:
 
 
 @pytest.mark.parametrize("scheme", list(HashingScheme))
-def test_a_keyed_message_stays_on_its_partition_and_does_not_advance_the_round_robin(scheme: HashingScheme) -> None:
+def test_a_keyed_message_stays_on_its_partition_and_does_not_advance_the_round_robin(
+    scheme: HashingScheme,
+) -> None:
     router = PartitionRouter(start=5, hashing=scheme)
     assert router.route(None, size=1, partitions=3, now_ms=0) == 2
     for key in ("a", "b", "a"):

@@ -1,4 +1,4 @@
-"""Varints: the same bytes as protobuf writes."""
+"""Varints have the same bytes as protobuf's."""
 
 from __future__ import annotations
 
