@@ -1,4 +1,4 @@
-"""The checker on histories made by hand: each kind of finding, and the nearest that is none."""
+"""The checker on hand-written histories: each kind of finding, and the nearest case without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGAIN = f"{TOPIC}-again"
 
 
 class History:
-    """Writes events, a tenth of a second apart unless told otherwise."""
+    """A history of events, a tenth of a second apart by default."""
 
     def __init__(self, kind: str = "Shared", messages: int = 4, **options: Any) -> None:
         batch = options.pop("batch", 0)
@@ -283,7 +283,10 @@ def test_a_letter_is_never_early() -> None:
 def test_the_original_of_a_letter_may_be_delivered_if_its_ack_was_lost(
     cut: bool, expected: dict[str, int]
 ) -> None:
-    """Reconsumed from the retry-letter topic: nothing but the time tells it from its copy."""
+    """It is reconsumed from the retry letter topic.
+
+    Only the time distinguishes it from its copy.
+    """
     history = History(messages=1, consumers=2, max_redeliver=3, retry=True)
     history.got(0, who=1, topic=AGAIN)
     history.add(r.RECONSUMED, who=1, number=0, delay=1.0)
@@ -310,7 +313,7 @@ def test_a_redelivery_is_late_if_a_consumer_is_idle() -> None:
 def test_a_message_that_may_be_queued_at_a_busy_consumer_is_not_late(
     kind: str, other_is_busy: bool
 ) -> None:
-    """Shared redelivers to any consumer; with all of them idle it is late."""
+    """Shared redelivers to any consumer. If all consumers are idle, the message is late."""
     history = History(kind=kind, messages=30, consumers=2)
     history.got(0)
     history.nacked(0, 0.2)
@@ -394,7 +397,7 @@ def test_a_letter_may_be_sent_again_if_the_ack_after_it_was_lost() -> None:
     assert sum(verdict.doubles.values()) == 1
 
 
-# Doubles
+# Duplicates
 
 
 def test_an_acked_message_is_not_delivered_again() -> None:
@@ -470,7 +473,7 @@ def test_after_a_seek_all_messages_must_be_delivered_again() -> None:
     assert history.kinds() == {}
 
 
-# What the consumer says
+# Statements of the consumer
 
 
 def _says(history: History, **counts: int) -> None:
@@ -513,9 +516,9 @@ def test_a_consumer_may_settle_a_message_that_it_holds() -> None:
 @pytest.mark.parametrize(
     ("kind", "after_s", "expected"),
     [
-        ("Exclusive", 0.3, {}),  # the nack is due, and took it back
-        ("Exclusive", 0.1, {"refused": 1}),  # not yet
-        ("Shared", 0.3, {"refused": 1}),  # a nack there is of its message alone
+        ("Exclusive", 0.3, {}),  # the nack is due and took the message back
+        ("Exclusive", 0.1, {"refused": 1}),  # not due yet
+        ("Shared", 0.3, {"refused": 1}),  # a nack on Shared affects only its message
     ],
 )
 def test_a_nack_of_another_message_may_take_a_message_back(
@@ -538,7 +541,7 @@ def test_a_failing_call_is_a_finding() -> None:
     assert history.kinds() == {"failed": 1}
 
 
-# The workload as a value
+# Printed workloads
 
 
 def test_a_printed_workload_can_be_parsed() -> None:
@@ -574,7 +577,7 @@ def test_a_seed_gives_one_workload_and_one_plan() -> None:
     assert {decision.end for decision in plans[0]} == {"ack", "nack"}
 
 
-# A client that can say what it acked of a batch, and knows what was received
+# Acks of batch messages, with a client that reports them, and ack receipts
 
 
 @pytest.mark.parametrize(("before_s", "expected"), [(1.0, {"acked again": 1}), (0.0, {})])

@@ -1,4 +1,4 @@
-"""A few histories on the development broker, in which nothing waits for long."""
+"""A few short histories on the development broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from harness.histories.fixed import FIXED
 from harness.histories.history_report import full
 from harness.histories.history_runner import Runner
 
-# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+# looptime's plugin asks for a loop before every synchronous test. See the fixtures of the contract
+# tests.
 asyncio.set_event_loop(None)
 
 NAMES = ("one-nack", "redeliver-all", "interleaved", "batch-receive")
