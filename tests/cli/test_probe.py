@@ -135,16 +135,16 @@ async def test_a_broker_that_is_not_ready_is_asked_again() -> None:
 
 async def test_a_broker_without_the_feature_is_not_asked_for_the_topic() -> None:
     """Such a broker would take the request for an order to create the topic."""
-    heard = bytearray()
+    received = bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.extend(await reader.read(4096))
+        received.extend(await reader.read(4096))
         writer.write(connected(tells=False))
-        heard.extend(await reader.read())
+        received.extend(await reader.read())
 
     async with serving(answer) as port:
         await probe(access(f"pulsar://127.0.0.1:{port}", Login(), {}), TOPIC, timeout_s=5)
-    assert TOPIC.encode() not in heard
+    assert TOPIC.encode() not in received
 
 
 async def test_the_next_host_is_tried() -> None:

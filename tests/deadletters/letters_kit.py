@@ -36,7 +36,7 @@ def properties_of(
     return given | more
 
 
-def bury(transport: MemoryTransport, *payloads: bytes | None, **of: Any) -> list[str]:
+def write_letters(transport: MemoryTransport, *payloads: bytes | None, **of: Any) -> list[str]:
     """Write letters, one entry each, and return their ids as listed."""
     topic = of.pop("topic", DEAD)
     put = {name: of.pop(name) for name in ("key", "event_ms") if name in of}
@@ -60,7 +60,7 @@ def bodies(messages: list[encore.Message]) -> list[bytes]:
     return [message.data() for message in messages]
 
 
-async def bury_on(url: str, payloads: list[bytes], **of: Any) -> None:
+async def write_letters_on(url: str, payloads: list[bytes], **of: Any) -> None:
     """Write letters to a broker, one entry each."""
     await publish_on(url, DEAD, payloads, properties_of(**of))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from letters_kit import DEAD, HOME, bury, properties_of
+from letters_kit import DEAD, HOME, properties_of, write_letters
 
 import pulsar_encore as encore
 from pulsar_encore import letters
@@ -55,10 +55,10 @@ def letter_of(properties: dict[str, str] | None, written_ms: int = 0, entry: int
 async def test_letters_are_counted_by_fingerprint_and_topic(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1", b"2")
-    (last,) = bury(transport, b"3", **{letters.REPLAY_ID: "r"})
-    bury(transport, b"4", real_topic=f"{OTHER}-partition-2")
-    bury(transport, b"5", fingerprint=None)
+    write_letters(transport, b"1", b"2")
+    (last,) = write_letters(transport, b"3", **{letters.REPLAY_ID: "r"})
+    write_letters(transport, b"4", real_topic=f"{OTHER}-partition-2")
+    write_letters(transport, b"5", fingerprint=None)
     first, second, third = await dead.list()
     assert (first.fingerprint, first.real_topic) == ("aaaaaaaaaaaa", HOME)
     assert (first.count, first.again, first.sample_id) == (3, 1, last)
@@ -73,14 +73,14 @@ async def test_listing_ends_where_the_topic_ended_at_its_start(
 ) -> None:
     """Letters may arrive at any rate. A listing that waits for a pause might wait for ever."""
 
-    async def keep_dying() -> None:
+    async def keep_dead_lettering() -> None:
         while True:
-            bury(transport, b"later", fingerprint="bbbbbbbbbbbb")
+            write_letters(transport, b"later", fingerprint="bbbbbbbbbbbb")
             await asyncio.sleep(gap)
 
-    bury(transport, *(b"%d" % number for number in range(3)))
+    write_letters(transport, *(b"%d" % number for number in range(3)))
     transport.put(DEAD, b"x", b"y", properties=properties_of())
-    dying = asyncio.ensure_future(keep_dying())
+    dying = asyncio.ensure_future(keep_dead_lettering())
     try:
         async with asyncio.timeout(60):
             groups = await dead.list()
@@ -99,12 +99,12 @@ async def test_listing_ends_where_the_topic_ended_at_its_start(
 async def test_listing_an_empty_topic_ends_while_letters_arrive(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    async def keep_dying() -> None:
+    async def keep_dead_lettering() -> None:
         while True:
             await asyncio.sleep(0.01)
-            bury(transport, b"later")
+            write_letters(transport, b"later")
 
-    dying = asyncio.ensure_future(keep_dying())
+    dying = asyncio.ensure_future(keep_dead_lettering())
     try:
         async with asyncio.timeout(60):
             assert await dead.list() == []
@@ -115,7 +115,7 @@ async def test_listing_an_empty_topic_ends_while_letters_arrive(
 async def test_listing_needs_no_durable_subscription_and_leaves_none(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    (letter_id,) = bury(transport, b"1")
+    (letter_id,) = write_letters(transport, b"1")
     await dead.list()
     await dead.show(letter_id)
     assert not any(each.details.durable for each in transport.recorded("SUBSCRIBE"))
@@ -126,9 +126,9 @@ async def test_listing_needs_no_durable_subscription_and_leaves_none(
 async def test_one_letter_can_be_shown_by_its_id(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"before")
-    (wanted,) = bury(transport, b"this", key="k")
-    bury(transport, b"after")
+    write_letters(transport, b"before")
+    (wanted,) = write_letters(transport, b"this", key="k")
+    write_letters(transport, b"after")
     shown = await dead.show(wanted)
     assert (shown.message.data(), shown.id, shown.message.partition_key()) == (b"this", wanted, "k")
     assert shown.user_properties() == {"colour": "red"}
@@ -152,9 +152,9 @@ async def test_a_chunked_letter_can_be_shown(transport: MemoryTransport, dead: D
 async def test_a_fingerprint_shows_its_latest_letter(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"old")
-    bury(transport, b"new")
-    bury(transport, b"other", fingerprint=None)
+    write_letters(transport, b"old")
+    write_letters(transport, b"new")
+    write_letters(transport, b"other", fingerprint=None)
     assert (await dead.show("aaaaaaaaaaaa")).message.data() == b"new"
     assert (await dead.show("-")).message.data() == b"other"
 
@@ -162,7 +162,7 @@ async def test_a_fingerprint_shows_its_latest_letter(
 async def test_a_missing_letter_is_an_error_that_names_it(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1")
+    write_letters(transport, b"1")
     for missing in ("9:9:-1", "1:0:5", "0:0:-1"):
         with pytest.raises(LetterNotFoundError, match="has no letter"):
             await dead.show(missing)
