@@ -37,7 +37,7 @@ worlds: $(STAMP)  ## small worlds, so many events deeper than `make test` walks 
 
 CASES ?= 1-1000
 faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev broker, FAULTS_ARGS="--broker real"
-	$(BIN)/python -m harness.faults --cases $(CASES) $(FAULTS_ARGS)
+	$(BIN)/python -m tests.harness.faults --cases $(CASES) $(FAULTS_ARGS)
 
 SUITES ?= integration
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar, one for each core
@@ -62,7 +62,7 @@ image:  ## our image of Pulsar, for where no registry is reachable (as root, on 
 SEEDS ?= 1-500
 TRANSPORTS ?= stock native
 histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make histories SEEDS=1-500
-	$(foreach transport,$(TRANSPORTS),$(BIN)/python -m harness.histories --seeds $(SEEDS) \
+	$(foreach transport,$(TRANSPORTS),$(BIN)/python -m tests.harness.histories --seeds $(SEEDS) \
 	    --transport $(transport) $(HISTORIES_ARGS) &&) true
 
 bench: $(STAMP)  ## ratios in one run; anyone can repeat them

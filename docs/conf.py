@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
+from importlib.metadata import version as installed_version
 
-_PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
-_METADATA = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["project"]
-
-project = _METADATA["name"]
+project = "pulsar-encore"
 author = "pulsar-encore authors"
-release = version = _METADATA["version"]
+release = version = installed_version(project)
 
 extensions = ["myst_parser"]
 exclude_patterns = ["_build"]

@@ -1,4 +1,4 @@
-"""Receive messages, ack them, and nack those that fail.
+"""Receive messages, and ack them, or nack them if the work fails.
 
 python examples/consume_and_settle.py [service_url]
 """

@@ -26,7 +26,7 @@ async def main(url: str) -> None:
         print("received one")
 
         if not isinstance(url, testing.BrokerUrl):
-            return  # a real broker, whose connections this test cannot drop
+            return  # a real broker: this test cannot drop its connections
         dropped = url.broker.drop_connections()
         print("the connection was dropped" if dropped else "there was no connection")
         await producer.send(b"two")

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from harness.admin import Admin
-from harness.pulsar_server import (
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import (
     KINDS,
     Broker,
     ContainerChoice,

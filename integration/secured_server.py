@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.admin import Admin
+from tests.harness.admin import Admin
 
 OPERATOR = "operator"
 """The role of whoever may do everything; also the common name in its certificate."""

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 
 @pytest.mark.parametrize("transport", ["native", "stock"])

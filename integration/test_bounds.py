@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.contract.frame_client import FrameClient
-from harness.pulsar_server import Server
 from pulsar_encore.wire import compress, encode_batch, pb
+from tests.harness.admin import Admin
+from tests.harness.contract.frame_client import FrameClient
+from tests.harness.pulsar_server import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory")
 

@@ -21,8 +21,8 @@ import pytest
 from container_engine import Engine
 from pulsar_image import APACHE_IMAGE, OUR_IMAGE
 
-from harness import pulsar_server
-from harness.pulsar_server import NoBrokerError, StandaloneError, prefetch, running_server
+from tests.harness import pulsar_server
+from tests.harness.pulsar_server import NoBrokerError, StandaloneError, prefetch, running_server
 
 FAKE_ENGINE = """#!{python}
 import http.server, json, os, pathlib, signal, sys, time

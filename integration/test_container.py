@@ -13,8 +13,8 @@ from container_engine import Engine
 from pulsar_container import Container
 from pulsar_image import OUR_IMAGE
 
-from harness.admin import Admin
-from harness.pulsar_server import ContainerChoice, StandaloneError
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import ContainerChoice, StandaloneError
 
 from .test_server import DOCKER, drain, eventually, listening, produce
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.contract.cluster import ENGINES, Engine
-from harness.contract.contract_kit import SUBSCRIPTION, bodies, data, publish, subscribe, take
-from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.deadletters import DeadLetters, NothingSelectedError, Selection
+from tests.harness.admin import Admin
+from tests.harness.contract.cluster import ENGINES, Engine
+from tests.harness.contract.contract_kit import SUBSCRIPTION, bodies, data, publish, subscribe, take
+from tests.harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)

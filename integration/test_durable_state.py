@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 from .benchmarks import durable_kills
 

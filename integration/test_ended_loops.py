@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

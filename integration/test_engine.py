@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
 from pulsar_encore.schema import AvroSchema, Integer, Record
+from tests.harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
 from pulsar_encore.evacuation import evacuate, evacuation_plan
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 SHARED = encore.ConsumerType.Shared
 MESSAGES = 3_000

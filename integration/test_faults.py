@@ -9,9 +9,9 @@ from random import Random, randrange
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.contract.cluster import ENGINES, Engine
-from harness.contract.contract_kit import (
+from tests.harness.admin import Admin
+from tests.harness.contract.cluster import ENGINES, Engine
+from tests.harness.contract.contract_kit import (
     SUBSCRIPTION,
     bodies,
     eventually,
@@ -19,7 +19,7 @@ from harness.contract.contract_kit import (
     subscribe,
     work_off,
 )
-from harness.pulsar_server import Broker
+from tests.harness.pulsar_server import Broker
 
 from .conftest import OwnPulsar
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 _CRASHING_PROGRAM = """
 import asyncio, json, os, sys

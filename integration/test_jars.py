@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pulsar_server import StandaloneError, resolve_jars
+from tests.harness.pulsar_server import StandaloneError, resolve_jars
 
 FAKE_MAVEN = """#!{python}
 import pathlib, sys, time

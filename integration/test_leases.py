@@ -8,8 +8,8 @@ import random
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 

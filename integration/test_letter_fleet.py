@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 from .letters.fleet import Failure, Fleet, Outcome, run_fleet
 from .letters.letter_checks import QUIET

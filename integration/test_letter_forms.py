@@ -14,11 +14,11 @@ import pytest_asyncio
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, StringSchema
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.contract.cluster import ENGINES, Engine
-from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.deadletters import DeadLetters, Selection
+from tests.harness.admin import Admin
+from tests.harness.contract.cluster import ENGINES, Engine
+from tests.harness.pulsar_server import Server
 
 from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe

@@ -22,10 +22,10 @@ import pytest
 import pytest_asyncio
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.cli.broker_process import child, first_line
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .benchmarks.processes import broker
 from .letters.java_client import JavaClient, java_client, missing_tools

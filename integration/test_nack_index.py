@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 COUNT = 4_000
 DELAY_S = 6.0

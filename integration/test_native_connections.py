@@ -14,11 +14,11 @@ from uuid import uuid4
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.transport.native.service_options import of_options
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .secured_server import OPERATOR, PASSWORD, Secured
 

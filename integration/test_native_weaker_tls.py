@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server, Standalone
 from pulsar_encore.wire import frames, pb
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server, Standalone
 
 from .secured_server import Credentials, make_credentials
 from .test_native_connections import native, send_and_receive

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
 from pulsar_encore.deadletters import DeadLetters
 from pulsar_encore.schema import (
     AvroSchema,
@@ -24,6 +23,7 @@ from pulsar_encore.schema import (
     Record,
     StringSchema,
 )
+from tests.harness.pulsar_server import Server
 
 from .letters.java_client import JavaClient, java_client, missing_tools
 from .letters.letter_checks import await_letters, read_out, subscribe

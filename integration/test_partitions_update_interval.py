@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 _ALL = set(range(4))
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 BEGINNING = """
 import asyncio, json, sys

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 MESSAGES = 5000
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)

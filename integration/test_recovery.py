@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 WAIT_S = 60.0
 

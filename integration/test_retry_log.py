@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 
 async def wait_until(found: Callable[[], object]) -> None:

@@ -14,9 +14,15 @@ from pathlib import Path
 import pulsar as stock
 import pytest
 
-from harness import pulsar_server
-from harness.admin import Admin, AdminError
-from harness.pulsar_server import NoBrokerError, Server, Standalone, StandaloneError, running_server
+from tests.harness import pulsar_server
+from tests.harness.admin import Admin, AdminError
+from tests.harness.pulsar_server import (
+    NoBrokerError,
+    Server,
+    Standalone,
+    StandaloneError,
+    running_server,
+)
 
 from .conftest import OwnPulsar
 

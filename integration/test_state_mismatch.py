@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server, Standalone
 from pulsar_encore.evacuation import evacuate
 from pulsar_encore.state.rocks import RocksStore
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server, Standalone
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 

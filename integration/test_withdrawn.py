@@ -10,9 +10,9 @@ from random import Random, randrange
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.contract.cluster import ENGINES, Engine
-from harness.contract.contract_kit import (
+from tests.harness.admin import Admin
+from tests.harness.contract.cluster import ENGINES, Engine
+from tests.harness.contract.contract_kit import (
     SUBSCRIPTION,
     bodies,
     data,
@@ -22,7 +22,7 @@ from harness.contract.contract_kit import (
     take,
     work_off,
 )
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PENDING = Path("tests/prose_pending.txt")
-CHECKED_FOLDERS = ("sdk", "tests", "harness", "integration", "examples", "docs")
+CHECKED_FOLDERS = ("sdk", "tests", "integration", "examples", "docs")
 GLOSSARY = Path("docs/glossary.md")  # it lists the words that we no longer use
 SUFFIXES = {".py", ".pyi", ".md"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("docker", "examples", "harness", "integration", "sdk", "tests")
+FOLDERS = ("docker", "examples", "integration", "sdk", "tests")
 FILES = sorted(
     path.relative_to(ROOT)
     for folder in FOLDERS
@@ -18,7 +18,7 @@ FILES = sorted(
     if not any(part.startswith(".") or part == "__pycache__" for part in path.parts[-4:])
 )
 TESTS = [path for path in FILES if path.parts[0] == "tests"]
-FAST = [path for path in FILES if path.parts[0] in ("harness", "tests")]
+FAST = [path for path in FILES if path.parts[0] == "tests"]
 TREES = {path: ast.parse((ROOT / path).read_text("utf-8")) for path in FAST}
 COUNTS = Path("tests/private_reads.txt")
 
@@ -40,6 +40,7 @@ ALLOWED_WORDS = {
     "testing": "a public package: `pulsar_encore.testing`",
     "tracking": "a noun: the tracking state of a topic",
     "waiting": "an adjective",
+    "warning": "a noun",
 }
 #: Programs that a user could have written; their names are theirs.
 FREE_FOLDERS = ("integration/dropin/programs", "tests/type_checkers/programs")
@@ -88,7 +89,7 @@ def test_fast_tests_do_not_import_integration(path: Path) -> None:
             continue
         for module in modules:
             assert module.split(".")[0] != "integration", (
-                f"{path}:{node.lineno} imports {module}: move the shared part to harness/"
+                f"{path}:{node.lineno} imports {module}: move the shared part to tests/harness/"
             )
 
 

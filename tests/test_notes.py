@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTES = ROOT / "docs" / "notes"
-FOLDERS = ("sdk", "tests", "harness", "integration", "examples", "docs")
+FOLDERS = ("sdk", "tests", "integration", "examples", "docs")
 SUFFIXES = {".py", ".pyi", ".md", ".toml"}
 
 _POINTER = re.compile(r"docs/notes/(?P<page>[\w.-]+?\.md)(?:#(?P<heading>[\w-]+))?")

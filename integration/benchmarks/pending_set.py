@@ -32,8 +32,8 @@ from typing import NamedTuple
 import psutil
 from pyroaring import BitMap
 
-from harness.nacked_memory import bytes_per_nack
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
+from tests.harness.nacked_memory import bytes_per_nack
 
 ENTRIES = 10_000_000
 PER_LEDGER = 50_000

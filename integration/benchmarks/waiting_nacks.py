@@ -35,8 +35,8 @@ from typing import Any, Final
 import psutil
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Standalone
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Standalone
 
 from .figures import Row, table
 from .processes import fresh_topic

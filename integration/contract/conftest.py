@@ -10,10 +10,10 @@ import uuid
 
 import pytest
 
-from harness.admin import Admin
-from harness.contract.cluster import Place
-from harness.contract.fixtures import client, engine, topic, transport
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.contract.cluster import Place
+from tests.harness.contract.fixtures import client, engine, topic, transport
+from tests.harness.pulsar_server import Server
 
 __all__ = ["client", "cluster", "engine", "topic", "transport"]
 

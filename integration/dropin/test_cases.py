@@ -27,8 +27,8 @@ import pytest
 from pulsar import asyncio as stock_asyncio
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .program_runner import TRANSPORTS
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, our_text, run, stock_text
 

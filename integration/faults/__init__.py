@@ -1,1 +1,1 @@
-"""The cases of `harness.faults` against a real Pulsar."""
+"""The cases of `tests.harness.faults` against a real Pulsar."""

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
-from harness.admin import Admin
-from harness.faults.__main__ import failure, on_broker
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.faults.__main__ import failure, on_broker
+from tests.harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

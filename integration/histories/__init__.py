@@ -1,1 +1,1 @@
-"""The workloads of `harness.histories` against a real Pulsar."""
+"""The workloads of `tests.harness.histories` against a real Pulsar."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.histories.brokers import Brokers
-from harness.histories.clients import OURS, ClientName
-from harness.histories.fixed import FIXED
-from harness.histories.generator import FAMILIES, generate
-from harness.histories.history_report import full
-from harness.histories.history_runner import Runner
-from harness.histories.workload import Workload
-from harness.pulsar_server import Server
+from tests.harness.histories.brokers import Brokers
+from tests.harness.histories.clients import OURS, ClientName
+from tests.harness.histories.fixed import FIXED
+from tests.harness.histories.generator import FAMILIES, generate
+from tests.harness.histories.history_report import full
+from tests.harness.histories.history_runner import Runner
+from tests.harness.histories.workload import Workload
+from tests.harness.pulsar_server import Server
 
 # looptime's plugin requests a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import pulsar_encore as encore
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 KILLS: Final = int(os.environ.get("ENCORE_KILLS", "2"))
 """Of a test that kills. What is promised was seen with 6; each costs a start of Spark."""

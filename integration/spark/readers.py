@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from harness.pulsar_server import Server
 from pulsar_encore.spark import PulsarDataSource
+from tests.harness.pulsar_server import Server
 
 SMALL: Final = {"pulsar__reader__receiverQueueSize": 10, "maxRecordsPerBatch": 10}
 """Options by which most of a range is still at the broker when its first rows are here."""

@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from harness.pulsar_server import Server
 from pulsar_encore import CryptoKeyReader
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import body, publish, values, with_options
 

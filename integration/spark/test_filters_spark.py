@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import body, publish, with_options
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.admin import Admin
-from harness.pulsar_server import Server
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import KILLS, body, duplicates_in, publish, values
 from .spark_kit import worker_environment

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 from .spark_kit import ROOT, worker_environment
 

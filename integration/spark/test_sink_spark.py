@@ -26,8 +26,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.pulsar_server import Server
 from pulsar_encore import letters
 from pulsar_encore.consumer.forwarding.copy_options import Destination
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
@@ -38,6 +36,8 @@ from pulsar_encore.spark.sink.row_spool import RowSpool
 from pulsar_encore.spark.sink.sequence_ids import numbering_of
 from pulsar_encore.values.outgoing_message import OutgoingMessage
 from pulsar_encore.wire.entries import decode_body
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import KILLS
 from .sink_source import Sink

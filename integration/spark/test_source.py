@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness.admin import Admin
-from harness.pulsar_server import Server
 from pulsar_encore import MessageId
 from pulsar_encore.spark.compat import HAS_LIMITS
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import body, publish, values, with_options
 

@@ -12,15 +12,15 @@ import psutil
 import pytest
 
 import pulsar_encore as encore
-from harness.admin import Admin
-from harness.contract.frame_client import FrameClient
-from harness.pulsar_server import Broker, Server, own_broker
 from pulsar_encore.exceptions import ConsumerBusy
 from pulsar_encore.spark import DataLossError, StalledError
 from pulsar_encore.spark.driver import query_cursor as cursor
 from pulsar_encore.spark.offsets import Position
 from pulsar_encore.spark.reader.range_fetch import ReadRange
 from pulsar_encore.wire import pb
+from tests.harness.admin import Admin
+from tests.harness.contract.frame_client import FrameClient
+from tests.harness.pulsar_server import Broker, Server, own_broker
 
 from .numbered_topics import body, publish
 from .readers import Query, planned, read, rows_of, slow_read

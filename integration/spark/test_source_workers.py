@@ -15,9 +15,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness.admin import Admin
-from harness.pulsar_server import Server
 from pulsar_encore.spark import register
+from tests.harness.admin import Admin
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import body, duplicates_in, publish, values, with_options
 from .spark_kit import ROOT

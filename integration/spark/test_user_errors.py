@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from harness.pulsar_server import Server
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import publish, with_options
 

@@ -16,9 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import pulsar_encore as encore
-from harness.admin import Admin, AdminError
-from harness.pulsar_server import Server
 from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, String, StringSchema
+from tests.harness.admin import Admin, AdminError
+from tests.harness.pulsar_server import Server
 
 from .numbered_topics import with_options
 

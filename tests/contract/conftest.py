@@ -8,15 +8,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.contract.cluster import Place
-from harness.contract.fixtures import (
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread
+from tests.harness.contract.cluster import Place
+from tests.harness.contract.fixtures import (
     client,
     engine,
     pytest_asyncio_loop_factories,
     topic,
     transport,
 )
-from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 
 __all__ = [
     "client",

@@ -9,8 +9,9 @@ from random import Random, randrange
 import pytest
 
 import pulsar_encore as encore
-from harness.contract.cluster import Engine
-from harness.contract.contract_kit import (
+from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
+from tests.harness.contract.cluster import Engine
+from tests.harness.contract.contract_kit import (
     SUBSCRIPTION,
     before_marker,
     bodies,
@@ -21,7 +22,6 @@ from harness.contract.contract_kit import (
     take,
     work_off,
 )
-from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 
 StartBroker = Callable[..., BrokerThread]
 

@@ -10,10 +10,10 @@ from unittest.mock import ANY
 import pytest
 from core_kit import TOPIC, Settling, source_state
 
-from harness.nacked_memory import bytes_per_nack
 from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.message import Message
 from pulsar_encore.values.message_id import MessageId
+from tests.harness.nacked_memory import bytes_per_nack
 
 KEY = (1, 1)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.faults.cases import generate
-from harness.faults.mischief import End, Kind, Mischief, Step, Stream, WireFault
 from pulsar_encore.wire import frames, pb
+from tests.harness.faults.cases import generate
+from tests.harness.faults.mischief import End, Kind, Mischief, Step, Stream, WireFault
 
 PING = frames.encode(pb.CommandPing())
 FLOW = frames.encode(pb.CommandFlow(consumer_id=1, messagePermits=5))

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.faults.__main__ import failure, in_memory, main
-from harness.faults.cases import generate
-from harness.faults.networks import Memory
-from harness.faults.play import Patience, play
 from pulsar_encore.testing import run
 from pulsar_encore.transport.interface import Delivery
 from pulsar_encore.transport.native.consumer.topic_events import TopicEvents
+from tests.harness.faults.__main__ import failure, in_memory, main
+from tests.harness.faults.cases import generate
+from tests.harness.faults.networks import Memory
+from tests.harness.faults.play import Patience, play
 
 SAMPLE = range(1, 41)
 SHORT = Patience(stuck=100.0, closing=100.0)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.histories import event_record as r
-from harness.histories.checker import Verdict, check
-from harness.histories.event_record import Event
-from harness.histories.workload import Action, Segment, Settling, Workload
+from tests.harness.histories import event_record as r
+from tests.harness.histories.checker import Verdict, check
+from tests.harness.histories.event_record import Event
+from tests.harness.histories.workload import Action, Segment, Settling, Workload
 
 TOPIC = "persistent://public/default/t"
 AGAIN = f"{TOPIC}-again"
@@ -545,17 +545,17 @@ def test_a_failing_call_is_a_finding() -> None:
 
 
 def test_a_printed_workload_can_be_parsed() -> None:
-    from harness.histories.fixed import FIXED
-    from harness.histories.generator import generate
-    from harness.histories.workload import loads
+    from tests.harness.histories.fixed import FIXED
+    from tests.harness.histories.generator import generate
+    from tests.harness.histories.workload import loads
 
     for workload in [*FIXED.values(), *(generate(seed) for seed in range(200))]:
         assert loads(workload.dumps()) == workload
 
 
 def test_a_seed_gives_one_workload_and_one_plan() -> None:
-    from harness.histories.generator import FAMILIES, generate
-    from harness.histories.workload import decide
+    from tests.harness.histories.generator import FAMILIES, generate
+    from tests.harness.histories.workload import decide
 
     made = [generate(seed) for seed in range(300)]
     assert made == [generate(seed) for seed in range(300)]

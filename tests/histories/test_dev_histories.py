@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from harness.histories.brokers import Brokers
-from harness.histories.clients import OURS, ClientName
-from harness.histories.fixed import FIXED
-from harness.histories.history_report import full
-from harness.histories.history_runner import Runner
+from tests.harness.histories.brokers import Brokers
+from tests.harness.histories.clients import OURS, ClientName
+from tests.harness.histories.fixed import FIXED
+from tests.harness.histories.history_report import full
+from tests.harness.histories.history_runner import Runner
 
 # looptime's plugin asks for a loop before every synchronous test. See the fixtures of the contract
 # tests.

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from harness.histories.__main__ import main
+from tests.harness.histories.__main__ import main
 
 
 @pytest.mark.parametrize(

@@ -13,25 +13,6 @@ from pulsar_encore.spark.option_table import CLIENT, OPTIONS, SINK, SOURCE, Opti
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 HEADERS = {"| option | default | |": SOURCE, "| option of a write | default | |": SINK}
 
-# Options that the page explains outside the option tables, or not at all. An option leaves this
-# list when its table gets a row for it.
-NOT_IN_THE_TABLES = {
-    SOURCE: """metadataPrefix partitionDiscoveryIntervalMs startingOffsetsByTimestampStrategy
-        splitGranularity chunkLookbackEntries maxRecordsPerBatch subscriptionPrefix
-        subscriptionCreate subscriptionDeleteOnStop includeHeaders valueSchema
-        pulsar.reader.receiverQueueSize pulsar.reader.readCompacted
-        pulsar.reader.subscriptionRolePrefix""".split(),
-    SINK: """service.url clientFactory metadataPrefix admin.url sinkMode valueFormat deduplication
-        producerName maxPendingMessages sendTimeoutMs pulsar.producer.blockIfQueueFull
-        pulsar.producer.compressionType pulsar.producer.batchingEnabled
-        pulsar.producer.batchingMaxMessages pulsar.producer.batchingMaxBytes
-        pulsar.producer.batchingMaxPublishDelayMs pulsar.producer.batchingMaxPublishDelayMicros
-        pulsar.producer.batchingType pulsar.producer.chunkingEnabled
-        pulsar.producer.messageRoutingMode pulsar.producer.encryptionKeys
-        pulsar.producer.cryptoPublicKeyPath pulsar.producer.cryptoKeyReader
-        pulsar.producer.cryptoFailureAction""".split(),
-}
-
 
 def rows(header: str) -> Iterator[tuple[list[str], str]]:
     """Return (names, text of the default) of each row of a table."""
@@ -49,7 +30,7 @@ TABLES = {header: list(rows(header)) for header in HEADERS}
 @pytest.mark.parametrize(("header", "known"), HEADERS.items())
 def test_the_table_names_every_option_once(header: str, known: OptionSet) -> None:
     documented = [name for names, _ in TABLES[header] for name in names if name != f"{CLIENT}*"]
-    assert sorted([*documented, *NOT_IN_THE_TABLES[known]]) == sorted(known.names)
+    assert sorted(documented) == sorted(known.names)
 
 
 @pytest.mark.parametrize(("header", "known"), HEADERS.items())

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from rocks_kit import TOPIC, after_kill, keys_of, killed, nack, opened, source_of
 
-from harness.rocks_kill import kill_again_and_again
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -34,6 +33,7 @@ from pulsar_encore.state.rocks import DeliveredRecord, RocksStore, StateReader, 
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number
 from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, WriteBatch
+from tests.harness.rocks_kill import kill_again_and_again
 
 ALL = 2**62
 

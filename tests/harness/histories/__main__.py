@@ -1,4 +1,4 @@
-"""Run histories and report findings: `python -m harness.histories --seeds 1-500 --broker
+"""Run histories and report findings: `python -m tests.harness.histories --seeds 1-500 --broker
 real|dev`.
 
 Errors in the command line, or an unreachable broker, are reported in one line with exit code 2
@@ -39,7 +39,7 @@ _EPILOG: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 1 if a history has a finding, 2 if no history could run, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m harness.histories", epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.histories", epilog=_EPILOG)
     parser.add_argument("--seeds", default="1-20", help="such as 7, 1-500 or 3,9,20-30")
     parser.add_argument("--broker", choices=("real", "dev"), default="real")
     parser.add_argument("--only", help=f"a family ({', '.join(FAMILIES)})")

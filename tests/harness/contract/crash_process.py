@@ -1,4 +1,4 @@
-"""A consumer process to be killed: `python -m harness.contract.crash_process URL TOPIC ENGINE
+"""A consumer process to be killed: `python -m tests.harness.contract.crash_process URL TOPIC ENGINE
 MODE`.
 
 Prints the payload of each message. Mode `settle` nacks every third message, and prints the others

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-_DOCKER = Path(__file__).resolve().parent.parent / "docker"
+_DOCKER = Path(__file__).resolve().parents[2] / "docker"
 sys.path.insert(0, str(_DOCKER))  # its programs run without this package, so it is no package
 
 from broker import Broker  # noqa: E402

@@ -29,7 +29,7 @@ def command(workload: Workload, broker: str, client: ClientName, *, of_seed: boo
     """Return the command that repeats a run."""
     transport = " --transport native" if client == "native" else ""
     which = f"--seeds {workload.seed}" if of_seed else f"--workload '{workload.dumps()}'"
-    return f"python -m harness.histories {which} --broker {broker}{transport}"
+    return f"python -m tests.harness.histories {which} --broker {broker}{transport}"
 
 
 def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:

@@ -1,4 +1,4 @@
-"""Play cases and report findings: `python -m harness.faults --cases 1-1000 --broker dev|real`.
+"""Play cases and report findings: `python -m tests.harness.faults --cases 1-1000 --broker dev|real`
 
 On the development broker a case runs in memory and in virtual time.
 """
@@ -51,7 +51,7 @@ async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
 
 def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
     """Return a failing case: its description, its findings, and the command that repeats it."""
-    command = f"python -m harness.faults --cases {verdict.case.seed} --broker {broker}"
+    command = f"python -m tests.harness.faults --cases {verdict.case.seed} --broker {broker}"
     events = verdict.events[-shown:] if shown else []
     return "\n".join(
         [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", command]
@@ -60,7 +60,7 @@ def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 1 if a case has a finding, 2 if no case could be played, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m harness.faults")
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.faults")
     parser.add_argument("--cases", default="1-1000", help="such as 7, 1-1000 or 3,9,20-30")
     parser.add_argument("--broker", choices=("dev", "real"), default="dev")
     parser.add_argument(

@@ -29,7 +29,7 @@ from .contract_kit import (
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+_REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class Order(Record):  # type: ignore[misc]
@@ -113,7 +113,7 @@ async def test_a_killed_process_loses_no_message(
 ) -> None:
     sent = bodies(60)
     await publish(client, topic, sent, batch=4)
-    program = [sys.executable, "-m", "harness.contract.crash_process"]
+    program = [sys.executable, "-m", "tests.harness.contract.crash_process"]
     process = await asyncio.create_subprocess_exec(
         *program,
         *(cluster.url, topic, engine.name, mode),

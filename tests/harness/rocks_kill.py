@@ -5,7 +5,7 @@ and reports each step on a pipe. Deliveries and nacks are reported after the cal
 and finished messages before the call. The child is killed with SIGKILL. The directory is then
 opened and compared with the reports, and the next child continues with it.
 
-    python -m harness.rocks_kill [--kills 50] [--seed 1]
+    python -m tests.harness.rocks_kill [--kills 50] [--seed 1]
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int) -> tuple[Observed,
     observed, missing = Observed(), []
     rng = random.Random(seed)
     for run_number in range(kills):
-        command = [sys.executable, "-m", "harness.rocks_kill", "--child"]
+        command = [sys.executable, "-m", "tests.harness.rocks_kill", "--child"]
         with subprocess.Popen(
             [*command, str(folder), str(run_number), str(rng.randrange(2**31))],
             stdout=subprocess.PIPE,
