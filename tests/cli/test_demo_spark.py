@@ -128,7 +128,9 @@ def script(path: Path, body: str) -> None:
         ("no such thing", "does not print its version"),
     ],
 )
-def test_java_is_found_in_the_right_order(java: Path, says: str, missing: str | None) -> None:
+def test_the_java_version_is_checked_and_reported(
+    java: Path, says: str, missing: str | None
+) -> None:
     script(java, f"echo '{says}' >&2")
     found = spark_here.missing()
     if missing is None:

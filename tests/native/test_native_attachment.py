@@ -151,7 +151,7 @@ def test_an_attempt_that_hangs_times_out_and_reports_the_previous_error() -> Non
     run(main())
 
 
-def test_a_slow_first_attempt_has_no_time_limit_of_its_own() -> None:
+def test_an_attempt_that_declares_itself_slow_has_no_time_limit() -> None:
     async def main() -> None:
         async def long() -> None:
             thing.attachment.take_time()

@@ -52,7 +52,7 @@ def test_timeouts_and_limits_come_from_the_client_options() -> None:
     assert settings.lookups == 12
 
 
-async def test_the_client_reports_its_version_and_description() -> None:
+async def test_credentials_come_from_the_clients_authentication() -> None:
     token = AuthenticationToken("t")
     clusters, _ = of_options(ClientOptions(service_url=URL, authentication=token))
     assert clusters.now().credentials is token
