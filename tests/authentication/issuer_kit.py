@@ -1,4 +1,4 @@
-"""A small issuer of tokens on loopback: what it is asked is recorded, what it answers is set."""
+"""A small issuer of tokens on loopback that records requests and gives configured answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from urllib.parse import parse_qsl
 
 @dataclass
 class Issuer:
-    """Answers by path; each answer is (status, body), a dict as JSON, bytes as they are."""
+    """An issuer with an answer for each path: (status, body).
+
+    A dict is sent as JSON, bytes unchanged.
+    """
 
     url: str = ""
     asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
@@ -22,7 +25,7 @@ class Issuer:
 
     @property
     def grants(self) -> list[dict[str, str]]:
-        """The forms that tokens were asked with."""
+        """Return the forms of all token requests."""
         return [form for method, path, form in self.asked if (method, path) == ("POST", "/token")]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +51,7 @@ class Issuer:
 
 @contextlib.asynccontextmanager
 async def issuer() -> AsyncIterator[Issuer]:
-    """One that gives the token "token-1" for an hour."""
+    """Start an issuer that gives the token "token-1" for an hour."""
     made = Issuer()
     made.hold.set()
     async with await asyncio.start_server(made._serve, "127.0.0.1", 0) as server:

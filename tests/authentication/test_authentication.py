@@ -1,4 +1,4 @@
-"""Who a client is: data for each method, suppliers of every kind, and no secret anywhere to see."""
+"""Authentication: data of each method, all kinds of suppliers, and no visible secret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOWHERE = "pulsar://127.0.0.1:1"
 
 
 class Library:
-    """Has what it was given, until a thread of its own lets go."""
+    """A C++ client that holds its supplier until one of its own threads releases it."""
 
     def __init__(self) -> None:
         self.suppliers: list[Callable[[], object]] = []
@@ -37,10 +37,10 @@ class Library:
 
 
 class Native:
-    """The library's object, as the program has it."""
+    """The C++ client's authentication object, as the program has it."""
 
 
-async def test_a_token_is_what_was_given_or_is_had_each_time(tmp_path: Path) -> None:
+async def test_a_token_is_fixed_or_supplied_at_each_use(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
     calls = 0
@@ -75,7 +75,7 @@ async def test_a_token_file_is_read_each_time(tmp_path: Path) -> None:
         await auth.data()
 
 
-async def test_a_supplier_that_blocks_does_not_block_the_loop() -> None:
+async def test_a_blocking_supplier_does_not_block_the_loop() -> None:
     asked, answer = threading.Event(), threading.Event()
 
     def blocking() -> str:
@@ -100,7 +100,7 @@ def _raise() -> str:
     ("supply", "says"),
     [(_raise, "RuntimeError"), (lambda: 3, "a token is a str"), (lambda: None, "NoneType")],
 )
-async def test_a_supplier_that_fails_is_named_without_its_words(
+async def test_the_error_of_a_failing_supplier_omits_its_text(
     supply: Callable[[], Any], says: str
 ) -> None:
     with pytest.raises(encore.AuthenticationError, match="the broker was not asked") as caught:
@@ -124,7 +124,7 @@ async def test_a_cancelled_supplier_is_cancelled() -> None:
         await task
 
 
-async def test_basic_and_tls(tmp_path: Path) -> None:
+async def test_basic_and_tls_give_their_data(tmp_path: Path) -> None:
     for basic in (
         encore.AuthenticationBasic("me", SECRET),
         encore.AuthenticationBasic(
@@ -142,7 +142,7 @@ async def test_basic_and_tls(tmp_path: Path) -> None:
     assert (tls.certificate_path, tls.private_key_path) == (str(certificate), str(key))
 
 
-async def test_what_only_the_library_can_do_is_named() -> None:
+async def test_methods_of_the_c_client_only_are_errors_that_name_them() -> None:
     for auth in (encore.AuthenticationAthenz("{}"), encore.Authentication("some.so", "x")):
         with pytest.raises(encore.NotSupportedError, match="use the stock transport"):
             await auth.data()
@@ -165,7 +165,7 @@ def wrong() -> list[tuple[Callable[[], object], str]]:
 
 
 @pytest.mark.parametrize(("make", "says"), wrong())
-def test_a_wrong_argument_is_named_and_not_shown(make: Callable[[], object], says: str) -> None:
+def test_an_invalid_argument_is_named_and_not_shown(make: Callable[[], object], says: str) -> None:
     with pytest.raises(encore.ConfigurationError, match=says) as caught:
         make()
     assert SECRET not in str(caught.value)
@@ -186,10 +186,10 @@ def test_no_secret_is_in_a_repr() -> None:
         assert SECRET not in repr(ClientOptions(service_url="pulsar://h", authentication=each))
 
 
-# What the C++ library is given
+# Objects that the C++ client gets
 
 
-def test_the_engine_takes_authentication_of_both_packages(tmp_path: Path) -> None:
+def test_the_stock_transport_accepts_authentication_of_both_packages(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     oauth2 = json.dumps({"issuer_url": "https://i", "client_id": "a", "client_secret": "b"})
@@ -205,13 +205,13 @@ def test_the_engine_takes_authentication_of_both_packages(tmp_path: Path) -> Non
         ):
             assert ClientOptions(service_url=NOWHERE, authentication=auth).authentication is auth
             handed = client_config.authentication(auth)
-            assert isinstance(handed, pulsar.Authentication)  # its Client takes no other class
+            assert isinstance(handed, pulsar.Authentication)  # its Client accepts no other class
             _pulsar.ClientConfiguration().authentication(handed.auth)
             assert pulsar.ServiceInfo(NOWHERE, handed).service_url == NOWHERE
             assert encore.ServiceInfo(NOWHERE, auth)._service_info.service_url == NOWHERE
 
 
-def test_an_async_supplier_serves_the_engine_too() -> None:
+def test_an_async_supplier_works_with_the_stock_transport() -> None:
     async def waiting() -> str:
         await asyncio.sleep(0)
         return SECRET
@@ -223,8 +223,9 @@ def test_an_async_supplier_serves_the_engine_too() -> None:
         assert encore.AuthenticationToken(supplier).auth.getAuthMethodName() == "token"
 
 
-def test_the_process_ends_after_the_library_let_go_of_a_supplier() -> None:
-    # Some time after the client was closed; when the interpreter has ended it would be an abort.
+def test_the_process_ends_after_the_c_client_released_a_supplier() -> None:
+    # The release comes some time after the client was closed. After the interpreter's end it would
+    # abort the process.
     library = Library()
     library_authentication(lambda: SECRET, library.create)
     late = threading.Timer(0.2, library.suppliers.clear)
@@ -234,7 +235,7 @@ def test_the_process_ends_after_the_library_let_go_of_a_supplier() -> None:
     late.join()
 
 
-def test_a_supplier_that_the_program_still_has_is_never_let_go_of() -> None:
+def test_a_supplier_that_the_program_still_holds_is_not_released() -> None:
     library = Library()
     native = library_authentication(lambda: SECRET, library.create)
     before = sys.getrefcount(native)
@@ -243,7 +244,7 @@ def test_a_supplier_that_the_program_still_has_is_never_let_go_of() -> None:
     supplied._library_objects.clear()
 
 
-def test_a_transport_is_told_which_it_cannot_read() -> None:
+def test_the_transport_names_authentication_that_it_does_not_support() -> None:
     ours = encore.AuthenticationToken("t")
     assert authentication.of(ours) is ours
     assert authentication.of(None) is None
@@ -253,7 +254,7 @@ def test_a_transport_is_told_which_it_cannot_read() -> None:
         authentication.of("token")
 
 
-async def test_an_authentication_of_the_users_own() -> None:
+async def test_a_users_own_authentication_class_works() -> None:
     class Vault(encore.Authentication):
         method_name = "token"
 

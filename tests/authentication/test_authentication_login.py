@@ -1,4 +1,4 @@
-"""A broker that asks for a token is shown it, whoever connects and wherever it comes from."""
+"""A broker that asks for a token gets it with either transport and from any source."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ async def by_native(url: str, auth: encore.Authentication) -> None:
         await transport.close()
 
 
-# Not OAuth2 by stock: its library asks the issuer on the thread that calls it, which runs it here.
+# OAuth2 with the stock transport is left out: the C++ client asks the issuer on the calling thread,
+# which runs the issuer in this test.
 @pytest.mark.parametrize(
     ("source", "connect"),
     [
@@ -65,7 +66,7 @@ async def by_native(url: str, auth: encore.Authentication) -> None:
         *((source, by_stock) for source in MAKE if source != "oauth2"),
     ],
 )
-async def test_a_token_from_anywhere_logs_in(
+async def test_a_token_from_any_source_logs_in(
     source: str, connect: Callable[..., Awaitable[Any]], tmp_path: Path
 ) -> None:
     with run_in_thread(BrokerSettings(token=TOKEN)) as broker:
@@ -73,7 +74,7 @@ async def test_a_token_from_anywhere_logs_in(
             await connect(broker.url, MAKE[source](made, tmp_path / "token"))
 
 
-async def test_the_native_transport_names_a_wrong_token() -> None:
+async def test_the_native_transport_reports_a_wrong_token() -> None:
     with run_in_thread(BrokerSettings(token="right")) as broker:
         with pytest.raises(encore.AuthenticationError):
             await by_native(broker.url, encore.AuthenticationToken("wrong"))

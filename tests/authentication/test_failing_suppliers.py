@@ -48,7 +48,7 @@ class Asked:
 
 
 def steps(*given: Any) -> Callable[[], Any]:
-    """Return a supplier of these values, one for each call. Functions among them are called."""
+    """Return a supplier of these values, one for each call. Functions in the list are called."""
     left = iter(given)
 
     def supplier() -> Any:
@@ -59,7 +59,7 @@ def steps(*given: Any) -> Callable[[], Any]:
 
 
 @every_failure
-def test_the_last_good_token_is_given_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_good_token_is_returned_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
     fail, why = FAILURES[name]
     calls = Calls()
     ask = Asked(steps("t-1", fail, fail, "t-2", fail), calls)
@@ -86,7 +86,7 @@ def test_without_an_earlier_token_it_returns_an_empty_one_and_running_calls_fail
 @pytest.mark.parametrize(
     ("given", "token"), [("t", "t"), (Text("t"), "t"), (b"t", b"t"), (bytearray(b"t"), "")]
 )
-def test_a_subclass_of_str_is_made_a_str(given: Any, token: Any) -> None:
+def test_a_subclass_of_str_is_converted_to_str(given: Any, token: Any) -> None:
     got = Asked(lambda: given)()
     assert (got, type(got)) == (token, type(token))
 
@@ -116,7 +116,7 @@ def test_a_log_handler_that_raises_does_not_raise_into_the_library() -> None:
 
 
 @pytest.mark.parametrize("detail", ["ValueError: s3cret\n\nAt:\n  program.py(3): supplier", ""])
-def test_the_library_s_own_message_about_a_supplier_is_cut_before_the_secret(detail: str) -> None:
+def test_the_c_clients_own_message_about_a_supplier_is_cut_before_the_secret(detail: str) -> None:
     """Suppliers of authentication objects of the stock package cannot be wrapped."""
     import _pulsar
 

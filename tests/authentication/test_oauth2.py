@@ -33,7 +33,7 @@ def oauth2(issuer_url: str, **parameters: Any) -> encore.AuthenticationOauth2:
     return encore.AuthenticationOauth2(json.dumps(given))
 
 
-async def test_a_token_is_asked_for_as_the_issuer_says() -> None:
+async def test_a_token_request_follows_the_issuers_metadata() -> None:
     async with issuer() as made:
         auth = oauth2(f"{made.url}/", audience="urn:pulsar", scope="produce consume")
         assert (auth.method_name, await auth.data()) == ("token", b"token-1")
@@ -65,7 +65,7 @@ async def test_a_key_file_is_read_for_each_token(tmp_path: Path, form: str) -> N
             await auth.data()
 
 
-async def test_the_client_may_be_among_the_parameters() -> None:
+async def test_the_client_credentials_can_be_parameters() -> None:
     async with issuer() as made:
         text = json.dumps({"issuer_url": made.url, "client_id": "a", "client_secret": "b"})
         await encore.AuthenticationOauth2(text).data()
@@ -73,7 +73,7 @@ async def test_the_client_may_be_among_the_parameters() -> None:
         assert form == {"grant_type": "client_credentials", "client_id": "a", "client_secret": "b"}
 
 
-async def test_a_token_is_kept_until_shortly_before_its_end() -> None:
+async def test_a_token_is_reused_until_shortly_before_it_expires() -> None:
     async with issuer() as made:
         auth = oauth2(made.url)
         assert [await auth.data() for _ in range(3)] == [b"token-1"] * 3
@@ -84,7 +84,7 @@ async def test_a_token_is_kept_until_shortly_before_its_end() -> None:
 
 
 @pytest.mark.parametrize("lifetime", [{}, {"expires_in": 0}, {"expires_in": None}])
-async def test_a_token_of_unknown_life_is_asked_for_each_time(lifetime: dict[str, Any]) -> None:
+async def test_a_token_without_a_lifetime_is_requested_each_time(lifetime: dict[str, Any]) -> None:
     async with issuer() as made:
         made.answers["/token"] = (200, {"access_token": "t", **lifetime})
         auth = oauth2(made.url)
@@ -92,14 +92,14 @@ async def test_a_token_of_unknown_life_is_asked_for_each_time(lifetime: dict[str
         assert len(made.grants) == 2
 
 
-async def test_many_ask_at_once_and_the_issuer_is_asked_once() -> None:
+async def test_concurrent_callers_share_one_request_to_the_issuer() -> None:
     async with issuer() as made:
         made.hold.clear()
         auth = oauth2(made.url)
         asking = [asyncio.create_task(auth.data()) for _ in range(5)]
         while not made.asked:
             await asyncio.sleep(0)
-        asking[0].cancel()  # the one that began it
+        asking[0].cancel()  # the caller that started the request
         made.hold.set()
         got = await asyncio.gather(*asking, return_exceptions=True)
         assert isinstance(got[0], asyncio.CancelledError)
@@ -119,7 +119,7 @@ async def test_many_ask_at_once_and_the_issuer_is_asked_once() -> None:
         (WELL_KNOWN, (200, b"<html>")),
     ],
 )
-async def test_an_issuer_that_gives_no_token_does_not_end_one_that_is_good(
+async def test_a_failing_issuer_does_not_invalidate_a_valid_token(
     monkeypatch: pytest.MonkeyPatch, path: str, answer: tuple[int, Any]
 ) -> None:
     async with issuer() as made:
@@ -141,7 +141,7 @@ async def test_an_issuer_that_gives_no_token_does_not_end_one_that_is_good(
         assert (await auth.data()).startswith(b"token-")
 
 
-async def test_a_token_that_a_broker_refused_is_replaced_where_the_issuer_gives_another() -> None:
+async def test_a_token_that_a_broker_refused_is_replaced_if_the_issuer_gives_another() -> None:
     async with issuer() as made:
         auth = oauth2(made.url)
         assert await auth.data() == b"token-1"
@@ -175,7 +175,7 @@ REFUSALS: dict[str, tuple[str, tuple[int, Any], str, bool]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-async def test_what_an_issuer_answers_wrongly_is_named(case: str) -> None:
+async def test_an_invalid_answer_of_the_issuer_is_an_error_that_shows_it(case: str) -> None:
     path, answer, said, retryable = REFUSALS[case]
     async with issuer() as made:
         made.answers[path] = answer
@@ -189,7 +189,7 @@ async def test_what_an_issuer_answers_wrongly_is_named(case: str) -> None:
         error = error.__cause__
 
 
-async def test_an_issuer_that_does_not_answer_can_be_tried_again() -> None:
+async def test_an_issuer_that_did_not_answer_can_be_asked_again() -> None:
     async with issuer() as made:
         url = made.url
     with pytest.raises(encore.AuthenticationError, match="ConnectError") as caught:
@@ -200,7 +200,7 @@ async def test_an_issuer_that_does_not_answer_can_be_tried_again() -> None:
 @pytest.mark.parametrize(
     ("variable", "argument"), [("SSL_CERT_FILE", "cafile"), ("SSL_CERT_DIR", "capath"), (None, "")]
 )
-async def test_the_issuers_certificate_is_trusted_by_the_environment_else_by_certifi(
+async def test_the_issuers_certificate_is_verified_by_the_environments_authorities_or_certifi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, argument: str
 ) -> None:
     made: list[dict[str, str]] = []
@@ -221,13 +221,15 @@ async def test_the_issuers_certificate_is_trusted_by_the_environment_else_by_cer
     assert made[0] == expected
 
 
-async def test_without_httpx2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_without_httpx2_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(encore.NotSupportedError, match=r"pulsar-encore\[oauth2\]"):
         await oauth2("http://127.0.0.1:1").data()
 
 
-async def test_a_secret_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_is_not_sent_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(*_: object) -> dict[str, str]:
         return {"token_endpoint": "http://issuer/token"}
 
@@ -261,7 +263,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_parameters_are_named_and_not_shown(case: str) -> None:
+def test_invalid_parameters_are_named_and_not_shown(case: str) -> None:
     parameters, said = WRONG[case]
     text = parameters if isinstance(parameters, str) else json.dumps(parameters)
     with pytest.raises(encore.ConfigurationError, match=said) as caught:
@@ -269,7 +271,7 @@ def test_wrong_parameters_are_named_and_not_shown(case: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_one_object_serves_several_event_loops() -> None:
+def test_one_object_works_on_several_event_loops() -> None:
     ready: Future[Issuer] = Future()
     over = threading.Event()
 

@@ -19,7 +19,7 @@ def test_an_empty_token_is_refused(token: str) -> None:
         AuthenticationToken(token)
 
 
-async def test_a_plain_supplier_that_hangs_takes_one_thread_however_often_it_is_asked() -> None:
+async def test_a_plain_supplier_that_hangs_uses_one_thread_for_all_calls() -> None:
     release, calls = threading.Event(), []
 
     def supplier() -> str:
@@ -39,7 +39,7 @@ async def test_a_plain_supplier_that_hangs_takes_one_thread_however_often_it_is_
     assert await authentication.data() == b"t"
 
 
-async def test_a_token_file_that_vanished_is_named(tmp_path: Path) -> None:
+async def test_the_error_for_a_missing_token_file_names_it(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("t")
     authentication = AuthenticationToken(f"file:{file}")

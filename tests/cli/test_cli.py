@@ -1,4 +1,4 @@
-"""The command line: what it is given decides what it does, and what is wrong is said in a line."""
+"""The command line: arguments select the command, and an error is one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pulsar_encore.cli import bench, broker_process
 from pulsar_encore.errors import ConfigurationError, TransportError
 
 
-def test_without_its_libraries_it_names_the_extra(
+def test_the_error_without_its_libraries_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "cyclopts", None)
@@ -30,7 +30,7 @@ def test_without_its_libraries_it_names_the_extra(
 
 
 def _module(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """`python -m pulsar_encore`, after some other code."""
+    """Run `python -m pulsar_encore` after some other code."""
     code = f"{before}; import runpy; runpy.run_module('pulsar_encore', run_name='__main__')"
     command = [sys.executable, "-c", code] if before else [sys.executable, "-m", "pulsar_encore"]
     return subprocess.run([*command, *words], capture_output=True, text=True, timeout=30)
@@ -46,7 +46,7 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 @pytest.mark.parametrize("library", ["cyclopts", "rich"])
-def test_as_a_module_without_the_extra_it_says_what_to_install(library: str) -> None:
+def test_the_error_of_the_module_without_the_extra_says_what_to_install(library: str) -> None:
     ran = _module("dlq", "ls", "--help", before=f"import sys; sys.modules[{library!r}] = None")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
@@ -54,7 +54,7 @@ def test_as_a_module_without_the_extra_it_says_what_to_install(library: str) -> 
     )
 
 
-def test_another_missing_module_is_not_taken_for_the_extra(
+def test_another_missing_module_is_not_reported_as_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pulsar_encore.cli.app", None)
@@ -62,14 +62,14 @@ def test_another_missing_module_is_not_taken_for_the_extra(
         cli.main(["demo"])
 
 
-def test_the_package_needs_neither_library() -> None:
+def test_the_package_can_be_imported_without_either_library() -> None:
     source = Path(cli.__file__).read_text()
     assert "import cyclopts" not in source
     assert "import rich" not in source
 
 
 @pytest.mark.parametrize("words", [["no-such-command"], ["broker", "--port", "many"]])
-def test_a_wrong_command_line_is_an_error_and_no_traceback(
+def test_an_invalid_command_line_is_an_error_without_a_traceback(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
@@ -77,7 +77,7 @@ def test_a_wrong_command_line_is_an_error_and_no_traceback(
     assert "Traceback" not in captured.out + captured.err
 
 
-def test_a_setting_out_of_range_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_setting_out_of_range_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["broker", "--port", "70000"]) == 2
     assert "port must be at most 65535" in capsys.readouterr().err
 
@@ -99,7 +99,7 @@ def test_broker_settings_reach_the_broker(monkeypatch: pytest.MonkeyPatch) -> No
     assert settings.host == "127.0.0.1"
 
 
-def test_the_broker_of_a_process_listens_and_goes_with_the_block() -> None:
+def test_a_broker_in_a_process_listens_until_the_block_ends() -> None:
     with broker_process.broker_process() as url:
         port = int(url.rpartition(":")[2])
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
@@ -107,8 +107,8 @@ def test_the_broker_of_a_process_listens_and_goes_with_the_block() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-async def test_a_broker_that_is_started_again_gives_ids_that_none_had() -> None:
-    """What was acked on the one before looks to a client like what comes again (its restart)."""
+async def test_a_restarted_broker_gives_no_id_twice() -> None:
+    """Otherwise a client that acked an id on the earlier broker would treat it as a redelivery."""
     ledgers = []
     for _ in range(2):
         with broker_process.broker_process() as url:
@@ -117,16 +117,16 @@ async def test_a_broker_that_is_started_again_gives_ids_that_none_had() -> None:
     assert ledgers[0] < ledgers[1]
 
 
-def test_the_broker_of_a_process_does_not_outlive_who_started_it() -> None:
+def test_a_broker_process_ends_with_the_process_that_started_it() -> None:
     command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", "--until-eof"]
     with broker_process.child(command) as process:
         broker_process.first_line(process)
         assert process.stdin is not None
-        process.stdin.close()  # as the system does when the parent is killed
+        process.stdin.close()  # the system does this when the parent is killed
         assert process.wait(10) == 0
 
 
-def test_a_broker_that_does_not_start_is_an_error() -> None:
+def test_a_broker_that_cannot_start_is_an_error() -> None:
     with (
         pytest.raises(TransportError, match=r"ended with code|printed nothing"),
         broker_process.broker_process(["--tick", "soon"]),
@@ -150,7 +150,7 @@ class _Row:
 
 
 class _Benchmark:
-    """A module with the one thing that `bench` asks of a benchmark."""
+    """A module with the one function that `bench` calls."""
 
     def __init__(self, met: bool = True, error: Exception | None = None) -> None:
         self.urls: list[str | None] = []
@@ -176,7 +176,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, made: _Benchmark) -> Console:
     return Console(file=io.StringIO(), width=120)
 
 
-def test_a_missed_bar_is_shown_and_is_the_exit_code(
+def test_a_missed_bar_is_shown_and_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = _Benchmark(met=False)
@@ -188,24 +188,28 @@ def test_a_missed_bar_is_shown_and_is_the_exit_code(
     assert '"ratio": 2.0' in out.read_text()
 
 
-def test_a_failed_benchmark_is_said_and_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_benchmark_is_reported_and_sets_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = _Benchmark(error=TransportError("nobody listens there"))
     console = _with(monkeypatch, made)
     assert bench.run_bench(["latency"], None, None, console=console) == 1
     assert "nobody listens there" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
+def test_the_error_for_an_unknown_benchmark_lists_the_names() -> None:
     with pytest.raises(ConfigurationError, match="throughput, latency"):
         bench.run_bench(["speed"], None, None)
 
 
-def test_every_benchmark_named_is_there() -> None:
+def test_every_listed_benchmark_exists() -> None:
     folder = bench.checkout() / "integration" / "benchmarks"
     assert all((folder / f"{name}.py").is_file() for name in bench.BENCHMARKS)
 
 
-def test_outside_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_outside_a_checkout_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     installed = tmp_path / "site-packages" / "pulsar_encore" / "cli" / "bench.py"
     monkeypatch.setattr(bench, "__file__", str(installed))
     monkeypatch.chdir(tmp_path)

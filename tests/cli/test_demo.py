@@ -1,4 +1,4 @@
-"""The demonstration: figures come from the run, and what could not be measured is said."""
+"""The demonstration: every figure is measured in the run, and failed measurements are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 20_000
 
 
 class Fake:
-    """Answers measurements from a table; what is not in it fails."""
+    """Return measurements from a table. A measurement that the table lacks fails."""
 
     def __init__(self, answers: Mapping[tuple[str, str], Figures]) -> None:
         self.answers = answers
@@ -57,14 +57,14 @@ def _scenario(title: str = "what", **changes: Any) -> Scenario:
     return Scenario(title=title, **{**settings, **changes})
 
 
-async def test_a_row_is_made_of_what_was_measured() -> None:
+async def test_a_row_contains_the_measured_figures() -> None:
     answers = {("stock", "stock"): 7.0, ("encore", "stock"): 8.0, ("encore", "native"): 9.0}
     scenario = _scenario()
     row = row_of(scenario, await scenario.measure(Fake({k: {"it": v} for k, v in answers.items()})))
     assert (row.stock, row.encore, row.native, row.missing) == ("7", "8", "9", ())
 
 
-async def test_a_failed_measurement_takes_the_place_of_its_figure_only() -> None:
+async def test_a_failed_measurement_replaces_only_its_own_figure() -> None:
     fake = Fake({("encore", "stock"): {"it": 8.0}})
     scenario = _scenario()
     row = row_of(scenario, await scenario.measure(fake))
@@ -74,7 +74,7 @@ async def test_a_failed_measurement_takes_the_place_of_its_figure_only() -> None
     assert row.missing == ("stock", "native")
 
 
-async def test_throughput_takes_turns_and_the_median_counts() -> None:
+async def test_throughput_measurements_alternate_and_the_median_is_reported() -> None:
     rates = iter([10.0, 100.0, 60.0, 200.0, 30.0, 90.0, 90.0, 300.0, 20.0, 110.0, 70.0, 250.0])
     order: list[tuple[str, str]] = []
 
@@ -94,7 +94,7 @@ async def test_throughput_takes_turns_and_the_median_counts() -> None:
     assert "12.5 x asyncio, 2.5 x synchronous" in row.native
 
 
-async def test_without_messages_no_throughput_is_claimed() -> None:
+async def test_without_messages_no_throughput_is_reported() -> None:
     row = row_of(
         throughput.SCENARIO,
         await throughput.compare(Fake({}), rounds=1, messages=10, batch=5, topic="t"),
@@ -139,7 +139,7 @@ def test_the_table_is_printed_and_the_exit_code_is_0() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
+def test_a_missing_figure_is_reported_and_sets_the_exit_code(alone: bool) -> None:
     outcomes = {
         "stock": MeasurementError("no result in 5 s"),
         "encore": {"it": 8.0},
@@ -155,10 +155,13 @@ def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
     ("label", "lost", "calls"),
     [("stock", 1, 2), ("stock", 2, 2), ("encore", 1, 1), ("native", 1, 1)],
 )
-def test_a_stock_process_that_dies_is_tried_again_and_that_is_said(
+def test_a_crashed_stock_process_is_retried_and_the_retry_is_reported(
     monkeypatch: pytest.MonkeyPatch, label: str, lost: int, calls: int
 ) -> None:
-    """Stock's only: a process of ours that dies is a defect, and stays in the table."""
+    """Only processes of the stock transport are retried.
+
+    A crash of ours is a defect and stays in the table.
+    """
     asked: list[tuple[str, str]] = []
 
     async def measure_one(which: str, *_: Any, transport: str, **__: Any) -> Figures:
@@ -176,7 +179,7 @@ def test_a_stock_process_that_dies_is_tried_again_and_that_is_said(
     assert ("could not be measured" in text) is (code == 1)
 
 
-def test_a_measurement_that_is_wrong_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_measurement_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
     async def measure_one(which: str, *_: Any, transport: str, **__: Any) -> Figures:
@@ -190,11 +193,11 @@ def test_a_measurement_that_is_wrong_is_not_tried_again(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1", "pulsar://127.0.0.1:port", None])
-def test_an_address_that_is_none_or_does_not_answer_is_one_line(
+def test_an_invalid_or_silent_address_is_a_one_line_error(
     url: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody listens there
+        silent.bind(("127.0.0.1", 0))  # no server listens at this port
         address = url or f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
         assert cli.main(["demo", "--url", address]) == 2
     out, problems = capsys.readouterr()
@@ -203,7 +206,7 @@ def test_an_address_that_is_none_or_does_not_answer_is_one_line(
     assert problems.count("\n") == 1
 
 
-def test_what_was_never_seen_is_not_a_number() -> None:
+def test_an_event_that_never_occurred_has_no_number() -> None:
     assert seconds(None) == "not while we waited"
     assert seconds(1.26) == "1.3 s"
 
@@ -211,19 +214,21 @@ def test_what_was_never_seen_is_not_a_number() -> None:
 def test_memory_of_this_process_is_measured() -> None:
     before = resident_mb()
     block = bytearray(50_000_000)
-    for page in range(0, len(block), 4096):  # resident once written to, and no copy beside it
+    # memory is resident once written, and no second copy exists
+    for page in range(0, len(block), 4096):
         block[page] = 1
     assert resident_mb() - before == pytest.approx(50, abs=15)
     assert len(block) == 50_000_000
 
 
-def test_no_scenario_holds_a_figure() -> None:
-    """Cells are words around what was measured: without measurements there is none."""
+def test_scenarios_contain_no_fixed_figures() -> None:
+    """Cells are text around measured values. Without measurements they contain no figure."""
     for scenario in demo.SCENARIOS:
         row = row_of(scenario, {})
         assert row.missing == scenario.labels
         assert row.native.startswith("could not be measured")
-        for cell in (row.stock, row.encore):  # what is never measured is said without a figure
+        # a part without a measurement has no figure in its text
+        for cell in (row.stock, row.encore):
             assert cell.startswith("could not be measured") or scenario.labels == ("native",)
             assert not any(letter.isdigit() for letter in cell)
 
@@ -256,13 +261,13 @@ async def test_a_process_is_killed_for_real() -> None:
                 for side, transport, keep in sides
             )
         )
-    assert kept["back_s"] is not None and kept["back_s"] > 1.3  # from when it was killed
+    assert kept["back_s"] is not None and kept["back_s"] > 1.3  # counted from the kill
     assert kept["attempt"] == 2
     for lost in (stock, bare):
         assert lost["back_s"] is not None and lost["back_s"] < 1.3
 
 
-def test_a_process_that_ends_before_it_is_killed_is_an_error() -> None:
+def test_a_process_that_ends_before_the_kill_is_an_error() -> None:
     def fail() -> None:
         os._exit(3)
 
@@ -270,8 +275,8 @@ def test_a_process_that_ends_before_it_is_killed_is_an_error() -> None:
         killed_after(fail)
 
 
-async def test_all_sides_are_measured_for_real() -> None:
-    """Small, but through processes, a broker and all clients."""
+async def test_all_sides_can_be_measured() -> None:
+    """The measurements are small, but use real processes, a broker and all clients."""
     with run_in_thread(BrokerSettings(record=False)) as broker:
         delays = {"short_s": 0.4, "long_s": 1.0}
         memory = {"count": COUNT, "delay_s": 60.0}
@@ -295,18 +300,18 @@ async def test_all_sides_are_measured_for_real() -> None:
         assert came[label]["short_s"] >= delays["short_s"]
         assert came[label]["long_s"] >= delays["long_s"]
         assert weights["stock"]["mb"] > 3 * max(weights[label]["mb"], 1.0)
-    # The defect shown: the longer delay is not to be had.
+    # This shows the defect: the longer delay is not possible.
     assert came["stock"]["long_s"] - came["stock"]["short_s"] < 0.3
     assert row_of(two_delays.SCENARIO, came).missing == ()
     assert row_of(pending_memory.SCENARIO, weights).stock.endswith("bytes each)")
 
 
-async def test_a_measurement_that_fails_says_why() -> None:
+async def test_a_failed_measurement_gives_its_reason() -> None:
     with pytest.raises(MeasurementError, match="missing_at_that_side"):
         await measure("encore", "missing_at_that_side", "pulsar://nowhere", "t", within_s=20)
 
 
-async def test_a_measurement_that_hangs_is_ended() -> None:
+async def test_a_hanging_measurement_is_ended() -> None:
     with pytest.raises(MeasurementError, match=r"no result in 0\.01 s") as caught:
         await measure("encore", "pending_memory", "pulsar://nowhere", "t", within_s=0.01)
     assert caught.value.lost

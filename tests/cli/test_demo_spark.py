@@ -1,4 +1,4 @@
-"""The demonstration's row of Spark, as far as it goes without Java."""
+"""The demonstration's Spark row, in all parts that need no Java."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ FIGURES: Figures = {
 }
 
 
-# Its words
+# Text
 
 
 def native(**changes: float | None) -> str:
     return row_of(SCENARIO, {"native": {**FIGURES, **changes}}).native
 
 
-def test_each_once_with_rate_and_restart() -> None:
+def test_the_row_reports_exactly_once_delivery_with_rate_and_restart() -> None:
     row = row_of(SCENARIO, {"native": FIGURES})
     assert row.native == (
         "each once: 1,000 rows, 1,000 distinct (killed when 400 were in); "
@@ -65,21 +65,21 @@ def test_each_once_with_rate_and_restart() -> None:
     "changes",
     [{"rows": 1001}, {"distinct": 999}, {"rows": 999, "distinct": 999}, {"greatest": 1000}],
 )
-def test_what_is_not_each_once_is_said(changes: dict[str, float]) -> None:
+def test_duplicates_and_losses_are_reported(changes: dict[str, float]) -> None:
     assert native(**changes).startswith("NOT each once: ")
     assert " of 1,000 (killed" in native(**changes)
 
 
-def test_what_failed_is_said() -> None:
+def test_a_failure_is_reported() -> None:
     row = row_of(SCENARIO, {"native": MeasurementError("no result in 5 s")})
     assert row.native == "could not be measured: no result in 5 s"
     assert row.missing == ("native",)
 
 
-# Where it is left out
+# Cases in which the row is left out
 
 
-def test_a_row_that_cannot_be_here_is_a_line_below_the_table_and_no_failure() -> None:
+def test_a_row_that_cannot_run_is_a_line_below_the_table_and_no_failure() -> None:
     async def measured(_: Any) -> dict[str, Figures]:
         return {"native": FIGURES}
 
@@ -106,7 +106,7 @@ def test_a_row_that_cannot_be_here_is_a_line_below_the_table_and_no_failure() ->
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The java of JAVA_HOME."""
+    """Create the java of JAVA_HOME."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (tmp_path / "bin").mkdir()
     return tmp_path / "bin" / "java"
@@ -128,7 +128,9 @@ def script(path: Path, body: str) -> None:
         ("no such thing", "does not print its version"),
     ],
 )
-def test_which_java_it_is(java: Path, says: str, missing: str | None) -> None:
+def test_the_java_version_is_checked_and_reported(
+    java: Path, says: str, missing: str | None
+) -> None:
     script(java, f"echo '{says}' >&2")
     found = spark_here.missing()
     if missing is None:
@@ -140,7 +142,7 @@ def test_which_java_it_is(java: Path, says: str, missing: str | None) -> None:
 
 
 @pytest.mark.parametrize("body", ["exec sleep 60", "exit 1", None])
-def test_a_java_that_does_not_work_holds_nothing_up(
+def test_a_java_that_does_not_work_blocks_nothing(
     java: Path, body: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_here, "ASK_S", 0.05 if body == "exec sleep 60" else 10)
@@ -151,7 +153,7 @@ def test_a_java_that_does_not_work_holds_nothing_up(
     assert str(java) in found
 
 
-def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert spark_here.missing() == "Java 17 or later: set JAVA_HOME, or put java on the PATH"
@@ -160,20 +162,20 @@ def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
-def test_a_library_that_is_not_installed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     said = f'{library}, which is not installed: pip install "pulsar-encore[spark]"'
     assert spark_here.missing() == said
 
 
-def test_a_pyspark_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     found = spark_here.missing()
     assert found is not None
     assert found.startswith("PySpark 4.2 or later, and 3.5.1 is installed")
 
 
-# What is counted
+# Counting
 
 
 def write(folder: Path, name: str, numbers: range) -> None:
@@ -187,7 +189,7 @@ def commit(folder: Path, batch: str, *names: str) -> None:
     (folder / "_spark_metadata" / batch).write_text("\n".join(["v1", *lines]))
 
 
-def test_only_committed_files_belong_to_the_result(tmp_path: Path) -> None:
+def test_only_committed_files_are_counted(tmp_path: Path) -> None:
     result = Result(tmp_path)
     assert (result.rows(), result.has_uncommitted_files()) == (0, False)
     write(tmp_path, "a.parquet", range(10))
@@ -209,7 +211,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
 
 
-async def test_a_driver_that_does_not_start_is_said_in_a_line(
+async def test_a_driver_that_does_not_start_is_a_one_line_error(
     no_java: None, tmp_path: Path
 ) -> None:
     with run_in_thread(BrokerSettings(record=False)) as broker:
@@ -225,7 +227,7 @@ async def test_a_driver_that_does_not_start_is_said_in_a_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_driver_ends_with_whoever_started_it(no_java: None, tmp_path: Path) -> None:
+def test_a_driver_ends_with_the_process_that_started_it(no_java: None, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pulsar_encore.cli.demo.spark_driver"]
     with subprocess.Popen(
         command,
@@ -255,7 +257,7 @@ def _group(pid: int) -> int | None:
 
 
 @pytest.mark.parametrize("how", ["figures", "failure", "interrupted"])
-async def test_its_folder_is_gone_afterwards(how: str) -> None:
+async def test_the_temporary_folder_is_removed(how: str) -> None:
     folders: list[Path] = []
 
     async def run(*_: Any, folder: str, **__: Any) -> Figures:
@@ -281,7 +283,7 @@ async def test_its_folder_is_gone_afterwards(how: str) -> None:
     assert not folders[0].exists()
 
 
-def test_a_login_reaches_the_source(
+def test_login_options_reach_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     token = tmp_path / "token"
@@ -297,7 +299,7 @@ def test_a_login_reaches_the_source(
     assert json.loads(capsys.readouterr().out) == {"it": 1.0}
 
 
-def test_it_is_a_row_of_the_demonstration() -> None:
+def test_the_demonstration_has_a_spark_row() -> None:
     assert killed_stream.SCENARIO in demo.SCENARIOS
     assert killed_stream.COUNT == 1_000_000
     assert SCENARIO.missing is spark_here.missing

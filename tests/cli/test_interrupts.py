@@ -1,4 +1,4 @@
-"""Work that a signal asks to end: it ends, and says so; or it was done all the same."""
+"""Work that a signal asks to stop: it stops and reports the interruption, or it completes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def handlers() -> list[object]:
     return [signal.getsignal(each) for each in SIGNALS]
 
 
-def test_work_that_is_not_interrupted_gives_its_result_or_error() -> None:
+def test_uninterrupted_work_returns_its_result_or_error() -> None:
     before = handlers()
     assert until_interrupted(lambda: 5, nothing) == 5
     with pytest.raises(KeyError):
@@ -33,7 +33,7 @@ def test_work_that_is_not_interrupted_gives_its_result_or_error() -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_interrupted_work_is_asked_and_ends(
+def test_interrupted_work_is_asked_to_stop_and_stops(
     number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, asked = handlers(), threading.Event()
@@ -53,7 +53,7 @@ def test_interrupted_work_is_asked_and_ends(
     assert not logging.root.manager.disable
 
 
-def test_what_was_done_all_the_same_is_done() -> None:
+def test_work_that_completes_after_an_interrupt_returns_its_result() -> None:
     asked = threading.Event()
 
     def work() -> int:
@@ -64,7 +64,7 @@ def test_what_was_done_all_the_same_is_done() -> None:
     assert until_interrupted(work, asked.set) == 5
 
 
-def test_it_is_asked_again_though_asking_fails() -> None:
+def test_a_failed_request_to_stop_is_repeated() -> None:
     asked = threading.Semaphore(0)
 
     def ask() -> None:
@@ -82,7 +82,7 @@ def test_it_is_asked_again_though_asking_fails() -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_work_that_does_not_end_is_left_alone(twice: bool) -> None:
+def test_work_that_does_not_stop_is_abandoned(twice: bool) -> None:
     free = threading.Event()
 
     def work() -> None:
@@ -101,7 +101,7 @@ def test_work_that_does_not_end_is_left_alone(twice: bool) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_beside_the_main_thread_it_is_just_done() -> None:
+def test_outside_of_the_main_thread_the_work_just_runs() -> None:
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(until_interrupted(lambda: 5, nothing)))
     thread.start()

@@ -1,4 +1,4 @@
-"""How a command logs in: what is wrong is named before anything connects, and nothing is shown."""
+"""Logins of commands: an error is reported before anything connects, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate with its key, another one's key, and the first key encrypted."""
+    """Create a certificate with its key, another key, and the first key encrypted."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("one", "two"):
         words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj".split()
@@ -46,10 +46,10 @@ def _openssl(folder: Path, *words: str) -> None:
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
 
-def test_what_cannot_be_read_is_named_by_its_option_and_its_variable(
+def test_the_error_for_an_unreadable_file_names_its_option_and_variable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody listens at the URL: an error that is not about the file would say so."""
+    """No server listens at the URL, so an error that is not about the file would say so."""
     missing = str(tmp_path / "missing")
     for option, variable in (
         ("--token-file", "PULSAR_TOKEN_FILE"),
@@ -79,7 +79,7 @@ def test_what_cannot_be_read_is_named_by_its_option_and_its_variable(
         ("tls_certificate_file", SECRET.encode(), "cannot be used with the key"),
     ],
 )
-def test_what_cannot_be_used_is_named_and_not_shown(
+def test_an_unusable_credential_is_named_and_not_shown(
     tmp_path: Path, field: str, content: bytes, says: str
 ) -> None:
     path = tmp_path / "file"
@@ -95,7 +95,7 @@ def test_what_cannot_be_used_is_named_and_not_shown(
 
 
 @pytest.mark.parametrize("text", ["", " ", f"a {SECRET}"])
-def test_a_variable_without_a_token_is_named(text: str) -> None:
+def test_the_error_for_a_variable_without_a_token_names_it(text: str) -> None:
     if not text:
         assert access(TLS, Login(), {"PULSAR_TOKEN": text}).method == "none"
         return
@@ -117,7 +117,7 @@ def test_a_variable_without_a_token_is_named(text: str) -> None:
         ("pulsar://a,,b", "must be a host"),
     ],
 )
-def test_a_wrong_url_is_named(url: str, says: str) -> None:
+def test_an_invalid_url_is_an_error_that_names_it(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         access(url, Login())
     assert "--url (PULSAR_URL)" in str(caught.value)
@@ -127,16 +127,16 @@ def test_a_wrong_url_is_named(url: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("url", "hosts"),
     [
-        ("", (("localhost", 6650),)),  # a variable that is set to nothing
+        ("", (("localhost", 6650),)),  # the variable is set to an empty string
         ("pulsar://a,b:7/", (("a", 6650), ("b", 7))),
         ("pulsar+ssl://[::1],[::2]:7", (("::1", 6651), ("::2", 7))),
     ],
 )
-def test_hosts_of_a_url(url: str, hosts: tuple[tuple[str, int], ...]) -> None:
+def test_a_url_is_split_into_hosts(url: str, hosts: tuple[tuple[str, int], ...]) -> None:
     assert access(url, Login()).hosts == hosts
 
 
-def test_options_that_do_not_go_together_are_named(certificates: Path, tmp_path: Path) -> None:
+def test_the_error_for_conflicting_options_names_them(certificates: Path, tmp_path: Path) -> None:
     one, key = str(certificates / "one.pem"), str(certificates / "one.key")
     locked, other = str(certificates / "locked.key"), str(certificates / "two.key")
     pair, token = tmp_path / "pair", tmp_path / "token"
@@ -159,7 +159,7 @@ def test_options_that_do_not_go_together_are_named(certificates: Path, tmp_path:
         assert SECRET not in str(caught.value)
 
 
-def test_who_a_login_is(certificates: Path, tmp_path: Path) -> None:
+def test_the_login_method_follows_from_the_options(certificates: Path, tmp_path: Path) -> None:
     one, key = str(certificates / "one.pem"), str(certificates / "one.key")
     pair = tmp_path / "pair"
     pair.write_text(f"user:{SECRET}:x\n")
@@ -170,7 +170,8 @@ def test_who_a_login_is(certificates: Path, tmp_path: Path) -> None:
         (Login(), token, "token", SECRET),
         (Login(basic_file=str(pair)), {}, "basic", f"user:{SECRET}:x"),
         (certificate, {}, "tls", ""),
-        (certificate, token, "token", SECRET),  # both: one for TLS, the other to log in
+        # both: the certificate for TLS, the token for the login
+        (certificate, token, "token", SECRET),
         (Login(tls_certificate_file=str(certificates / "both.pem")), {}, "tls", ""),
     ):
         made = access(TLS, login, environment)
@@ -191,7 +192,7 @@ def _replaced(path: Path) -> None:
     ("change", "then"),
     [
         (_replaced, "second"),
-        (Path.unlink, "first"),  # for a moment, while it is replaced
+        (Path.unlink, "first"),  # missing for a moment while the file is replaced
         (lambda path: path.write_text(""), "first"),
     ],
 )
@@ -206,7 +207,7 @@ def test_a_token_file_is_read_for_each_connection(
     assert made.secret() == then
 
 
-def test_a_token_can_come_through_a_pipe_which_is_read_once() -> None:
+def test_a_token_can_come_from_a_pipe_that_is_read_once() -> None:
     reading, writing = os.pipe()
     try:
         os.write(writing, b"first\n")

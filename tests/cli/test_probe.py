@@ -1,4 +1,4 @@
-"""What answers at an address that is not what it should be is said, at once."""
+"""A probe reports at once when the server at an address is not a usable broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "s3cret"
 
 @asynccontextmanager
 async def serving(answer: Answer) -> AsyncIterator[int]:
-    """A server that answers so; gives its port."""
+    """Start a server with this behaviour and yield its port."""
     writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +38,7 @@ async def serving(answer: Answer) -> AsyncIterator[int]:
 
 
 async def asked(answer: Answer, scheme: str = "pulsar", timeout_s: float = 5) -> TransportError:
-    """The error of a probe of a server that answers so."""
+    """Return the error of a probe of a server with this behaviour."""
     async with serving(answer) as port:
         to = access(f"{scheme}://127.0.0.1:{port}", Login(), {"PULSAR_TOKEN": SECRET})
         with pytest.raises(TransportError) as caught:
@@ -47,7 +47,7 @@ async def asked(answer: Answer, scheme: str = "pulsar", timeout_s: float = 5) ->
 
 
 def says(*parts: bytes) -> Answer:
-    """Sends one part for each thing it reads, and hangs up after the last."""
+    """Send one part after each read, and close the connection after the last."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for part in parts:
@@ -85,13 +85,15 @@ def connected(*, tells: bool = True) -> bytes:
         (says(b"\xff" * 32), "pulsar+ssl", "one without TLS takes --url pulsar://"),
     ],
 )
-async def test_a_port_of_something_else(answer: Answer, scheme: str, change: str) -> None:
+async def test_the_error_for_a_port_of_another_service_says_so(
+    answer: Answer, scheme: str, change: str
+) -> None:
     error = await asked(answer, scheme)
     assert change in str(error)
     assert error.result == "ConnectError"
 
 
-async def test_silence_has_an_end() -> None:
+async def test_a_silent_server_causes_a_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -100,7 +102,7 @@ async def test_silence_has_an_end() -> None:
     assert "in 0.2 s: check --url" in str(error)
 
 
-async def test_a_broker_that_repeats_the_secret_is_not_quoted() -> None:
+async def test_a_secret_in_the_brokers_answer_is_not_quoted() -> None:
     error = await asked(says(refusing("AuthenticationError", f"bad {SECRET}\x1b[2J\nfine")))
     assert SECRET not in str(error)
     assert "bad ***\\x1b[2J\\x0afine" in str(error)
@@ -131,18 +133,18 @@ async def test_a_broker_that_is_not_ready_is_asked_again() -> None:
     assert "speaks HTTP" in str(await asked(answer))
 
 
-async def test_a_broker_that_cannot_tell_is_not_asked_for_the_topic() -> None:
-    """It would take the question for a wish."""
-    heard = bytearray()
+async def test_a_broker_without_the_feature_is_not_asked_for_the_topic() -> None:
+    """Such a broker would take the request for an order to create the topic."""
+    received = bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.extend(await reader.read(4096))
+        received.extend(await reader.read(4096))
         writer.write(connected(tells=False))
-        heard.extend(await reader.read())
+        received.extend(await reader.read())
 
     async with serving(answer) as port:
         await probe(access(f"pulsar://127.0.0.1:{port}", Login(), {}), TOPIC, timeout_s=5)
-    assert TOPIC.encode() not in heard
+    assert TOPIC.encode() not in received
 
 
 async def test_the_next_host_is_tried() -> None:

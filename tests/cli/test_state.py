@@ -1,4 +1,4 @@
-"""`pulsar-encore state`: what a directory holds is told, and moved, and what is wrong is a line."""
+"""`pulsar-encore state` shows and moves the content of a directory, and an error is one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DUE_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """Two messages of a batch and one of a partition wait."""
+    """Create a state with two waiting messages of a batch and one of a partition."""
     path = tmp_path / "state"
     store = RocksStore(path, wall_now_ms=1_000)
     orders = store.source(ORDERS, "billing")
@@ -45,7 +45,7 @@ def broker() -> Iterator[BrokerThread]:
         yield running
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
     code = cli.main(["state", *map(str, words)])
     out, problems = capsys.readouterr()
     return code, out, problems
@@ -54,10 +54,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
 # inspect
 
 
-def test_inspect_tells_whose_it_is_and_what_waits(
+def test_inspect_reports_the_owner_and_the_waiting_messages(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, problems = said(capsys, "inspect", state)
+    code, out, problems = run_command(capsys, "inspect", state)
     assert (code, problems) == (0, "")
     assert f"none; the last was process {os.getpid()} on " in out
     assert (
@@ -66,12 +66,12 @@ def test_inspect_tells_whose_it_is_and_what_waits(
     assert "  1 records; messages by attempts: 1: 1, 3: 1\n" in out
 
 
-def test_inspect_as_json_also_beside_a_live_owner(
+def test_inspect_works_as_json_and_beside_a_live_owner(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = RocksStore(state, wall_now_ms=2_000)
     try:
-        code, out, _ = said(capsys, "inspect", state, "--json")
+        code, out, _ = run_command(capsys, "inspect", state, "--json")
     finally:
         store.close()
     found = json.loads(out)
@@ -87,10 +87,10 @@ def test_inspect_as_json_also_beside_a_live_owner(
 # export
 
 
-def test_export_writes_a_line_for_each_in_order_of_due_times(
+def test_export_writes_a_line_for_each_message_in_order_of_due_times(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, problems = said(capsys, "export", state)
+    code, out, problems = run_command(capsys, "export", state)
     assert (code, problems) == (0, "")
     first, second, third = map(json.loads, out.splitlines())
     assert first == {
@@ -105,55 +105,55 @@ def test_export_writes_a_line_for_each_in_order_of_due_times(
     assert (third["message_id"], third["due"]) == ("7:5:-1:1", "2027-01-15T08:00:01.000+00:00")
 
 
-def test_export_of_one_topic_or_subscription(
+def test_export_can_select_one_topic_or_subscription(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, out, _ = said(capsys, "export", state, "--topic", "refunds")
+    _, out, _ = run_command(capsys, "export", state, "--topic", "refunds")
     assert [json.loads(line)["topic"] for line in out.splitlines()] == [REFUNDS]
-    _, out, _ = said(capsys, "export", state, "--subscription", "billing")
+    _, out, _ = run_command(capsys, "export", state, "--subscription", "billing")
     assert [json.loads(line)["topic"] for line in out.splitlines()] == [ORDERS, ORDERS]
 
 
-# What is wrong
+# Errors
 
 
 @pytest.mark.parametrize("command", ["inspect", "export", "evacuate"])
-def test_what_is_wrong_with_a_directory_is_said_in_a_line(
+def test_an_unusable_directory_is_a_one_line_error(
     command: str, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = tmp_path / "nothing"
-    code, out, problems = said(capsys, command, nothing)
+    code, out, problems = run_command(capsys, command, nothing)
     assert (code, out, problems.count("\n")) == (2, "", 1)
     assert problems.startswith("pulsar-encore: there is no state in ")
     assert not nothing.exists()
     for file in (state / "db").glob("MANIFEST-*"):
         file.write_bytes(b"\xff" * 100)
-    code, out, problems = said(capsys, command, state)
+    code, out, problems = run_command(capsys, command, state)
     assert (code, out, problems.count("\n")) == (2, "", 1), problems
 
 
 @pytest.mark.parametrize("command", ["export", "evacuate"])
-def test_an_unknown_topic_or_subscription_names_those_there_are(
+def test_the_error_for_an_unknown_topic_or_subscription_lists_the_known_ones(
     command: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, problems = said(capsys, command, state, "--topic", "returns")
+    code, out, problems = run_command(capsys, command, state, "--topic", "returns")
     assert (code, out) == (2, "")
     assert f"'persistent://public/default/returns'; it has {ORDERS}, " in problems
-    code, _, problems = said(capsys, command, state, "--subscription", "x")
+    code, _, problems = run_command(capsys, command, state, "--subscription", "x")
     assert (code, problems.count("\n")) == (2, 1)
     assert "'x'; it has audit, billing" in problems
 
 
-def test_without_a_broker_nothing_happens_to_the_state(
+def test_without_a_broker_the_state_does_not_change(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, problems = said(capsys, "evacuate", state, "--url", "pulsar://127.0.0.1:1")
+    code, out, problems = run_command(capsys, "evacuate", state, "--url", "pulsar://127.0.0.1:1")
     assert (code, out, problems.count("\n")) == (2, "", 1)
     assert "nobody listens there" in problems
-    assert json.loads(said(capsys, "inspect", state, "--json")[1])["waiting"] == 3
+    assert json.loads(run_command(capsys, "inspect", state, "--json")[1])["waiting"] == 3
 
 
-def test_a_live_owner_is_named(
+def test_the_error_for_a_live_owner_names_it(
     state: Path, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = RocksStore(state, wall_now_ms=2_000)
@@ -168,41 +168,41 @@ def test_a_live_owner_is_named(
 # evacuate
 
 
-def test_a_dry_run_asks_no_broker_and_moves_nothing(
+def test_a_dry_run_contacts_no_broker_and_moves_nothing(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("evacuate", state, "--dry-run", "--url", "pulsar://127.0.0.1:1")
-    code, out, _ = said(capsys, *words)
+    code, out, _ = run_command(capsys, *words)
     assert code == 0 and out.startswith("3 messages would be moved\n")
     assert f"    to {ORDERS}-billing-RETRY\n" in out
-    found = json.loads(said(capsys, *words, "--json", "--retry-topic", "late")[1])
+    found = json.loads(run_command(capsys, *words, "--json", "--retry-topic", "late")[1])
     assert found["waiting"] == 3
     assert {each["retry_topic"] for each in found["sources"]} == {
         "persistent://public/default/late"
     }
 
 
-def test_evacuate_moves_what_is_there_and_names_what_is_gone(
+def test_evacuate_moves_existing_messages_and_reports_missing_ones(
     state: Path, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asyncio.run(_leave_waiting(broker.url, state, 5))
-    code, out, problems = said(capsys, "evacuate", state, "--url", broker.url)
+    asyncio.run(_nack_messages(broker.url, state, 5))
+    code, out, problems = run_command(capsys, "evacuate", state, "--url", broker.url)
     assert (code, problems) == (1, ""), out
     assert out.startswith("5 of 8 messages moved, 1 left\n")
     assert f"  5 to {ORDERS}-billing-RETRY\n" in out
     assert "2 messages are no longer in their topic" in out and "7:5:-1:0, 7:5:-1:1 of" in out
     assert "1 messages cannot be moved and stay" in out and "--forget-missing" in out
-    code, out, _ = said(capsys, "evacuate", state, "--url", broker.url, "--forget-missing")
+    code, out, _ = run_command(capsys, "evacuate", state, "--url", broker.url, "--forget-missing")
     assert code == 0 and "1 messages are no longer in their topic" in out
-    code, out, _ = said(capsys, "evacuate", state, "--url", broker.url, "--json")
+    code, out, _ = run_command(capsys, "evacuate", state, "--url", broker.url, "--json")
     assert code == 0 and json.loads(out)["waiting"] == json.loads(out)["moved"] == 0
 
 
-def test_what_cannot_be_moved_is_exit_code_1_and_stays(
+def test_messages_that_cannot_be_moved_stay_and_set_exit_code_1(
     tmp_path: Path, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def in_use() -> tuple[int, str]:
-        await _leave_waiting(broker.url, tmp_path, 5)
+        await _nack_messages(broker.url, tmp_path, 5)
         async with encore.Client(broker.url) as client:
             await client.subscribe("orders", "billing")
             ran = await asyncio.to_thread(_run, "evacuate", tmp_path, "--url", broker.url, "--json")
@@ -214,14 +214,16 @@ def test_what_cannot_be_moved_is_exit_code_1_and_stays(
     assert all("is in use" in reason for reason in report["reasons"])
 
 
-def test_interrupted_it_says_so_and_loses_nothing(tmp_path: Path, broker: BrokerThread) -> None:
-    asyncio.run(_leave_waiting(broker.url, tmp_path, 3_000))
+def test_an_interrupted_evacuation_says_so_and_loses_nothing(
+    tmp_path: Path, broker: BrokerThread
+) -> None:
+    asyncio.run(_nack_messages(broker.url, tmp_path, 3_000))
     with subprocess.Popen(
         _command("evacuate", tmp_path, "--url", broker.url, "--json"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        # A shell's background processes ignore Ctrl-C, and their children inherit this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         retry = f"{ORDERS}-billing-RETRY"
@@ -252,8 +254,8 @@ def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(_command(*words), capture_output=True, text=True, timeout=60)
 
 
-async def _leave_waiting(url: str, path: Path, count: int) -> None:
-    """A host with its state in a directory nacks messages, and ends."""
+async def _nack_messages(url: str, path: Path, count: int) -> None:
+    """Nack messages on a host with a state directory, and stop the host."""
     async with encore.Client(url) as client:
         consumer = await client.subscribe(
             "orders",

@@ -1,4 +1,4 @@
-"""Dead letters on the transport in memory, in virtual time; or on a development broker."""
+"""Dead letters on the transport in memory, in virtual time, or on a development broker."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pulsar_encore as encore
 from pulsar_encore.deadletters import DeadLetters
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
-# looptime's plugin asks for a loop before every synchronous test; without this one is made, never
-# closed, and collected with a warning in whatever test comes later.
+# looptime's plugin asks for a loop before every synchronous test. Without this hook a loop is
+# created, never closed, and collected with a warning in a later test.
 asyncio.set_event_loop(None)
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Virtual time, but for tests on a broker, which has a clock of its own."""
+    """Use virtual time, except for tests with a broker, which has its own clock."""
     if item.path.stem.endswith("_broker"):
         return {"real": asyncio.SelectorEventLoop}
     return {"virtual": VirtualClockLoop}

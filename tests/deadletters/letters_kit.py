@@ -1,4 +1,4 @@
-"""What the dead-letter tests share: letters as others wrote them, and reading a topic out."""
+"""Helpers for the dead-letter tests: letters of several writers, and reading a topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.testing import MemoryTransport
 
-#: The engine's log is global: the first logger made decides, and tests provoke errors.
+# : The log of the C++ client is global: the first logger decides, and tests provoke errors.
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 HOME = "persistent://public/default/orders"
@@ -19,7 +19,7 @@ DEAD = "persistent://public/default/orders-billing-DLQ"
 def properties_of(
     real_topic: str | None = HOME, fingerprint: str | None = "aaaaaaaaaaaa", **more: str
 ) -> dict[str, str]:
-    """Those of a letter; without a fingerprint it is one of Java's."""
+    """Return the properties of a letter. Without a fingerprint it is a letter of Java's client."""
     given = {"colour": "red", letters.ORIGIN_MESSAGE_ID: "7:7:-1", letters.RECONSUME_TIMES: "3"}
     given |= {letters.REAL_SUBSCRIPTION: "billing", letters.DELAY_TIME: "0"}
     if real_topic is not None:
@@ -36,8 +36,8 @@ def properties_of(
     return given | more
 
 
-def bury(transport: MemoryTransport, *payloads: bytes | None, **of: Any) -> list[str]:
-    """Write letters, an entry each, and return their ids as listed."""
+def write_letters(transport: MemoryTransport, *payloads: bytes | None, **of: Any) -> list[str]:
+    """Write letters, one entry each, and return their ids as listed."""
     topic = of.pop("topic", DEAD)
     put = {name: of.pop(name) for name in ("key", "event_ms") if name in of}
     ids = []
@@ -48,7 +48,7 @@ def bury(transport: MemoryTransport, *payloads: bytes | None, **of: Any) -> list
 
 
 async def read_out(client: encore.Client, topic: str = HOME) -> list[encore.Message]:
-    """Everything on a topic."""
+    """Return all messages of a topic."""
     found = []
     async with await client.create_reader(topic, encore.MessageId.earliest) as reader:
         while await reader.has_message_available():
@@ -60,15 +60,15 @@ def bodies(messages: list[encore.Message]) -> list[bytes]:
     return [message.data() for message in messages]
 
 
-async def bury_on(url: str, payloads: list[bytes], **of: Any) -> None:
-    """Write letters to a broker, an entry each."""
+async def write_letters_on(url: str, payloads: list[bytes], **of: Any) -> None:
+    """Write letters to a broker, one entry each."""
     await publish_on(url, DEAD, payloads, properties_of(**of))
 
 
 async def publish_on(
     url: str, topic: str, payloads: list[bytes], properties: dict[str, str] | None = None
 ) -> None:
-    """Write to a topic of a broker, an entry each."""
+    """Write messages to a topic of a broker, one entry each."""
     async with (
         encore.Client(url, logger=QUIET) as client,
         await client.create_producer(topic, batching_enabled=False) as producer,
@@ -78,6 +78,6 @@ async def publish_on(
 
 
 async def read_from(url: str, topic: str = HOME) -> list[encore.Message]:
-    """Everything on a broker's topic."""
+    """Return all messages of a broker's topic."""
     async with encore.Client(url, logger=QUIET) as client:
         return await read_out(client, topic)

@@ -1,4 +1,4 @@
-"""The commands, and replays that are killed, on a development broker with the stock transport."""
+"""The commands, and killed replays, on a development broker with the stock transport."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, publish_on, read_from
+from letters_kit import DEAD, HOME, QUIET, bodies, publish_on, read_from, write_letters_on
 
 import pulsar_encore as encore
 from pulsar_encore import cli, letters
@@ -29,7 +29,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 
 LETTERS = 300
 RATE = 200
-MOST_DOUBLES = 64  # under way, and acked in the last 0.1 s
+MAX_DUPLICATES = 64  # in flight, plus acks of the last 0.1 s
 
 
 @pytest.fixture
@@ -38,17 +38,17 @@ def broker() -> Iterator[BrokerThread]:
         yield running
 
 
-async def command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Process:
+async def start_command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore.cli", "dlq", *words, "--url", broker.url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        # A shell's background processes ignore Ctrl-C, and their children inherit this.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
-async def said(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]:
+async def run_command(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]:
     """Run a command to its end in a thread: a process for each would import everything anew."""
     out, problems = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(problems):
@@ -57,37 +57,38 @@ async def said(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]
     return code, out.getvalue(), problems.getvalue()
 
 
-def sent_home(broker: BrokerThread) -> int:
+def replayed_count(broker: BrokerThread) -> int:
     return broker.call(lambda running: running.service.catalogue.topic(HOME).log.end)
 
 
 async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals) -> int | None:
-    """Run a replay and send a signal when so many letters are home."""
-    process = await command(
+    """Run a replay, and send a signal after this number of replayed letters."""
+    process = await start_command(
         broker, "replay", DEAD, "--all", "--rate", str(RATE), "--replay-id", "r"
     )
-    while sent_home(broker) < count and process.returncode is None:
+    while replayed_count(broker) < count and process.returncode is None:
         await asyncio.sleep(0.01)
     process.send_signal(kind)
     await asyncio.wait_for(process.communicate(), 30)
     return process.returncode
 
 
-async def test_a_killed_replay_goes_on_where_it_was(broker: BrokerThread) -> None:
+async def test_a_killed_replay_continues_where_it_stopped(broker: BrokerThread) -> None:
     sent = [b"%05d" % number for number in range(LETTERS)]
-    await bury_on(broker.url, sent)
+    await write_letters_on(broker.url, sent)
     broker.create_topic(HOME)
     for count in (40, 130):
         assert await interrupt_after(broker, count, signal.SIGKILL) == -signal.SIGKILL
-        assert count <= sent_home(broker) < LETTERS
-    code, out, problems = await said(broker, "replay", DEAD, "--all", "--replay-id", "r")
+        assert count <= replayed_count(broker) < LETTERS
+    code, out, problems = await run_command(broker, "replay", DEAD, "--all", "--replay-id", "r")
     assert code == 0, problems
     assert "sent and acked" in out
     home = await read_from(broker.url)
     counted = Counter(bodies(home))
     assert set(counted) == set(sent)
-    # At least once: a copy was persisted and its ack was not. At this rate few are under way.
-    assert len(home) - LETTERS <= 2 * MOST_DOUBLES
+    # Delivery is at least once: a letter can be stored without its ack. At this rate few are in
+    # flight.
+    assert len(home) - LETTERS <= 2 * MAX_DUPLICATES
     marks = {(each.data(), each.properties()[letters.REPLAYED_FROM]) for each in home}
     assert len(marks) == LETTERS
     assert {each.properties()[letters.REPLAY_ID] for each in home} == {"r"}
@@ -95,25 +96,25 @@ async def test_a_killed_replay_goes_on_where_it_was(broker: BrokerThread) -> Non
 
 async def test_an_interrupted_replay_sends_nothing_twice(broker: BrokerThread) -> None:
     sent = [b"%05d" % number for number in range(LETTERS)]
-    await bury_on(broker.url, sent)
+    await write_letters_on(broker.url, sent)
     broker.create_topic(HOME)
     assert await interrupt_after(broker, 50, signal.SIGINT) == 130
-    before = sent_home(broker)
+    before = replayed_count(broker)
     assert 50 <= before < LETTERS
-    code, out, _ = await said(broker, "replay", DEAD, "--all")
+    code, out, _ = await run_command(broker, "replay", DEAD, "--all")
     assert (code, out.split()[0]) == (0, str(LETTERS - before))
     assert sorted(bodies(await read_from(broker.url))) == sent
 
 
-async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_away() -> None:
+async def test_an_interrupted_replay_reports_that_it_waits_for_an_unreachable_broker() -> None:
     with run_in_thread(BrokerSettings(keep_acked=True)) as broker:
-        await bury_on(broker.url, [b"%05d" % number for number in range(LETTERS)])
+        await write_letters_on(broker.url, [b"%05d" % number for number in range(LETTERS)])
         broker.create_topic(HOME)
-        process = await command(broker, "replay", DEAD, "--all", "--rate", str(RATE))
-        while sent_home(broker) < 20:
+        process = await start_command(broker, "replay", DEAD, "--all", "--rate", str(RATE))
+        while replayed_count(broker) < 20:
             await asyncio.sleep(0.01)
     try:
-        await asyncio.sleep(0.2)  # letters that nobody takes
+        await asyncio.sleep(0.2)  # letters that no broker accepts
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         line = await asyncio.wait_for(process.stderr.readline(), 10)
@@ -123,12 +124,12 @@ async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_awa
         await process.communicate()
 
 
-async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
+async def test_a_lost_connection_loses_nothing_and_sends_no_letter_twice(
     broker: BrokerThread,
 ) -> None:
     wanted = [b"w%04d" % number for number in range(150)]
-    await bury_on(broker.url, [b"kept"] * 30, fingerprint="bbbbbbbbbbbb")
-    await bury_on(broker.url, wanted)
+    await write_letters_on(broker.url, [b"kept"] * 30, fingerprint="bbbbbbbbbbbb")
+    await write_letters_on(broker.url, wanted)
     async with encore.Client(broker.url, logger=QUIET) as client:
         dead = DeadLetters(client, DEAD)
         only = Selection(fingerprints=["aaaaaaaaaaaa"])
@@ -142,41 +143,41 @@ async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
         assert (await dead.replay()).replayed == 30
 
 
-async def test_the_broker_s_unacked_window_does_not_stop_a_replay() -> None:
-    """Letters passed by stay unacked; on an Exclusive subscription they fill no window."""
+async def test_the_brokers_unacked_window_does_not_stop_a_replay() -> None:
+    """Skipped letters stay unacked. On an Exclusive subscription they do not count for a window."""
     with run_in_thread(BrokerSettings(max_unacked_per_consumer=20)) as broker:
-        await bury_on(broker.url, [b"passed by"] * 100, fingerprint="bbbbbbbbbbbb")
-        await bury_on(broker.url, [b"wanted"] * 3)
+        await write_letters_on(broker.url, [b"passed by"] * 100, fingerprint="bbbbbbbbbbbb")
+        await write_letters_on(broker.url, [b"wanted"] * 3)
         async with encore.Client(broker.url, logger=QUIET) as client:
             only = Selection(fingerprints=["aaaaaaaaaaaa"])
             report = await DeadLetters(client, DEAD).replay(only)
         assert (report.replayed, report.passed) == (3, 100)
 
 
-async def test_letters_are_listed_and_shown_without_a_control_character(
+async def test_letters_are_listed_and_shown_without_control_characters(
     broker: BrokerThread,
 ) -> None:
     evil = {letters.ERROR_MESSAGE: "\x1b[2Jgone\u202e", "na\x07me": "a\nforged = line"}
-    await bury_on(broker.url, [b"\x1b]0;title\x07 text"], **evil)
-    await bury_on(broker.url, [b"\xff\x00\x01"], fingerprint=None, real_topic=None)
-    code, table, _ = await said(broker, "ls", DEAD)
+    await write_letters_on(broker.url, [b"\x1b]0;title\x07 text"], **evil)
+    await write_letters_on(broker.url, [b"\xff\x00\x01"], fingerprint=None, real_topic=None)
+    code, table, _ = await run_command(broker, "ls", DEAD)
     assert code == 0
-    code, listed, _ = await said(broker, "ls", DEAD, "--json")
+    code, listed, _ = await run_command(broker, "ls", DEAD, "--json")
     assert code == 0
     groups = json.loads(listed)
     assert {group["count"] for group in groups} == {1}
     samples = {group["fingerprint"]: group["sample_id"] for group in groups}
-    code, shown, _ = await said(broker, "show", DEAD, samples["aaaaaaaaaaaa"])
+    code, shown, _ = await run_command(broker, "show", DEAD, samples["aaaaaaaaaaaa"])
     assert code == 0
     for text in (table, listed, shown):
         assert not set(text) & set("\x1b\x07\x7f\u202e")
     assert "\\x1b[2Jgone\\u202e" in shown
     assert "\\x1b]0;title\\x07 text" in shown
     assert "na\\x07me = a\\x0aforged = line" in shown
-    code, shown, _ = await said(broker, "show", DEAD, "-")
+    code, shown, _ = await run_command(broker, "show", DEAD, "-")
     assert (code, "ff 00 01" in shown) == (0, True)
     words = ("--dry-run", "--fingerprint", "-", "--fingerprint", "aaaaaaaaaaaa")
-    code, out, problems = await said(broker, "replay", DEAD, *words)
+    code, out, problems = await run_command(broker, "replay", DEAD, *words)
     assert (code, problems) == (1, "")
     assert "1 letters would be sent" in out
     assert "no REAL_TOPIC" in out
@@ -185,25 +186,27 @@ async def test_letters_are_listed_and_shown_without_a_control_character(
 ELSEWHERE = "persistent://public/default/payroll"
 
 
-async def test_nobody_is_asked_and_nothing_goes_elsewhere(broker: BrokerThread) -> None:
-    """The publisher wrote REAL_TOPIC; an operator has to name the topic as well."""
-    await bury_on(broker.url, [b"1"])
-    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
-    code, out, _ = await said(broker, "replay", DEAD, "--all")
+async def test_without_a_terminal_there_is_no_question_and_letters_go_only_to_a_named_topic(
+    broker: BrokerThread,
+) -> None:
+    """The publisher wrote REAL_TOPIC, so an operator has to name the topic as well."""
+    await write_letters_on(broker.url, [b"1"])
+    await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+    code, out, _ = await run_command(broker, "replay", DEAD, "--all")
     assert code == 1
     assert "1 letters sent and acked" in out
     assert "named after" in out
     assert "--real-topic" in out
-    code, out, _ = await said(broker, "replay", DEAD, "--real-topic", "payroll")
+    code, out, _ = await run_command(broker, "replay", DEAD, "--real-topic", "payroll")
     assert (code, f"1 to {ELSEWHERE}" in out) == (0, True)
 
 
 @pytest.mark.parametrize(("answer", "sent"), [("yes", 2), ("no", 1), ("", 1)])
-async def test_somebody_at_a_terminal_is_asked(
+async def test_the_command_asks_for_confirmation_at_a_terminal(
     broker: BrokerThread, answer: str, sent: int
 ) -> None:
-    await bury_on(broker.url, [b"1"])
-    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+    await write_letters_on(broker.url, [b"1"])
+    await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
     there, here = os.openpty()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "replay", DEAD, "--all"),
@@ -227,8 +230,8 @@ async def test_somebody_at_a_terminal_is_asked(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
-async def test_an_interrupt_is_an_answer_too(broker: BrokerThread) -> None:
-    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+async def test_an_interrupt_counts_as_no(broker: BrokerThread) -> None:
+    await write_letters_on(broker.url, [b"2"], real_topic=ELSEWHERE)
     there, here = os.openpty()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore", "dlq", "replay", DEAD, "--all"),
@@ -264,11 +267,11 @@ LOOKS = (
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-async def test_a_topic_that_is_not_there_is_not_made_by_looking(partitions: int) -> None:
-    """On a broker that makes every topic asked for."""
+async def test_listing_does_not_create_a_topic(partitions: int) -> None:
+    """The broker creates every requested topic."""
     with run_in_thread(BrokerSettings(auto_create_partitions=partitions)) as broker:
         for words in LOOKS:
-            code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
+            code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
             assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
             assert "there is no dead-letter topic" in problems
             assert "orders-DLO: check the name" in problems
@@ -282,60 +285,62 @@ async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
 ) -> None:
     broker.create_topic("orders-DLO")
     for words in LOOKS:
-        code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
+        code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
         assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
         assert "orders-DLO holds no letters: check the name" in problems
     await publish_on(broker.url, HOME, [b"1", b"2"])
     for dry in ((), ("--dry-run",)):
-        code, out, problems = await said(broker, "replay", HOME, "--all", *dry)
+        code, out, problems = await run_command(broker, "replay", HOME, "--all", *dry)
         assert (code, out) == (3, "")
         assert problems.count("\n") == 1
         assert "none of the 2 messages" in problems
         assert "is this the dead-letter topic?" in problems
-    await bury_on(broker.url, [b"1"])
-    code, out, _ = await said(broker, "replay", DEAD, "--all", "--dry-run")
+    await write_letters_on(broker.url, [b"1"])
+    code, out, _ = await run_command(broker, "replay", DEAD, "--all", "--dry-run")
     assert (code, out.startswith("1 letters would be sent")) == (0, True)
     topics = broker.call(lambda running: dict(running.service.catalogue.topics))
     assert not [
         (name, topic.subscriptions) for name, topic in topics.items() if topic.subscriptions
     ]
-    code, _, problems = await said(broker, "ls", DEAD, "--fingerprint", "bbbbbbbbbbbb")
+    code, _, problems = await run_command(broker, "ls", DEAD, "--fingerprint", "bbbbbbbbbbbb")
     assert (code, "none of the letters" in problems) == (0, True)
 
 
-async def test_a_broker_that_makes_no_topics_says_which_is_missing() -> None:
+async def test_the_error_names_a_missing_topic_on_a_broker_without_creation() -> None:
     with run_in_thread(BrokerSettings(auto_create=False)) as broker:
         for words in (("ls",), ("show", "1:2"), ("replay", "--all")):
-            code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
+            code, out, problems = await run_command(broker, words[0], "orders-DLO", *words[1:])
             assert (code, out) == (3, "")
             assert "there is no dead-letter topic" in problems
         assert not broker.call(lambda running: list(running.service.catalogue.topics))
 
 
-async def test_a_replay_says_where_it_stopped_what_it_missed_and_why(
+async def test_a_replay_reports_where_it_stopped_which_letters_failed_and_why(
     broker: BrokerThread,
 ) -> None:
-    await bury_on(broker.url, [b"1", b"2", b"3"])
-    await bury_on(broker.url, [b"%d" % number for number in range(7)], real_topic=ELSEWHERE)
-    await bury_on(broker.url, [b"lost"], real_topic=None)
-    code, out, _ = await said(broker, "replay", DEAD, "--all", "--limit", "2")
+    await write_letters_on(broker.url, [b"1", b"2", b"3"])
+    await write_letters_on(
+        broker.url, [b"%d" % number for number in range(7)], real_topic=ELSEWHERE
+    )
+    await write_letters_on(broker.url, [b"lost"], real_topic=None)
+    code, out, _ = await run_command(broker, "replay", DEAD, "--all", "--limit", "2")
     assert (code, "stopped at the limit of 2" in out) == (0, True)
-    code, out, _ = await said(broker, "replay", DEAD, "--all", "--limit", "50")
+    code, out, _ = await run_command(broker, "replay", DEAD, "--all", "--limit", "50")
     assert (code, "stopped at the limit" in out) == (1, False)
     assert "8 letters cannot be sent and stay:\n  7: its REAL_TOPIC" in out
     assert out.count("payroll") == 1
     assert "\n  1: the letter has no REAL_TOPIC" in out
-    _, listed, _ = await said(broker, "ls", DEAD, "--json", "--real-topic", "payroll")
+    _, listed, _ = await run_command(broker, "ls", DEAD, "--json", "--real-topic", "payroll")
     (group,) = json.loads(listed)
     words = ("--id", group["sample_id"], "--id", "987654:1:-1", "--target", "payroll")
-    code, out, _ = await said(broker, "replay", DEAD, *words)
+    code, out, _ = await run_command(broker, "replay", DEAD, *words)
     assert (code, "1 letters sent" in out, "no letter 987654:1:-1" in out) == (0, True, True)
-    code, _, problems = await said(broker, "replay", DEAD, "--id", "987654:1:-1")
+    code, _, problems = await run_command(broker, "replay", DEAD, "--id", "987654:1:-1")
     assert (code, "has no letter 987654:1:-1" in problems) == (2, True)
 
 
-async def test_no_broker_is_said_in_words_of_the_command() -> None:
-    with socket.socket() as taken:  # nobody listens
+async def test_the_error_for_an_unreachable_broker_names_the_commands_options() -> None:
+    with socket.socket() as taken:  # no server listens
         taken.bind(("127.0.0.1", 0))
         url = f"pulsar://127.0.0.1:{taken.getsockname()[1]}"
         process = await asyncio.create_subprocess_exec(
@@ -373,11 +378,11 @@ SHOWN = {
 }
 
 
-async def test_a_letter_as_json_has_its_payload_as_text_or_base64(broker: BrokerThread) -> None:
+async def test_json_shows_a_payload_as_text_or_base64(broker: BrokerThread) -> None:
     long = "é" * 3000
-    await bury_on(broker.url, [long.encode()], colour="r\x1bed")
-    await bury_on(broker.url, [b"\xff\x00\x01"], fingerprint="bbbbbbbbbbbb")
-    code, out, problems = await said(broker, "show", DEAD, "aaaaaaaaaaaa", "--json")
+    await write_letters_on(broker.url, [long.encode()], colour="r\x1bed")
+    await write_letters_on(broker.url, [b"\xff\x00\x01"], fingerprint="bbbbbbbbbbbb")
+    code, out, problems = await run_command(broker, "show", DEAD, "aaaaaaaaaaaa", "--json")
     assert (code, problems) == (0, "")
     assert not set(out) & set("\x1b\x7f")
     shown = json.loads(out)
@@ -387,31 +392,31 @@ async def test_a_letter_as_json_has_its_payload_as_text_or_base64(broker: Broker
     assert (shown["real_topic"], shown["properties"]["colour"]) == (HOME, "r\x1bed")
     assert shown["evidence"][letters.FINGERPRINT] == shown["fingerprint"] == "aaaaaaaaaaaa"
     words = ("show", DEAD, shown["id"], "--bytes", "5", "--json")
-    shown = json.loads((await said(broker, *words))[1])
-    assert (shown["payload"], shown["payload_truncated"]) == ("éé", True)  # not half a character
+    shown = json.loads((await run_command(broker, *words))[1])
+    assert (shown["payload"], shown["payload_truncated"]) == ("éé", True)  # no half character
     for most, base64 in (("2000", "/wAB"), ("2", "/wA=")):
         words = ("show", DEAD, "bbbbbbbbbbbb", "--bytes", most, "--json")
-        shown = json.loads((await said(broker, *words))[1])
+        shown = json.loads((await run_command(broker, *words))[1])
         assert (shown["payload"], shown["payload_encoding"]) == (base64, "base64")
-    code, text, _ = await said(broker, "show", DEAD, "bbbbbbbbbbbb", "--bytes", "2")
+    code, text, _ = await run_command(broker, "show", DEAD, "bbbbbbbbbbbb", "--bytes", "2")
     assert (code, "as hex, the first 2 of them:\n  ff 00\n" in text) == (0, True)
 
 
-async def test_a_replay_as_json_is_its_report_also_when_letters_stay_or_it_is_interrupted(
+async def test_the_json_report_is_complete_when_letters_stay_or_it_is_interrupted(
     broker: BrokerThread,
 ) -> None:
     sent = [b"%05d" % number for number in range(LETTERS)]
-    await bury_on(broker.url, sent)
-    await bury_on(broker.url, [b"lost"], real_topic=None)
-    code, out, problems = await said(broker, "replay", DEAD, "--all", "--dry-run", "--json")
+    await write_letters_on(broker.url, sent)
+    await write_letters_on(broker.url, [b"lost"], real_topic=None)
+    code, out, problems = await run_command(broker, "replay", DEAD, "--all", "--dry-run", "--json")
     assert (code, problems) == (1, "")
     report = json.loads(out)
     assert (report["dry_run"], report["selected"], report["replayed"]) == (True, LETTERS, 0)
     assert report["targets"] == {HOME: LETTERS}
     assert [each["letter_id"] for each in report["refusals"]] != []
     broker.create_topic(HOME)
-    process = await command(broker, "replay", DEAD, "--all", "--rate", str(RATE), "--json")
-    while not sent_home(broker):
+    process = await start_command(broker, "replay", DEAD, "--all", "--rate", str(RATE), "--json")
+    while not replayed_count(broker):
         await asyncio.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, problems = (each.decode() for each in await process.communicate())
@@ -419,7 +424,7 @@ async def test_a_replay_as_json_is_its_report_also_when_letters_stay_or_it_is_in
     before = json.loads(out)["replayed"]
     assert 0 < before < LETTERS
     assert problems.startswith(f"interrupted: {before} letters")
-    code, out, problems = await said(broker, "replay", DEAD, "--all", "--json")
+    code, out, problems = await run_command(broker, "replay", DEAD, "--all", "--json")
     assert (code, problems) == (1, "")
     report = json.loads(out)
     assert (report["replayed"], report["refused"]) == (LETTERS - before, 1)
@@ -429,12 +434,12 @@ async def test_a_replay_as_json_is_its_report_also_when_letters_stay_or_it_is_in
 
 
 @pytest.mark.parametrize("words", [("ls",), ("ls", "--json"), ("show", "aaaaaaaaaaaa", "--json")])
-async def test_a_closed_pipe_ends_a_command_without_a_word(
+async def test_a_closed_pipe_ends_a_command_silently(
     broker: BrokerThread, words: tuple[str, ...]
 ) -> None:
-    await bury_on(broker.url, [b"x" * 500_000])
+    await write_letters_on(broker.url, [b"x" * 500_000])
     reading, writing = os.pipe()
-    os.close(reading)  # as `head` does when it has enough
+    os.close(reading)  # like `head` when it has enough
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pulsar_encore", "dlq", words[0], DEAD, *words[1:]),
         *("--url", broker.url),
@@ -487,7 +492,7 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
             assert "not-the-token" not in problems
 
 
-def test_a_wrong_command_is_one_line_before_anything_is_connected(
+def test_an_invalid_command_is_a_one_line_error_before_any_connection(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words, names in (
@@ -507,7 +512,7 @@ def test_a_wrong_command_is_one_line_before_anything_is_connected(
         assert "Traceback" not in captured.err
 
 
-def test_times_are_read_as_typed() -> None:
+def test_times_are_parsed_as_typed() -> None:
     assert dlq.moment(None, "since") is None
     assert dlq.moment("2026-01-31T12:00+00:00", "since") == 1769860800
     hour, day = dlq.moment("1h", "since"), dlq.moment("1d", "since")
@@ -516,7 +521,7 @@ def test_times_are_read_as_typed() -> None:
     assert hour - day == pytest.approx(23 * 3600, abs=1)
 
 
-async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread) -> None:
+async def test_the_demonstrations_row_can_be_measured(broker: BrokerThread) -> None:
     outcomes = {
         label: await measure(
             side,
@@ -538,7 +543,8 @@ async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread
             1,
             1,
         )
-        assert ours["evidence"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
+        # no stack, because the error was never raised
+        assert ours["evidence"] == len(letters.EVIDENCE) - 1
     row = row_of(poison_message.SCENARIO, outcomes)
     assert row.missing == ()
     assert "received at attempt 1" in row.encore

@@ -1,4 +1,4 @@
-"""Listing, showing and selecting letters; nothing of it changes anything."""
+"""Listing, showing and selecting letters change nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from letters_kit import DEAD, HOME, bury, properties_of
+from letters_kit import DEAD, HOME, properties_of, write_letters
 
 import pulsar_encore as encore
 from pulsar_encore import letters
@@ -32,7 +32,7 @@ OTHER = "persistent://public/default/refunds"
 
 
 class Raw:
-    """A message of which only properties and publish time matter."""
+    """A message for tests that use only its properties and publish time."""
 
     def __init__(self, properties: dict[str, str] | None, written_ms: int) -> None:
         self._properties = properties
@@ -55,10 +55,10 @@ def letter_of(properties: dict[str, str] | None, written_ms: int = 0, entry: int
 async def test_letters_are_counted_by_fingerprint_and_topic(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1", b"2")
-    (last,) = bury(transport, b"3", **{letters.REPLAY_ID: "r"})
-    bury(transport, b"4", real_topic=f"{OTHER}-partition-2")
-    bury(transport, b"5", fingerprint=None)
+    write_letters(transport, b"1", b"2")
+    (last,) = write_letters(transport, b"3", **{letters.REPLAY_ID: "r"})
+    write_letters(transport, b"4", real_topic=f"{OTHER}-partition-2")
+    write_letters(transport, b"5", fingerprint=None)
     first, second, third = await dead.list()
     assert (first.fingerprint, first.real_topic) == ("aaaaaaaaaaaa", HOME)
     assert (first.count, first.again, first.sample_id) == (3, 1, last)
@@ -68,19 +68,19 @@ async def test_letters_are_counted_by_fingerprint_and_topic(
 
 
 @pytest.mark.parametrize("gap", [0.001, 0.02])
-async def test_looking_ends_where_the_topic_ended_when_it_began(
+async def test_listing_ends_where_the_topic_ended_at_its_start(
     transport: MemoryTransport, dead: DeadLetters, gap: float
 ) -> None:
-    """However fast letters arrive; a look that waits for a pause may wait for ever."""
+    """Letters may arrive at any rate. A listing that waits for a pause might wait for ever."""
 
-    async def keep_dying() -> None:
+    async def keep_dead_lettering() -> None:
         while True:
-            bury(transport, b"later", fingerprint="bbbbbbbbbbbb")
+            write_letters(transport, b"later", fingerprint="bbbbbbbbbbbb")
             await asyncio.sleep(gap)
 
-    bury(transport, *(b"%d" % number for number in range(3)))
+    write_letters(transport, *(b"%d" % number for number in range(3)))
     transport.put(DEAD, b"x", b"y", properties=properties_of())
-    dying = asyncio.ensure_future(keep_dying())
+    dying = asyncio.ensure_future(keep_dead_lettering())
     try:
         async with asyncio.timeout(60):
             groups = await dead.list()
@@ -96,15 +96,15 @@ async def test_looking_ends_where_the_topic_ended_when_it_began(
     assert found.message.data() == b"y"
 
 
-async def test_looking_at_an_empty_topic_ends_though_letters_arrive(
+async def test_listing_an_empty_topic_ends_while_letters_arrive(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    async def keep_dying() -> None:
+    async def keep_dead_lettering() -> None:
         while True:
             await asyncio.sleep(0.01)
-            bury(transport, b"later")
+            write_letters(transport, b"later")
 
-    dying = asyncio.ensure_future(keep_dying())
+    dying = asyncio.ensure_future(keep_dead_lettering())
     try:
         async with asyncio.timeout(60):
             assert await dead.list() == []
@@ -112,10 +112,10 @@ async def test_looking_at_an_empty_topic_ends_though_letters_arrive(
         dying.cancel()
 
 
-async def test_looking_needs_no_durable_subscription_and_leaves_none(
+async def test_listing_needs_no_durable_subscription_and_leaves_none(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    (letter_id,) = bury(transport, b"1")
+    (letter_id,) = write_letters(transport, b"1")
     await dead.list()
     await dead.show(letter_id)
     assert not any(each.details.durable for each in transport.recorded("SUBSCRIBE"))
@@ -123,10 +123,12 @@ async def test_looking_needs_no_durable_subscription_and_leaves_none(
     assert not transport.recorded("ACK")
 
 
-async def test_one_letter_is_shown_by_its_id(transport: MemoryTransport, dead: DeadLetters) -> None:
-    bury(transport, b"before")
-    (wanted,) = bury(transport, b"this", key="k")
-    bury(transport, b"after")
+async def test_one_letter_can_be_shown_by_its_id(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    write_letters(transport, b"before")
+    (wanted,) = write_letters(transport, b"this", key="k")
+    write_letters(transport, b"after")
     shown = await dead.show(wanted)
     assert (shown.message.data(), shown.id, shown.message.partition_key()) == (b"this", wanted, "k")
     assert shown.user_properties() == {"colour": "red"}
@@ -134,31 +136,33 @@ async def test_one_letter_is_shown_by_its_id(transport: MemoryTransport, dead: D
     assert (await dead.show(shown.message.message_id())).id == wanted
 
 
-async def test_a_member_of_a_batch_is_shown(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_a_batch_message_can_be_shown(transport: MemoryTransport, dead: DeadLetters) -> None:
     ids = transport.put(DEAD, b"x", b"y", b"z", properties=properties_of())
     for message_id, body in zip(ids, (b"x", b"y", b"z"), strict=True):
         assert (await dead.show(id_text(message_id))).message.data() == body
 
 
-async def test_a_chunked_letter_is_shown(transport: MemoryTransport, dead: DeadLetters) -> None:
+async def test_a_chunked_letter_can_be_shown(transport: MemoryTransport, dead: DeadLetters) -> None:
     transport.put_chunked(DEAD, b"long", 3)
     [letter] = [each async for each in dead.letters()]
     assert ";" in letter.id
     assert (await dead.show(letter.id)).message.data() == b"long"
 
 
-async def test_a_fingerprint_shows_its_last_letter(
+async def test_a_fingerprint_shows_its_latest_letter(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"old")
-    bury(transport, b"new")
-    bury(transport, b"other", fingerprint=None)
+    write_letters(transport, b"old")
+    write_letters(transport, b"new")
+    write_letters(transport, b"other", fingerprint=None)
     assert (await dead.show("aaaaaaaaaaaa")).message.data() == b"new"
     assert (await dead.show("-")).message.data() == b"other"
 
 
-async def test_what_is_not_there_is_named(transport: MemoryTransport, dead: DeadLetters) -> None:
-    bury(transport, b"1")
+async def test_a_missing_letter_is_an_error_that_names_it(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    write_letters(transport, b"1")
     for missing in ("9:9:-1", "1:0:5", "0:0:-1"):
         with pytest.raises(LetterNotFoundError, match="has no letter"):
             await dead.show(missing)
@@ -167,12 +171,12 @@ async def test_what_is_not_there_is_named(transport: MemoryTransport, dead: Dead
 
 
 @pytest.mark.parametrize("wrong", ["1:", "1:2:3:4:5", "x:1:2", "1:2:-2", "9" * 20 + ":1:-1", "1;2"])
-async def test_what_is_no_id_is_refused(dead: DeadLetters, wrong: str) -> None:
+async def test_an_invalid_id_is_refused(dead: DeadLetters, wrong: str) -> None:
     with pytest.raises(encore.ConfigurationError):
         await dead.show(wrong)
 
 
-async def test_a_missing_topic_is_named() -> None:
+async def test_a_missing_topic_is_an_error_that_names_it() -> None:
     settings = encore.testing.BrokerSettings(auto_create=False)
     transport = MemoryTransport(settings)
     async with encore.Client("pulsar://memory:6650", transport=transport) as client:
@@ -185,7 +189,7 @@ async def test_a_missing_topic_is_named() -> None:
         st.tuples(st.sampled_from("abc-"), st.sampled_from("xyz"), st.integers(0, 50)), max_size=40
     )
 )
-def test_groups_add_up(given_letters: list[tuple[str, str, int]]) -> None:
+def test_groups_can_be_added(given_letters: list[tuple[str, str, int]]) -> None:
     grouping = Grouping()
     naive: Counter[tuple[str, str]] = Counter()
     times: dict[tuple[str, str], list[int]] = {}
@@ -202,7 +206,7 @@ def test_groups_add_up(given_letters: list[tuple[str, str, int]]) -> None:
         assert (each.first_ms, each.last_ms) == (min(seen), max(seen))
 
 
-def test_many_fingerprints_do_not_fill_the_memory() -> None:
+def test_many_fingerprints_use_bounded_memory() -> None:
     grouping = Grouping(most=10)
     for number in range(1000):
         grouping.add(letter_of(properties_of(fingerprint=f"{number:012}")))
@@ -220,7 +224,7 @@ def test_many_fingerprints_do_not_fill_the_memory() -> None:
     st.sampled_from(["x", "y", ""]),
     st.integers(0, 20_000),
 )
-def test_a_selection_takes_what_every_field_takes(
+def test_a_selection_matches_letters_that_match_every_field(
     marks: set[str],
     topics: set[str],
     since: int | None,
@@ -241,7 +245,7 @@ def test_a_selection_takes_what_every_field_takes(
     assert selection.everything == (not marks and not topics and since is None and until is None)
 
 
-def test_a_selection_by_datetime_and_by_id() -> None:
+def test_a_selection_accepts_datetimes_and_ids() -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     at = round(noon.timestamp() * 1000)
     selection = Selection(since=noon)
@@ -267,12 +271,12 @@ def test_a_selection_by_datetime_and_by_id() -> None:
         {"ids": "1:2"},
     ],
 )
-def test_a_wrong_selection_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_selection_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(encore.ConfigurationError):
         Selection(**wrong)
 
 
-def test_a_letter_of_raw_bytes_is_still_a_letter() -> None:
+def test_a_letter_with_raw_bytes_is_still_a_letter() -> None:
     letter = letter_of(None)
     assert (letter.real_topic, letter.fingerprint, letter.properties) == ("", "", {})
     with pytest.raises(encore.ConfigurationError, match="raw bytes"):
@@ -280,7 +284,7 @@ def test_a_letter_of_raw_bytes_is_still_a_letter() -> None:
 
 
 @given(st.text())
-def test_what_is_printed_is_on_one_line_and_harmless(text: str) -> None:
+def test_printed_text_is_on_one_line_and_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     assert len(shown.splitlines()) <= 1
     assert not set(shown) & set("\x1b\x9b\n\r\x7f\u202e\u2066\u200f\u2028")

@@ -1,4 +1,4 @@
-"""Replaying, in virtual time: what is sent home, what stays, and what a second run does."""
+"""Replays in virtual time: sent letters, letters that stay, and the effect of a second run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from letters_kit import DEAD, HOME, bodies, bury, properties_of, read_out
+from letters_kit import DEAD, HOME, bodies, properties_of, read_out, write_letters
 
 import pulsar_encore as encore
 from pulsar_encore import letters
@@ -28,10 +28,10 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_a_replayed_message_is_the_original_again(
+async def test_a_replayed_message_equals_the_original(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    (letter_id,) = bury(transport, b"one", key="k", event_ms=42)
+    (letter_id,) = write_letters(transport, b"one", key="k", event_ms=42)
     report = await dead.replay(replay_id="second-try")
     (message,) = await read_out(client)
     assert message.data() == b"one"
@@ -49,10 +49,10 @@ async def test_a_replayed_message_is_the_original_again(
     assert report.targets == {HOME: 1}
 
 
-async def test_counters_and_evidence_stay_when_told_to(
+async def test_counters_and_evidence_are_kept_on_request(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"one")
+    write_letters(transport, b"one")
     await dead.replay(keep_counters=True)
     (message,) = await read_out(client)
     kept = message.properties()
@@ -60,31 +60,31 @@ async def test_counters_and_evidence_stay_when_told_to(
     assert set(kept) - set(properties_of()) == {letters.REPLAY_ID, letters.REPLAYED_FROM}
 
 
-async def test_a_tombstone_stays_one(
+async def test_a_tombstone_stays_a_tombstone(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, None, key="k")
+    write_letters(transport, None, key="k")
     await dead.replay()
     (message,) = await read_out(client)
     assert message.has_null_value()
 
 
-async def test_a_letter_of_a_partition_goes_to_the_topic_of_it(
+async def test_a_letter_of_a_partition_goes_to_the_partitioned_topic(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"one", real_topic=f"{HOME}-partition-3", fingerprint=None)
+    write_letters(transport, b"one", real_topic=f"{HOME}-partition-3", fingerprint=None)
     report = await dead.replay()
     assert report.targets == {HOME: 1}
     assert bodies(await read_out(client)) == [b"one"]
 
 
-async def test_what_is_not_selected_stays_for_later_replays(
+async def test_unselected_letters_stay_for_later_replays(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"a1", b"a2")
-    bury(transport, b"b1", fingerprint="bbbbbbbbbbbb")
-    bury(transport, b"a3")
-    bury(transport, b"j1", fingerprint=None)
+    write_letters(transport, b"a1", b"a2")
+    write_letters(transport, b"b1", fingerprint="bbbbbbbbbbbb")
+    write_letters(transport, b"a3")
+    write_letters(transport, b"j1", fingerprint=None)
     only = Selection(fingerprints=["bbbbbbbbbbbb"])
     report = await dead.replay(only)
     assert (report.replayed, report.passed) == (1, 4)
@@ -96,10 +96,10 @@ async def test_what_is_not_selected_stays_for_later_replays(
     assert bodies(await read_out(client)) == [b"b1", b"j1", b"a1", b"a2", b"a3"]
 
 
-async def test_members_of_a_batch_are_replayed_one_by_one(
+async def test_batch_messages_are_replayed_one_by_one(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    """Our letters are never batched; those of other writers may be."""
+    """Our letters are never batched. Letters of other writers may be batched."""
     ids = transport.put(DEAD, b"x", b"y", b"z", properties=properties_of())
     middle = f"{ids[1].ledger_id()}:{ids[1].entry_id()}:-1:1"
     await dead.replay(Selection(ids=[middle]))
@@ -114,7 +114,7 @@ async def test_every_partition_of_a_dead_letter_topic_is_replayed(
     topic = f"{HOME}-wide-billing-DLQ"
     transport.catalogue.create_partitioned(topic, 3)
     for number in range(3):
-        bury(
+        write_letters(
             transport,
             b"%d" % number,
             topic=f"{topic}-partition-{number}",
@@ -138,14 +138,17 @@ async def test_a_chunked_letter_is_replayed_whole_and_once(
     assert transport.backlog(DEAD, "encore-replay") == 0
 
 
-async def test_by_way_of_the_retry_topic_one_subscription_gets_them(
+async def test_a_replay_through_the_retry_topic_reaches_one_subscription(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    """On its own topic every subscription would; the counts begin anew there too."""
+    """On the original topic every subscription would get them.
+
+    Attempt counts also start again there.
+    """
     options: dict[str, Any] = {"consumer_type": encore.ConsumerType.Shared, "retry_enable": True}
     billing = await client.subscribe(HOME, "billing", **options)
     other = await client.subscribe(HOME, "other", **options)
-    bury(transport, b"1", **{letters.DELAY_TIME: "3600000"})
+    write_letters(transport, b"1", **{letters.DELAY_TIME: "3600000"})
     await dead.replay(target=f"{HOME}-billing-RETRY")
     message = await billing.receive(timeout=1)
     assert (message.data(), message.redelivery_count()) == (b"1", 0)
@@ -157,8 +160,8 @@ async def test_by_way_of_the_retry_topic_one_subscription_gets_them(
 async def test_a_dry_run_counts_and_sends_nothing(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1", b"2")
-    bury(transport, b"3", real_topic=OTHER)
+    write_letters(transport, b"1", b"2")
+    write_letters(transport, b"3", real_topic=OTHER)
     both = Selection(real_topics=[HOME, OTHER])
     report = await dead.replay(both, dry_run=True)
     assert (report.selected, report.replayed) == (3, 0)
@@ -168,10 +171,10 @@ async def test_a_dry_run_counts_and_sends_nothing(
     assert (await dead.replay(both)).replayed == 3
 
 
-async def test_a_second_run_sends_nothing_twice_and_says_why(
+async def test_a_second_run_sends_nothing_twice_and_reports_why(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1", b"2")
+    write_letters(transport, b"1", b"2")
     await dead.replay()
     with pytest.raises(
         NothingSelectedError, match="2 letters match, and all of them were replayed"
@@ -182,11 +185,11 @@ async def test_a_second_run_sends_nothing_twice_and_says_why(
     assert (await again.replay()).replayed == 2
 
 
-async def test_the_end_is_found_when_the_last_letters_were_replayed_before(
+async def test_the_end_is_found_if_the_last_letters_were_replayed_before(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"first")
-    bury(transport, b"last", fingerprint="bbbbbbbbbbbb")
+    write_letters(transport, b"first")
+    write_letters(transport, b"last", fingerprint="bbbbbbbbbbbb")
     await dead.replay(Selection(fingerprints=["bbbbbbbbbbbb"]))
     begin = now_s()
     report = await dead.replay(quiet=3)
@@ -195,39 +198,39 @@ async def test_the_end_is_found_when_the_last_letters_were_replayed_before(
     assert now_s() - begin == pytest.approx(3, abs=0.5)
 
 
-async def test_the_rate_is_kept(
+async def test_the_rate_limit_is_respected(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, *(b"%d" % number for number in range(21)))
+    write_letters(transport, *(b"%d" % number for number in range(21)))
     begin = now_s()
     await dead.replay(rate=4)
     assert now_s() - begin == pytest.approx(5.0, abs=0.2)
 
 
-async def test_the_limit_is_kept_and_the_next_run_goes_on(
+async def test_the_limit_is_respected_and_the_next_run_continues(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, *(b"%d" % number for number in range(5)))
+    write_letters(transport, *(b"%d" % number for number in range(5)))
     report = await dead.replay(limit=3)
     assert (report.replayed, report.reached_end) == (3, False)
     assert (await dead.replay(limit=3)).replayed == 2
     assert bodies(await read_out(client)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_progress_is_told(transport: MemoryTransport, dead: DeadLetters) -> None:
-    bury(transport, b"1", b"2", b"3")
+async def test_progress_is_reported(transport: MemoryTransport, dead: DeadLetters) -> None:
+    write_letters(transport, b"1", b"2", b"3")
     told: list[int] = []
     await dead.replay(on_progress=lambda report: told.append(report.replayed))
     assert told == [1, 2, 3]
 
 
-async def test_a_letter_without_a_home_is_named_and_stays(
+async def test_a_letter_without_an_original_topic_is_reported_and_stays(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    (lost,) = bury(transport, b"lost", real_topic=None)
-    (circular,) = bury(transport, b"round", real_topic=f"{DEAD}-partition-1")
-    (forged,) = bury(transport, b"bad", real_topic="persistent://a\x1b[2J/b/c")
-    bury(transport, b"fine")
+    (lost,) = write_letters(transport, b"lost", real_topic=None)
+    (circular,) = write_letters(transport, b"round", real_topic=f"{DEAD}-partition-1")
+    (forged,) = write_letters(transport, b"bad", real_topic="persistent://a\x1b[2J/b/c")
+    write_letters(transport, b"fine")
     report = await dead.replay()
     assert (report.replayed, report.refused) == (1, 3)
     assert [each.letter_id for each in report.refusals] == [lost, circular, forged]
@@ -239,12 +242,12 @@ async def test_a_letter_without_a_home_is_named_and_stays(
     assert bodies(await read_out(client)) == [b"fine", b"lost", b"round", b"bad"]
 
 
-async def test_a_cancelled_replay_is_run_again_without_doubles(
+async def test_a_cancelled_replay_can_be_repeated_without_duplicates(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    """Cancelled between any two letters: what was sent is acked before it ends."""
+    """The cancel comes between any two letters. Sent letters are acked before the replay ends."""
     sent = [b"%03d" % number for number in range(60)]
-    bury(transport, *sent)
+    write_letters(transport, *sent)
     runs = 0
     while True:
         runs += 1
@@ -261,11 +264,11 @@ async def test_a_cancelled_replay_is_run_again_without_doubles(
 
 
 @pytest.mark.parametrize("turns", range(45))
-async def test_a_cancel_at_any_turn_loses_and_doubles_nothing(
+async def test_a_cancel_at_any_step_loses_and_duplicates_nothing(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters, turns: int
 ) -> None:
     sent = [b"%d" % number for number in range(6)]
-    bury(transport, *sent)
+    write_letters(transport, *sent)
     work = asyncio.ensure_future(dead.replay())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -276,17 +279,17 @@ async def test_a_cancel_at_any_turn_loses_and_doubles_nothing(
         try:
             await dead.replay()
         except NothingSelectedError:
-            pass  # the cancel came when all was sent
+            pass  # the cancel came after the last letter
     await work if not work.cancelled() else None
     assert bodies(await read_out(client)) == sent
 
 
-async def test_a_topic_that_takes_nothing_holds_up_no_other(
+async def test_a_topic_that_accepts_nothing_does_not_delay_other_topics(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1")
-    stuck = bury(transport, *(b"%d" % number for number in range(200)), real_topic=OTHER)
-    bury(transport, b"2")
+    write_letters(transport, b"1")
+    stuck = write_letters(transport, *(b"%d" % number for number in range(200)), real_topic=OTHER)
+    write_letters(transport, b"2")
     transport.state(OTHER).log.terminated = True
     both = Selection(real_topics=[HOME, OTHER])
     report = await dead.replay(both)
@@ -295,17 +298,17 @@ async def test_a_topic_that_takes_nothing_holds_up_no_other(
     assert report.refusals[0].letter_id == stuck[0]
     assert "terminated" in report.refusals[0].reason
     assert bodies(await read_out(client)) == [b"1", b"2"]
-    assert len(transport.recorded("SEND")) < 150  # it is not asked for each of them
+    assert len(transport.recorded("SEND")) < 150  # no request for each of them
     assert (await dead.replay(both, target=HOME)).replayed == 200
 
 
-async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
+async def test_a_letter_that_can_never_be_sent_does_not_delay_others(
     transport: MemoryTransport,
     client: encore.Client,
     dead: DeadLetters,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Run after run, and also when the engine calls it something that may pass."""
+    """This holds in every run, and also if the transport calls the error temporary."""
     publish = NativeProducer.publish
 
     def picky(self: NativeProducer, message: OutgoingMessage) -> Any:
@@ -314,19 +317,19 @@ async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
         return publish(self, message)
 
     monkeypatch.setattr(NativeProducer, "publish", picky)
-    bad = bury(transport, b"badMessageTooBig", b"badTimeout")
-    bury(transport, *(b"%d" % number for number in range(100)))
+    bad = write_letters(transport, b"badMessageTooBig", b"badTimeout")
+    write_letters(transport, *(b"%d" % number for number in range(100)))
     report = await dead.replay()
     assert (report.replayed, report.refused) == (100, 2)
     assert [each.letter_id for each in report.refusals] == bad
     assert "too much" in report.refusals[0].reason
-    bury(transport, b"more")
+    write_letters(transport, b"more")
     report = await dead.replay()
     assert (report.selected, report.replayed, report.refused) == (1, 1, 2)
     assert len(await read_out(client)) == 101
 
 
-# Other places than the topic is named after
+# Dead letter topics with other names
 
 
 @pytest.mark.parametrize(
@@ -340,10 +343,10 @@ async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
         (DEAD, "orders", {}),
     ],
 )
-async def test_letters_go_home_to_the_topic_that_names_them(
+async def test_letters_return_to_the_topic_that_their_dead_letter_topic_is_named_after(
     transport: MemoryTransport, client: encore.Client, topic: str, real: str, of: dict[str, str]
 ) -> None:
-    bury(transport, b"1", topic=topic, real_topic=real, **of)
+    write_letters(transport, b"1", topic=topic, real_topic=real, **of)
     report = await DeadLetters(client, topic).replay()
     assert report.targets == {HOME: 1}
 
@@ -358,14 +361,17 @@ async def test_letters_go_home_to_the_topic_that_names_them(
         (DEAD, "persistent://public/other/orders"),
         ("persistent://public/default/graveyard", HOME),
         (f"{HOME}-DLQ", HOME),
-        ("persistent://public/default/orders-sales-DLQ", HOME),  # of another subscription
+        # a dead letter topic of another subscription
+        ("persistent://public/default/orders-sales-DLQ", HOME),
     ],
 )
-async def test_a_letter_goes_elsewhere_only_when_told_to(
+async def test_a_letter_goes_to_another_topic_only_on_request(
     transport: MemoryTransport, client: encore.Client, topic: str, real: str
 ) -> None:
-    """Whoever publishes a message can write REAL_TOPIC on it, and Java's letters keep that."""
-    bury(transport, b"1", topic=topic, real_topic=real)
+    """A publisher can write REAL_TOPIC on a message, and letters of Java's client keep that
+    property.
+    """
+    write_letters(transport, b"1", topic=topic, real_topic=real)
     dead = DeadLetters(client, topic)
     report = await dead.replay()
     assert (report.selected, report.replayed, report.refused) == (0, 0, 1)
@@ -375,10 +381,10 @@ async def test_a_letter_goes_elsewhere_only_when_told_to(
     assert (report.replayed, report.targets) == (1, {real: 1})
 
 
-async def test_a_lost_receipt_is_a_double_that_can_be_seen(
+async def test_a_lost_receipt_causes_a_recognisable_duplicate(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    (letter_id,) = bury(transport, b"1")
+    (letter_id,) = write_letters(transport, b"1")
     await dead.replay(replay_id="r")
     other = DeadLetters(client, DEAD, subscription="knows-nothing")
     await other.replay(replay_id="r")
@@ -389,8 +395,10 @@ async def test_a_lost_receipt_is_a_double_that_can_be_seen(
     assert marks == {("r", letter_id)}
 
 
-async def test_one_replay_at_a_time(transport: MemoryTransport, dead: DeadLetters) -> None:
-    bury(transport, b"1", b"2", b"3")
+async def test_only_one_replay_runs_at_a_time(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    write_letters(transport, b"1", b"2", b"3")
     first = asyncio.ensure_future(dead.replay(rate=1))
     await asyncio.sleep(0.5)
     with pytest.raises(encore.TransportError, match="another replay"):
@@ -403,7 +411,7 @@ async def test_many_target_topics_need_few_producers(
 ) -> None:
     homes = [f"persistent://public/default/home-{number}" for number in range(150)]
     for home in homes:
-        bury(transport, b"x", real_topic=home)
+        write_letters(transport, b"x", real_topic=home)
     report = await dead.replay(Selection(real_topics=homes))
     assert set(report.targets) == set(homes)
     assert len(await read_out(client, homes[149])) == 1
@@ -431,7 +439,7 @@ async def test_many_target_topics_need_few_producers(
         ({"selection": "all"}, "selection"),
     ],
 )
-async def test_a_wrong_argument_is_named_before_anything_is_connected(
+async def test_the_error_for_an_invalid_argument_names_it_before_any_connection(
     transport: MemoryTransport, dead: DeadLetters, arguments: dict[str, Any], names: str
 ) -> None:
     with pytest.raises(encore.ConfigurationError, match=names):
@@ -439,25 +447,25 @@ async def test_a_wrong_argument_is_named_before_anything_is_connected(
     assert not transport.commands
 
 
-async def test_a_fingerprint_that_no_letter_has_is_named(
+async def test_an_unknown_fingerprint_is_an_error_that_names_it(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1")
+    write_letters(transport, b"1")
     with pytest.raises(NothingSelectedError, match=r"'cccccccccccc'; it has 'aaaaaaaaaaaa'"):
         await dead.replay(Selection(fingerprints=["cccccccccccc"]))
     with pytest.raises(NothingSelectedError, match="none of the 1 letters"):
         await dead.replay(Selection(real_topics=["nowhere"]))
 
 
-async def test_an_empty_topic_is_named(dead: DeadLetters) -> None:
+async def test_an_empty_topic_is_an_error_that_names_it(dead: DeadLetters) -> None:
     with pytest.raises(NothingSelectedError, match="holds no letters: check the name"):
         await dead.replay()
 
 
-async def test_a_callback_that_fails_ends_the_replay(
+async def test_a_failing_callback_ends_the_replay(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1", b"2")
+    write_letters(transport, b"1", b"2")
 
     def fail(_: ReplayReport) -> None:
         raise ZeroDivisionError
@@ -467,10 +475,10 @@ async def test_a_callback_that_fails_ends_the_replay(
     assert len(await read_out(client)) == 1
 
 
-async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
+async def test_a_send_that_was_refused_once_is_repeated_by_the_next_run(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
-    bury(transport, b"1", b"2", b"3")
+    write_letters(transport, b"1", b"2", b"3")
     transport.faults = FaultPlan(
         [Fault(kind="refuse", command="SEND", nth=2, error="NotAllowedError")]
     )
@@ -481,10 +489,10 @@ async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
     assert bodies(await read_out(client)) == [b"1", b"3", b"2"]
 
 
-async def test_a_client_closed_meanwhile_stops_the_replay(
+async def test_closing_the_client_stops_the_replay(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
-    bury(transport, *(b"%d" % number for number in range(20)))
+    write_letters(transport, *(b"%d" % number for number in range(20)))
     work = asyncio.ensure_future(dead.replay(rate=10))
     await asyncio.sleep(0.55)
     await dead._client.close()

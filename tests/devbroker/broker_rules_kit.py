@@ -19,7 +19,7 @@ Got = list[tuple[str, int, int, int | None]]
 
 
 class Bench:
-    """A subscription from the earliest entry, with short ways to drive it."""
+    """A subscription from the earliest entry, with short methods for its operations."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Bench:
         return consumer
 
     def deliver(self) -> Got:
-        """Everything the subscription sends now."""
+        """Return all deliveries that the subscription sends now."""
         got: Got = []
         while True:
             new = self.sub.dispatch(self.now_ms)
@@ -62,14 +62,14 @@ class Bench:
             got += [(c.name, e.seq, count, mask) for c, e, count, mask in new]
 
     def id(self, seq: int) -> tuple[int, int]:
-        """The id of an entry by its number."""
+        """Return the id of an entry by its number."""
         entry = self.topic.at(seq)
         return entry.ledger, entry.entry
 
     def ack(self, seq: int, mask: int | None = None) -> None:
-        """Ack by number."""
+        """Ack entries by their numbers."""
         self.sub.ack(*self.id(seq), mask)
 
     def nack(self, consumer: SubscribedConsumer, *seqs: int) -> None:
-        """Ask for entries again."""
+        """Ask for redelivery of entries by their numbers."""
         self.sub.redeliver(consumer, [self.id(seq) for seq in seqs])

@@ -1,4 +1,4 @@
-"""The stock client against a broker on its own thread."""
+"""The stock transport's C++ client against a broker on its own thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 
 @pytest.fixture(scope="session", autouse=True)
 def no_ambient_event_loop() -> None:
-    """Keeps pytest-asyncio from making a loop that nobody closes (Python 3.11)."""
+    """Keep pytest-asyncio from creating a loop that is never closed (Python 3.11)."""
     asyncio.set_event_loop(None)
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., BrokerThread]]:
-    """Starts brokers with settings."""
+    """Return a function that starts brokers with settings."""
     running = []
 
     def begin(**settings: object) -> BrokerThread:
@@ -34,13 +34,13 @@ def start() -> Iterator[Callable[..., BrokerThread]]:
 
 @pytest.fixture
 def broker(start: Callable[..., BrokerThread]) -> BrokerThread:
-    """A broker with Pulsar's defaults, Failover without its second of waiting."""
+    """Return a broker with Pulsar's defaults, but Failover switches at once, not after 1 s."""
     return start()
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., pulsar.Client]]:
-    """Makes stock clients."""
+    """Return a function that creates C++ clients."""
     clients = []
 
     def begin(broker: BrokerThread, **options: object) -> pulsar.Client:
@@ -55,5 +55,5 @@ def connect() -> Iterator[Callable[..., pulsar.Client]]:
 
 @pytest.fixture
 def client(broker: BrokerThread, connect: Callable[..., pulsar.Client]) -> pulsar.Client:
-    """A stock client of `broker`."""
+    """Return a C++ client of `broker`."""
     return connect(broker)

@@ -1,4 +1,4 @@
-"""A client of the broker in memory, frames and no socket, and a clock that is moved by hand."""
+"""A client of the broker in memory: frames without a socket, and a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class HandTimer:
-    """What `HandClock` has been asked to call."""
+    """A call that `HandClock` makes at its time."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
@@ -29,7 +29,7 @@ class HandTimer:
 
 
 class HandClock:
-    """A `Clock` without an event loop: time passes in `advance` and nowhere else."""
+    """A `Clock` without an event loop. Time passes only in `advance`."""
 
     def __init__(self) -> None:
         self._now_ms = 0.0
@@ -51,7 +51,7 @@ class HandClock:
         return self.call_later(0, call)
 
     def advance(self, seconds: float = 0) -> None:
-        """Let time pass, and what falls due meanwhile happen at its moment."""
+        """Let time pass, and make each call at its due time."""
         end_ms = self._now_ms + seconds * 1000
         while self._timers and self._timers[0][0] <= end_ms:
             self._now_ms, _, timer = heappop(self._timers)
@@ -60,11 +60,11 @@ class HandClock:
 
 
 class MemoryClient:
-    """Both ends of a session without a socket: a `ByteTransport` to it, and who calls `receive`.
+    """A session without a socket: its `ByteTransport`, and the caller of its `receive`.
 
     Args:
         answers_pings: False for a client that has gone silent.
-        certificate: Common name of its certificate.
+        certificate: Common name of the client's certificate.
         connect: Fields of CONNECT.
     """
 
@@ -134,18 +134,18 @@ class MemoryClient:
         self.session.receive(send_frame(payload, **metadata))
 
     def names(self) -> list[str]:
-        """What came, by type."""
+        """Return the types of the received commands."""
         return [pb.BaseCommand.Type.Name(frame.command.type) for frame in self.got]
 
     def payloads(self) -> list[bytes]:
-        """The payloads of the messages that came."""
+        """Return the payloads of the received messages."""
         return [
             bytes(decode_body(frame.body).payload) for frame in self.got if frame.body is not None
         ]
 
 
 def send_frame(payload: bytes, **fields: Any) -> bytes:
-    """SEND of the first producer, with one message."""
+    """Return a SEND frame of the first producer, with one message."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
     return frames.encode_with_body(
         pb.CommandSend(producer_id=1, sequence_id=0), encode_body(metadata, payload)

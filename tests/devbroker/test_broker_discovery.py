@@ -1,4 +1,4 @@
-"""Who serves a topic, and which topics there are: redirects, watchers, topics that are deleted."""
+"""Discovery: redirects, watchers of topic lists, and deleted topics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def watch(client: MemoryClient, pattern: str, watcher_id: int = 7) -> None:
 
 
 def updates(client: MemoryClient) -> list[tuple[int, list[str], list[str], str]]:
-    """Watcher, new topics, deleted ones, hash."""
+    """Return (watcher, new topics, deleted topics, hash) of each update."""
     found = [frame.command.watchTopicUpdate for frame in client.got]
     return [
         (one.watcher_id, list(one.new_topics), list(one.deleted_topics), one.topics_hash)
@@ -46,7 +46,7 @@ def updates(client: MemoryClient) -> list[tuple[int, list[str], list[str], str]]
     ]
 
 
-def test_a_broker_that_serves_nothing_says_who_does(clock: HandClock) -> None:
+def test_a_broker_that_does_not_serve_a_topic_redirects(clock: HandClock) -> None:
     client = MemoryClient(serve(clock, redirect_to="pulsar://other:6650"))
     client.send(pb.CommandLookupTopic(topic=TOPIC, request_id=1, authoritative=False))
     client.subscribe()
@@ -71,7 +71,7 @@ def test_the_stock_client_follows_a_redirect(
     assert front.recorded("SUBSCRIBE") == [] != owner.recorded("SUBSCRIBE")
 
 
-def test_each_watcher_hears_of_its_own_topics(clock: HandClock) -> None:
+def test_each_watcher_is_notified_of_its_own_topics(clock: HandClock) -> None:
     service = serve(clock)
     first, second = MemoryClient(service), MemoryClient(service)
     watch(first, "public/default/a.*")
@@ -88,7 +88,7 @@ def test_each_watcher_hears_of_its_own_topics(clock: HandClock) -> None:
     assert [hashed for *_, hashed in updates(second)] == [hashes[0], hashes[2]]
 
 
-def test_a_topic_that_a_consumer_creates_is_told_of(clock: HandClock) -> None:
+def test_a_topic_created_by_a_consumer_is_reported_to_watchers(clock: HandClock) -> None:
     client = MemoryClient(serve(clock))
     watch(client, "public/default/t")
     client.subscribe()
@@ -96,7 +96,7 @@ def test_a_topic_that_a_consumer_creates_is_told_of(clock: HandClock) -> None:
     assert [new for _, new, _, _ in updates(client)] == [[TOPIC]]
 
 
-def test_partitions_that_are_deleted_are_told_of_one_by_one(clock: HandClock) -> None:
+def test_deleted_partitions_are_reported_one_by_one(clock: HandClock) -> None:
     service = serve(clock)
     service.catalogue.create_partitioned("t", 2)
     client = MemoryClient(service)
@@ -109,7 +109,7 @@ def test_partitions_that_are_deleted_are_told_of_one_by_one(clock: HandClock) ->
     assert service.catalogue.partitioned == {} == service.catalogue.topics
 
 
-def test_who_uses_a_topic_that_is_deleted_is_closed_and_may_begin_anew(clock: HandClock) -> None:
+def test_deleting_a_topic_closes_its_clients_and_they_may_reconnect(clock: HandClock) -> None:
     service = serve(clock)
     client = MemoryClient(service)
     client.subscribe()
@@ -126,7 +126,7 @@ def test_who_uses_a_topic_that_is_deleted_is_closed_and_may_begin_anew(clock: Ha
 
 
 @pytest.mark.parametrize("name", ["none", "t-partition-0"])
-def test_what_cannot_be_deleted(clock: HandClock, name: str) -> None:
+def test_deletions_that_are_refused(clock: HandClock, name: str) -> None:
     service = serve(clock)
     service.catalogue.create_partitioned("t", 2)
     with pytest.raises(Refusal):
@@ -135,7 +135,7 @@ def test_what_cannot_be_deleted(clock: HandClock, name: str) -> None:
 
 
 @pytest.mark.parametrize("watchers", [True, False])
-def test_watchers_can_be_off(clock: HandClock, watchers: bool) -> None:
+def test_watchers_can_be_disabled(clock: HandClock, watchers: bool) -> None:
     client = MemoryClient(serve(clock, topic_watchers=watchers))
     watch(client, "public/default/.*")
     clock.advance()
@@ -155,7 +155,7 @@ def test_a_malformed_namespace_costs_the_connection(clock: HandClock) -> None:
     assert client.closed
 
 
-def test_there_are_no_topics_that_are_not_persistent(clock: HandClock) -> None:
+def test_topic_lists_have_no_non_persistent_topics(clock: HandClock) -> None:
     service = serve(clock)
     service.catalogue.create("t")
     client = MemoryClient(service)

@@ -1,4 +1,4 @@
-"""What tests do to a broker, and what a stock client then goes through."""
+"""Injected faults of the broker, and how the C++ client reacts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ Start = Callable[..., BrokerThread]
 
 
 def shared(client: pulsar.Client, **options: Any) -> Any:
-    """A Shared consumer on ``t``."""
+    """Subscribe to ``t`` with Shared."""
     return client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, **options)
 
 
 def drain(consumer: Any, count: int) -> list[bytes]:
-    """The next so many bodies."""
+    """Receive this number of bodies."""
     return [consumer.receive(WAIT_MS).data() for _ in range(count)]
 
 
-def test_dropped_connections_come_back(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_messages_arrive_after_dropped_connections(
+    broker: BrokerThread, client: pulsar.Client
+) -> None:
     consumer = shared(client)
     producer = client.create_producer("t", batching_enabled=False)
     producer.send(b"one")
@@ -39,7 +41,7 @@ def test_dropped_connections_come_back(broker: BrokerThread, client: pulsar.Clie
     assert drain(consumer, 1) == [b"two"]
 
 
-def test_outage_keeps_port_and_topics(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_an_outage_keeps_port_and_topics(broker: BrokerThread, client: pulsar.Client) -> None:
     consumer = shared(client)
     producer = client.create_producer("t")
     producer.send(b"kept")
@@ -64,7 +66,7 @@ def test_outage_until_resume(broker: BrokerThread, connect: Connect) -> None:
     client.create_producer("t").send(b"")
 
 
-def test_unload_closes_and_forgets_counts_and_partial_acks(
+def test_an_unload_closes_consumers_and_forgets_counts_and_partial_acks(
     broker: BrokerThread, client: pulsar.Client
 ) -> None:
     consumer = shared(client, negative_ack_redelivery_delay_ms=100, batch_index_ack_enabled=True)
@@ -89,7 +91,7 @@ def test_unload_closes_and_forgets_counts_and_partial_acks(
     assert {"CLOSE_CONSUMER", "CLOSE_PRODUCER"} <= out
 
 
-def test_terminated_topic_tells_when_all_is_acked(
+def test_a_terminated_topic_is_reported_when_all_messages_are_acked(
     broker: BrokerThread, client: pulsar.Client
 ) -> None:
     consumer = shared(client)
@@ -106,7 +108,7 @@ def test_terminated_topic_tells_when_all_is_acked(
         client.create_producer("t")
 
 
-def test_dropped_message_comes_with_the_next_redelivery(start: Start, connect: Connect) -> None:
+def test_a_dropped_message_arrives_with_the_next_redelivery(start: Start, connect: Connect) -> None:
     broker = start()
     broker.faults = FaultPlan([Fault(kind="drop", command="MESSAGE", nth=2)])
     client = connect(broker)
@@ -136,7 +138,7 @@ def test_duplicated_and_delayed_messages(broker: BrokerThread, client: pulsar.Cl
 
 @pytest.mark.parametrize("kind", ["close_before", "close_after"])
 @pytest.mark.parametrize("command", ["ACK", "FLOW", "SUCCESS", "MESSAGE"])
-def test_close_at_a_step_loses_nothing(
+def test_a_close_at_any_step_loses_nothing(
     broker: BrokerThread, client: pulsar.Client, kind: Any, command: str
 ) -> None:
     broker.faults = plan = FaultPlan([Fault(kind=kind, command=command)])
@@ -155,7 +157,9 @@ def test_close_at_a_step_loses_nothing(
     assert [fired.fault.kind for fired in plan.fired] == [kind]
 
 
-def test_refused_producer_and_subscriber(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_a_producer_and_a_subscriber_can_be_refused(
+    broker: BrokerThread, client: pulsar.Client
+) -> None:
     broker.faults = FaultPlan(
         [
             Fault(kind="refuse", command="PRODUCER", error="ProducerBusy"),
@@ -170,7 +174,7 @@ def test_refused_producer_and_subscriber(broker: BrokerThread, client: pulsar.Cl
     client.subscribe("t", "s")
 
 
-def test_a_fault_may_name_its_topic(broker: BrokerThread, client: pulsar.Client) -> None:
+def test_a_fault_can_be_limited_to_a_topic(broker: BrokerThread, client: pulsar.Client) -> None:
     topic = "persistent://public/default/mine"
     broker.faults = plan = FaultPlan(
         [
@@ -200,7 +204,7 @@ def test_outage_at_a_step(broker: BrokerThread, client: pulsar.Client) -> None:
     assert plan.done
 
 
-def test_recorder_sees_the_wire_and_is_bounded(start: Start, connect: Connect) -> None:
+def test_the_recorder_sees_all_commands_and_is_bounded(start: Start, connect: Connect) -> None:
     broker = start(record_limit=10)
     client = connect(broker)
     producer = client.create_producer("t", batching_enabled=False)
@@ -215,7 +219,7 @@ def test_recorder_sees_the_wire_and_is_bounded(start: Start, connect: Connect) -
     assert broker.commands == []
 
 
-def test_nothing_is_recorded_when_off(start: Start, connect: Connect) -> None:
+def test_nothing_is_recorded_when_the_recorder_is_off(start: Start, connect: Connect) -> None:
     broker = start(record=False)
     connect(broker).create_producer("t").send(b"")
     assert broker.commands == []
@@ -238,7 +242,7 @@ def test_a_fault_that_cannot_fire_is_an_error(fields: dict[str, Any]) -> None:
         Fault(**fields)
 
 
-def test_plan_counts_by_type_and_direction() -> None:
+def test_a_plan_counts_by_type_and_direction() -> None:
     plan = FaultPlan([Fault(kind="drop", command="PING", nth=2, times=2, direction="out")])
     steps = [bool(plan.step("out", "PING")) for _ in range(4)]
     assert steps == [False, True, True, False]
@@ -247,7 +251,7 @@ def test_plan_counts_by_type_and_direction() -> None:
     assert plan.done
 
 
-def test_closed_broker_says_so(start: Start) -> None:
+def test_a_closed_broker_raises_an_error_that_says_so(start: Start) -> None:
     broker = start()
     broker.close()
     broker.close()

@@ -1,4 +1,4 @@
-"""Who may connect, and until when: credentials, AUTH_CHALLENGE, in time moved by hand."""
+"""Logins and their expiry: credentials and AUTH_CHALLENGE, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREDENTIALS = (
 @pytest.fixture
 def clock() -> HandClock:
     clock = HandClock()
-    clock.advance(1000)  # that a clock does not start at 0 is nothing to the broker
+    clock.advance(1000)  # The broker must not depend on a clock that starts at 0.
     return clock
 
 
@@ -57,7 +57,7 @@ def respond(client: MemoryClient, data: str, method: str = "token") -> None:
         ("", "tls", "client-1"),
     ],
 )
-def test_what_is_accepted(
+def test_valid_credentials_are_accepted(
     clock: HandClock,
     service: BrokerService,
     data: str,
@@ -82,7 +82,7 @@ def test_what_is_accepted(
         ("early", "athenz", None),
     ],
 )
-def test_what_is_refused(
+def test_invalid_credentials_are_refused(
     clock: HandClock,
     service: BrokerService,
     data: str,
@@ -96,14 +96,14 @@ def test_what_is_refused(
     assert (error.error, error.request_id) == (pb.AuthenticationError, NO_REQUEST)
 
 
-def test_what_has_expired_is_refused(clock: HandClock, service: BrokerService) -> None:
+def test_expired_credentials_are_refused(clock: HandClock, service: BrokerService) -> None:
     clock.advance(30)
     client = connect(service, "early")
     clock.advance()
     assert client.names() == ["ERROR"]
 
 
-def test_a_client_is_asked_anew_when_its_credential_has_expired(
+def test_a_client_is_challenged_when_its_credential_has_expired(
     clock: HandClock, service: BrokerService
 ) -> None:
     client = connect(service, "early", feature_flags=REFRESHES)
@@ -134,7 +134,7 @@ def test_consumers_survive_a_refresh(clock: HandClock, service: BrokerService) -
     assert client.payloads() == [b"one"]
 
 
-def test_without_an_answer_until_the_next_check_the_session_ends(
+def test_a_session_ends_at_the_next_check_without_an_answer(
     clock: HandClock, service: BrokerService
 ) -> None:
     client = connect(service, "early", feature_flags=REFRESHES)
@@ -144,7 +144,7 @@ def test_without_an_answer_until_the_next_check_the_session_ends(
     assert client.closed and client.names() == ["CONNECTED", "AUTH_CHALLENGE"]
 
 
-def test_a_client_that_knows_no_challenges_is_closed(
+def test_a_client_without_support_for_challenges_is_closed(
     clock: HandClock, service: BrokerService
 ) -> None:
     client = connect(service, "early")
@@ -165,23 +165,21 @@ def test_a_bad_answer_ends_the_session(
     assert client.names() == ["CONNECTED", "AUTH_CHALLENGE", *answer]
 
 
-def test_an_answer_that_nobody_asked_for_counts_too(
-    clock: HandClock, service: BrokerService
-) -> None:
+def test_an_unrequested_answer_also_counts(clock: HandClock, service: BrokerService) -> None:
     client = connect(service, "early", feature_flags=REFRESHES)
     respond(client, "for ever")
     clock.advance(300)
     assert client.names() == ["CONNECTED"]
 
 
-def test_no_check_comes_after_the_end(clock: HandClock, service: BrokerService) -> None:
+def test_no_check_runs_after_the_end_of_a_session(clock: HandClock, service: BrokerService) -> None:
     client = connect(service, "early", feature_flags=REFRESHES)
     client.session.lost()
     clock.advance(300)
     assert client.names() == ["CONNECTED"]
 
 
-def test_without_credentials_everybody_may_connect(clock: HandClock) -> None:
+def test_without_credentials_every_client_may_connect(clock: HandClock) -> None:
     service = BrokerService(BrokerSettings(), clock, lambda seconds: None)
     client = connect(service, "anything", "athenz")
     respond(client, "anything")
@@ -189,7 +187,7 @@ def test_without_credentials_everybody_may_connect(clock: HandClock) -> None:
     assert client.names() == ["CONNECTED"]
 
 
-def test_secrets_are_not_shown() -> None:
+def test_settings_do_not_show_secrets() -> None:
     settings = BrokerSettings(token="alone", credentials=CREDENTIALS)
     for secret in ("alone", "early", "secret", "client-1"):
         assert secret not in repr(settings)
@@ -199,7 +197,7 @@ def test_secrets_are_not_shown() -> None:
     ("fields", "why"),
     [({"data": ""}, "is empty"), ({"data": "x", "method": "sasl"}, "method must be one of")],
 )
-def test_credentials_that_cannot_be(fields: dict[str, str], why: str) -> None:
+def test_invalid_credential_settings_are_errors(fields: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         Credential(**fields)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="is empty"):

@@ -1,4 +1,4 @@
-"""Exclusive and Failover: who is active, rewinds, epochs, cumulative acks."""
+"""Exclusive and Failover: the active consumer, rewinds, epochs and cumulative acks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pulsar_encore.devbroker.rules.attached_consumers import NoticeKind, Subscri
 from pulsar_encore.devbroker.rules.refusal import Refusal
 
 
-def test_second_exclusive_consumer_is_busy() -> None:
+def test_a_second_exclusive_consumer_is_refused_as_busy() -> None:
     bench = Bench(EXCLUSIVE)
     bench.join("a")
     with pytest.raises(Refusal, match="ConsumerBusy"):
         bench.join("b")
 
 
-def test_redeliver_rewinds_whatever_ids_say_and_counts_nothing() -> None:
+def test_redeliver_rewinds_regardless_of_ids_and_does_not_raise_counts() -> None:
     bench = Bench(EXCLUSIVE)
     bench.publish(4)
     a = bench.join("a", permits=100)
@@ -39,7 +39,7 @@ class Race(Bench):
         assert self.sequence() == ALL[:700]
 
     def sequence(self) -> list[int]:
-        """The entries that come until nothing more does, by number."""
+        """Return the numbers of all entries that are delivered, until no more follow."""
         seqs: list[int] = []
         while True:
             seqs += [seq for _, seq, *_ in self.deliver()]
@@ -48,7 +48,7 @@ class Race(Bench):
             self.now_ms += 1
 
     def rewind(self, permits: int) -> list[int]:
-        """What comes after a REDELIVER that met a read of so many permits, and enough FLOW."""
+        """Return the deliveries after a REDELIVER during a read of `permits`, with enough FLOW."""
         if permits:
             self.sub.flow(self.a, permits)
         self.sub.redeliver(self.a)
@@ -57,24 +57,24 @@ class Race(Bench):
 
 
 @pytest.mark.parametrize("permits", [1, 50, 100, 1000])
-def test_a_rewind_that_meets_a_read_under_way_skips_up_to_its_end(permits: int) -> None:
+def test_a_rewind_during_a_read_skips_to_the_end_of_the_read(permits: int) -> None:
     skipped_from = set()
     for seed in range(10):
         got = Race(1, seed).rewind(permits)
-        end = 700 + min(permits, 100)  # of the read that was under way
+        end = 700 + min(permits, 100)  # the end of the read in progress
         skipped = sorted(set(ALL) - set(got))
         assert got == [seq for seq in ALL if seq not in skipped]
         assert skipped == list(range(skipped[0], end))
         skipped_from.add(skipped[0])
-    # The read that was under way completes after one to six of the new ones.
+    # The read in progress completes after one to six of the new reads.
     assert skipped_from <= {100, 200, 300, 400, 500, 600} and len(skipped_from) > 3
 
 
-def test_a_rewind_without_permits_outstanding_skips_nothing() -> None:
+def test_a_rewind_without_outstanding_permits_skips_nothing() -> None:
     assert Race(1).rewind(permits=0) == ALL
 
 
-def test_a_rewind_with_all_delivered_skips_nothing() -> None:
+def test_a_rewind_after_all_deliveries_skips_nothing() -> None:
     race = Race(1)
     race.sub.flow(race.a, 10_000)
     race.sequence()
@@ -82,7 +82,7 @@ def test_a_rewind_with_all_delivered_skips_nothing() -> None:
     assert race.sequence() == ALL
 
 
-def test_another_rewind_or_another_consumer_brings_what_was_skipped() -> None:
+def test_another_rewind_or_consumer_gets_the_skipped_entries() -> None:
     race = Race(1)
     assert race.rewind(100) != ALL
     race.sub.redeliver(race.a)
@@ -103,7 +103,7 @@ def test_the_late_read_completes_while_permits_are_out() -> None:
     assert race.sequence() == list(range(800, 900))
 
 
-def test_how_often_a_rewind_is_overtaken_is_a_setting_and_the_seed_decides_which() -> None:
+def test_a_setting_and_the_seed_decide_which_rewinds_meet_a_read() -> None:
     def whole(share: float) -> list[bool]:
         return [Race(share, seed).rewind(100) == ALL for seed in range(30)]
 
@@ -123,7 +123,7 @@ def test_permits_count_entries_within_one_read() -> None:
     assert (len(bench.deliver()), a.permits) == (15, -135)
 
 
-def test_epoch_is_raised_and_never_lowered() -> None:
+def test_the_epoch_only_grows() -> None:
     bench = Bench(EXCLUSIVE)
     a = bench.join("a", epoch=2)
     bench.sub.redeliver(a, None, 3)
@@ -132,7 +132,7 @@ def test_epoch_is_raised_and_never_lowered() -> None:
     assert a.epoch == 3
 
 
-def test_cumulative_ack_and_its_mask() -> None:
+def test_a_cumulative_ack_applies_its_ack_set() -> None:
     bench = Bench(EXCLUSIVE)
     bench.publish(4, batch=4)
     bench.ack(2)
@@ -145,7 +145,7 @@ def test_cumulative_ack_and_its_mask() -> None:
     assert bench.sub.backlog == 1
 
 
-def test_cumulative_mask_without_index_acks_acks_the_entries_before() -> None:
+def test_without_index_acks_a_cumulative_ack_set_acks_the_entries_before() -> None:
     bench = Bench(EXCLUSIVE, batch_index_ack=False)
     bench.publish(3, batch=4)
     bench.sub.ack_cumulative(*bench.id(1), 0b1100)
@@ -164,7 +164,7 @@ def test_partial_acks_survive_a_reopen() -> None:
     assert b.permits == 9
 
 
-def test_failover_by_partition_and_priority() -> None:
+def test_failover_chooses_by_partition_and_priority() -> None:
     for partition, expected in ((0, "a"), (1, "b"), (2, "a")):
         bench = Bench(FAILOVER, partition=partition)
         bench.join("b")
@@ -173,7 +173,7 @@ def test_failover_by_partition_and_priority() -> None:
         assert bench.sub.active is not None and bench.sub.active.name == expected
 
 
-def test_failover_without_partitions_chooses_the_same_whoever_came_first() -> None:
+def test_failover_without_partitions_does_not_depend_on_the_order_of_arrival() -> None:
     chosen = set()
     for names in (["x", "y", "z"], ["z", "x", "y"]):
         bench = Bench(FAILOVER)
@@ -184,7 +184,7 @@ def test_failover_without_partitions_chooses_the_same_whoever_came_first() -> No
     assert len(chosen) == 1
 
 
-def test_failover_takes_over_what_is_not_acked_and_tells_everybody() -> None:
+def test_failover_redelivers_unacked_entries_and_notifies_every_consumer() -> None:
     bench = Bench(FAILOVER, partition=0, failover_delay_ms=1000)
     bench.publish(3)
     a, b = SubscribedConsumer("a"), SubscribedConsumer("b")
@@ -205,7 +205,7 @@ def test_failover_takes_over_what_is_not_acked_and_tells_everybody() -> None:
     assert [got[:2] for got in bench.deliver()] == [("b", 1), ("b", 2)]
 
 
-def test_standby_is_not_obeyed_but_its_acks_count() -> None:
+def test_a_standby_consumer_can_only_ack() -> None:
     bench = Bench(FAILOVER, partition=0)
     bench.publish(2)
     bench.join("a", permits=10)
@@ -217,7 +217,7 @@ def test_standby_is_not_obeyed_but_its_acks_count() -> None:
     assert bench.sub.backlog == 1
 
 
-def test_seek_closes_only_the_active_one() -> None:
+def test_a_seek_closes_only_the_active_consumer() -> None:
     bench = Bench(FAILOVER, partition=0)
     bench.publish(3)
     a = bench.join("a", permits=10)

@@ -1,4 +1,4 @@
-"""Chunks: those of one message are with one consumer of a Shared subscription, whatever happens."""
+"""On Shared, all chunks of one message always go to one consumer."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pulsar_encore.devbroker.rules.attached_consumers import SubscribedConsumer,
 
 
 def publish(bench: Bench, *messages: str) -> None:
-    """A chunk each of messages by these names."""
+    """Publish one chunk of each message with these names."""
     for message in messages:
         bench.publish(chunked=message)
 
 
 def owners(bench: Bench) -> dict[str, set[str]]:
-    """Who gets chunks of which message now."""
+    """Return the consumers that get chunks of each message now."""
     found: dict[str, set[str]] = {}
     for name, seq, _, _ in bench.deliver():
         found.setdefault(bench.topic.at(seq).chunked, set()).add(name)
     return found
 
 
-def test_mixed_messages_are_with_one_consumer_each() -> None:
+def test_interleaved_messages_go_to_one_consumer_each() -> None:
     bench = Bench(SHARED)
     publish(bench, *"abcdefgh" * 10)
     for name in ("x", "y", "z"):
@@ -31,7 +31,7 @@ def test_mixed_messages_are_with_one_consumer_each() -> None:
     assert {len(each) for each in found.values()} == {1} and len(found) == 8
 
 
-def test_chunks_that_come_later_follow_the_first() -> None:
+def test_later_chunks_follow_the_first() -> None:
     bench = Bench(SHARED)
     for name in ("x", "y"):
         bench.join(name, permits=100)
@@ -42,7 +42,7 @@ def test_chunks_that_come_later_follow_the_first() -> None:
         assert owners(bench)["a"] == {first}
 
 
-def test_chunks_wait_for_their_consumer_and_others_do_not() -> None:
+def test_chunks_wait_for_their_consumer_and_other_entries_do_not() -> None:
     bench = Bench(SHARED)
     x = bench.join("x", permits=1)
     publish(bench, "a")
@@ -54,7 +54,7 @@ def test_chunks_wait_for_their_consumer_and_others_do_not() -> None:
     assert owners(bench) == {"a": {"x"}}
 
 
-def test_what_waits_for_a_consumer_goes_with_it_to_others() -> None:
+def test_waiting_chunks_go_to_another_consumer_when_theirs_closes() -> None:
     bench = Bench(SHARED)
     x = bench.join("x", permits=1)
     publish(bench, "a", "a", "a")
@@ -65,7 +65,7 @@ def test_what_waits_for_a_consumer_goes_with_it_to_others() -> None:
     assert [(name, seq) for name, seq, _, _ in bench.deliver()] == [("y", 0), ("y", 1), ("y", 2)]
 
 
-def test_one_chunk_that_is_nacked_comes_back_to_who_holds_the_others() -> None:
+def test_a_nacked_chunk_is_redelivered_to_the_holder_of_the_other_chunks() -> None:
     bench = Bench(SHARED)
     x = bench.join("x", permits=100)
     publish(bench, "a", "a", "a")
@@ -75,7 +75,7 @@ def test_one_chunk_that_is_nacked_comes_back_to_who_holds_the_others() -> None:
     assert bench.deliver() == [("x", 2, 1, None)]
 
 
-def test_a_message_that_is_nacked_whole_goes_to_anybody() -> None:
+def test_a_message_with_all_chunks_nacked_can_go_to_any_consumer() -> None:
     bench = Bench(SHARED)
     x = bench.join("x", permits=3)
     publish(bench, "a", "a", "a")
@@ -85,7 +85,7 @@ def test_a_message_that_is_nacked_whole_goes_to_anybody() -> None:
     assert bench.deliver() == [("y", seq, 1, None) for seq in range(3)]
 
 
-def test_who_has_acked_all_it_had_is_not_waited_for() -> None:
+def test_a_consumer_that_acked_all_its_chunks_is_not_waited_for() -> None:
     bench = Bench(SHARED)
     bench.join("x", permits=1)
     publish(bench, "a")
@@ -96,7 +96,7 @@ def test_who_has_acked_all_it_had_is_not_waited_for() -> None:
     assert owners(bench) == {"a": {"y"}}
 
 
-def test_what_waits_and_is_acked_meanwhile_is_not_sent() -> None:
+def test_chunks_acked_while_they_wait_are_not_sent() -> None:
     bench = Bench(SHARED)
     x = bench.join("x", permits=1)
     bench.join("y", permits=100)
@@ -108,7 +108,7 @@ def test_what_waits_and_is_acked_meanwhile_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
-def test_permits_and_counts_are_right_with_chunks_too(kind: SubscriptionType) -> None:
+def test_permits_and_counts_are_correct_with_chunks(kind: SubscriptionType) -> None:
     bench = Bench(kind)
     consumers: list[SubscribedConsumer] = [bench.join(name, permits=50) for name in ("x", "y")]
     for number in range(40):

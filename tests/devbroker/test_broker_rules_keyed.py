@@ -1,4 +1,4 @@
-"""Key_Shared: where a key goes, and that it is never with two consumers."""
+"""Key_Shared: the consumer of each key. Two consumers never hold the same key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_encore.devbroker.rules.refusal import Refusal
 from pulsar_encore.wire.key_hashes import murmur3
 
 
-def test_a_key_stays_with_one_consumer_and_all_get_some() -> None:
+def test_a_key_stays_with_one_consumer_and_every_consumer_gets_keys() -> None:
     bench = Bench(KEY_SHARED)
     for i in range(400):
         bench.publish(key=b"k%d" % (i % 40))
@@ -25,7 +25,7 @@ def test_a_key_stays_with_one_consumer_and_all_get_some() -> None:
     assert len(owners) == 40
 
 
-def test_a_key_waits_for_its_consumer_while_others_go_on() -> None:
+def test_a_key_waits_for_its_consumer_and_other_keys_do_not() -> None:
     bench = Bench(KEY_SHARED)
     for i in range(100):
         bench.publish(key=b"k%d" % i)
@@ -39,7 +39,7 @@ def test_a_key_waits_for_its_consumer_while_others_go_on() -> None:
     assert len(first) + len(second) == 100
 
 
-def test_a_key_moves_only_when_its_old_holder_has_settled_it() -> None:
+def test_a_key_moves_only_after_its_old_holder_has_settled_it() -> None:
     bench = Bench(KEY_SHARED)
     for _ in range(2):
         for i in range(50):
@@ -56,7 +56,7 @@ def test_a_key_moves_only_when_its_old_holder_has_settled_it() -> None:
     assert moved and min(moved) >= 50
 
 
-def test_leaving_consumer_hands_its_keys_over_in_order() -> None:
+def test_a_closed_consumer_hands_over_its_keys_in_order() -> None:
     bench = Bench(KEY_SHARED)
     for i in range(60):
         bench.publish(key=b"k%d" % (i % 6))
@@ -69,7 +69,7 @@ def test_leaving_consumer_hands_its_keys_over_in_order() -> None:
     assert bench.sub.consumers[0].unacked == 60
 
 
-def test_sticky_ranges_decide_and_an_uncovered_key_waits() -> None:
+def test_sticky_ranges_choose_the_consumer_and_an_uncovered_key_waits() -> None:
     bench = Bench(KEY_SHARED)
     low = SubscribedConsumer("low", ranges=[(0, 20_000)])
     bench.sub.add_consumer(low, KEY_SHARED, 0, sticky=True)
@@ -88,7 +88,7 @@ def test_sticky_ranges_decide_and_an_uncovered_key_waits() -> None:
 
 
 @pytest.mark.parametrize("ranges", [[], [(5, 4)], [(0, 70_000)], [(100, 300)], [(0, 5), (5, 9)]])
-def test_bad_sticky_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
+def test_invalid_sticky_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
     bench = Bench(KEY_SHARED)
     first = SubscribedConsumer("a", ranges=[(200, 400)])
     bench.sub.add_consumer(first, KEY_SHARED, 0, sticky=True)
@@ -96,7 +96,7 @@ def test_bad_sticky_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
         bench.sub.add_consumer(SubscribedConsumer("b", ranges=ranges), KEY_SHARED, 0, sticky=True)
 
 
-def test_modes_do_not_mix() -> None:
+def test_key_shared_modes_cannot_be_mixed() -> None:
     bench = Bench(KEY_SHARED)
     bench.sub.add_consumer(SubscribedConsumer("a", ranges=[(0, 9)]), KEY_SHARED, 0, sticky=True)
     with pytest.raises(Refusal, match="ConsumerBusy"):

@@ -1,4 +1,4 @@
-"""Random operations against a naive model: nothing lost, nothing with two, permits conserved."""
+"""Random operations against a simple model: no loss, no second holder, and exact permits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BIG = 10**9
 
 
 class Model(RuleBasedStateMachine):
-    """What every entry still owes, who holds it, and how many permits each consumer was given."""
+    """The unacked part and the holder of each entry, and the permits of each consumer."""
 
     kind = SHARED
 
@@ -87,7 +87,7 @@ class Model(RuleBasedStateMachine):
             full = (1 << entry.messages) - 1
             assert self.left[seq], "an acked entry was delivered"
             assert mask == (None if self.left[seq] == full else self.left[seq])
-            # Elsewhere an entry is one permit until its read is over.
+            # On other types an entry costs one permit until its read is over.
             assert self.permits[consumer] > 0 or self.kind is not SHARED
             self.permits[consumer] -= self.left[seq].bit_count()
             assert count == self.counts.get(seq, 0)
@@ -128,7 +128,7 @@ class Model(RuleBasedStateMachine):
             return
         for below in range(seq):
             self.left[below] = 0
-        if self.left[seq]:  # the mask replaces what was acked of it
+        if self.left[seq]:  # The ack set replaces the acked part of the entry.
             size = self.bench.sub.log.at(seq).messages
             self.left[seq] = (mask or 0) & ((1 << size) - 1)
 
@@ -176,7 +176,7 @@ class Model(RuleBasedStateMachine):
                 assert consumer.unacked == sum(self.left[seq].bit_count() for seq in held)
 
     def teardown(self) -> None:
-        """Whatever happened, one consumer with permits and patience gets all that is not acked."""
+        """In the end, one consumer with enough permits and time gets every unacked message."""
         for consumer in list(self.held):
             self.bench.sub.remove_consumer(consumer, self.bench.now_ms)
         self.held.clear()
@@ -202,7 +202,7 @@ class Model(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED, EXCLUSIVE, FAILOVER])
-def test_model(kind: SubscriptionType) -> None:
+def test_the_broker_agrees_with_the_model(kind: SubscriptionType) -> None:
     machine = type("Machine", (Model,), {"kind": kind})
     test = machine.TestCase
     test.settings = settings(stateful_step_count=40, deadline=None)

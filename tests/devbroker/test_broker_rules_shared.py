@@ -1,4 +1,4 @@
-"""Permits, ack sets, redelivery counts and limits of Shared, by the numbers seen on real Pulsar."""
+"""Permits, ack sets, redelivery counts and limits of Shared, with figures from real Pulsar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker_rules_kit import EXCLUSIVE, SHARED, Bench
 from pulsar_encore.devbroker.rules.refusal import Refusal
 
 
-def test_entry_is_sent_whole_and_charged_whole() -> None:
+def test_an_entry_is_sent_and_charged_whole() -> None:
     bench = Bench()
     bench.publish(3, batch=10)
     consumer = bench.join("a", permits=1)
@@ -21,7 +21,7 @@ def test_entry_is_sent_whole_and_charged_whole() -> None:
     assert consumer.permits == -9
 
 
-def test_redelivered_entry_costs_what_is_left_of_it() -> None:
+def test_a_redelivered_entry_costs_its_unacked_messages() -> None:
     bench = Bench()
     bench.publish(batch=10)
     consumer = bench.join("a", permits=20)
@@ -32,7 +32,7 @@ def test_redelivered_entry_costs_what_is_left_of_it() -> None:
     assert consumer.permits == 20 - 10 - 8
 
 
-def test_masks_are_anded_and_zero_acks_the_entry() -> None:
+def test_ack_sets_are_combined_and_an_empty_one_acks_the_entry() -> None:
     bench = Bench()
     bench.publish(batch=4)
     consumer = bench.join("a", permits=100)
@@ -47,7 +47,7 @@ def test_masks_are_anded_and_zero_acks_the_entry() -> None:
     assert consumer.unacked == 0
 
 
-def test_zero_mask_and_no_mask_ack_a_plain_entry() -> None:
+def test_an_empty_ack_set_and_a_missing_one_ack_a_plain_entry() -> None:
     bench = Bench()
     bench.publish(2)
     bench.ack(0, 0)
@@ -55,7 +55,7 @@ def test_zero_mask_and_no_mask_ack_a_plain_entry() -> None:
     assert bench.sub.backlog == 0
 
 
-def test_masks_are_ignored_when_index_acks_are_off() -> None:
+def test_ack_sets_are_ignored_when_index_acks_are_off() -> None:
     bench = Bench(batch_index_ack=False)
     bench.publish(batch=2)
     consumer = bench.join("a", permits=10)
@@ -65,7 +65,7 @@ def test_masks_are_ignored_when_index_acks_are_off() -> None:
     assert bench.deliver() == [("a", 0, 1, None)]
 
 
-def test_unknown_future_and_repeated_acks_are_silent() -> None:
+def test_acks_of_unknown_future_and_acked_entries_are_ignored() -> None:
     bench = Bench()
     bench.publish(2)
     for place in [(7, 99), (1, 0), (2**64 - 1, 2**64 - 1)]:
@@ -75,7 +75,7 @@ def test_unknown_future_and_repeated_acks_are_silent() -> None:
     assert bench.sub.backlog == 1
 
 
-def test_count_grows_only_by_a_nack_of_the_holder() -> None:
+def test_only_a_nack_of_the_holder_raises_the_redelivery_count() -> None:
     bench = Bench()
     bench.publish()
     a = bench.join("a", permits=10)
@@ -89,7 +89,7 @@ def test_count_grows_only_by_a_nack_of_the_holder() -> None:
         assert bench.deliver() == [("b", 0, expected, None)]
 
 
-def test_leaving_keeps_counts_while_another_consumer_stays() -> None:
+def test_closing_a_consumer_keeps_counts_while_another_stays() -> None:
     bench = Bench()
     bench.publish()
     a = bench.join("a", permits=10)
@@ -105,7 +105,7 @@ def test_leaving_keeps_counts_while_another_consumer_stays() -> None:
 
 
 @pytest.mark.parametrize(("reset", "expected"), [(True, 1), (False, 4)])
-def test_partial_ack_resets_the_count_if_set(reset: bool, expected: int) -> None:
+def test_a_partial_ack_resets_the_count_if_configured(reset: bool, expected: int) -> None:
     bench = Bench(reset_count_on_partial_ack=reset)
     bench.publish(batch=4)
     consumer = bench.join("a", permits=1000)
@@ -118,8 +118,11 @@ def test_partial_ack_resets_the_count_if_set(reset: bool, expected: int) -> None
     assert bench.deliver() == [("a", 0, expected, 0b1110)]
 
 
-def test_pulsars_count_of_a_poison_message_in_a_batch() -> None:
-    """Batch of 4, one always nacked, siblings acked at counts 1 and 2: 0, 1, 1, 2, 1."""
+def test_the_count_of_a_poison_message_in_a_batch_matches_pulsar() -> None:
+    """In a batch of 4, one message is always nacked.
+
+    Its siblings are acked at counts 1 and 2. The counts are 0, 1, 1, 2, 1.
+    """
     bench = Bench()
     bench.publish(batch=4)
     consumer = bench.join("a", permits=1000)
@@ -132,7 +135,7 @@ def test_pulsars_count_of_a_poison_message_in_a_batch() -> None:
     assert seen == [0, 1, 1, 2, 1]
 
 
-def test_empty_redeliver_means_all_that_is_held() -> None:
+def test_an_empty_redeliver_requests_everything_that_is_held() -> None:
     bench = Bench()
     bench.publish(3)
     a = bench.join("a", permits=3)
@@ -142,7 +145,7 @@ def test_empty_redeliver_means_all_that_is_held() -> None:
     assert bench.deliver() == [("a", 0, 1, None), ("a", 1, 1, None), ("a", 2, 1, None)]
 
 
-def test_redelivery_comes_in_order_of_ids_before_new_entries() -> None:
+def test_redelivery_is_in_order_of_ids_and_before_new_entries() -> None:
     bench = Bench()
     bench.publish(4)
     a = bench.join("a", permits=3)
@@ -152,7 +155,7 @@ def test_redelivery_comes_in_order_of_ids_before_new_entries() -> None:
     assert [got[1] for got in bench.deliver()] == [0, 2, 3]
 
 
-def test_ack_by_another_consumer_releases_the_holder() -> None:
+def test_an_ack_by_another_consumer_releases_the_entry() -> None:
     bench = Bench()
     bench.publish(batch=5)
     a = bench.join("a", permits=10)
@@ -163,7 +166,7 @@ def test_ack_by_another_consumer_releases_the_holder() -> None:
     assert bench.sub.backlog == 0
 
 
-def test_consumer_stops_at_its_unacked_limit_and_goes_on_at_half() -> None:
+def test_a_consumer_stops_at_its_unacked_limit_and_continues_at_half() -> None:
     bench = Bench(max_unacked_per_consumer=10)
     bench.publish(20)
     a = bench.join("a", permits=100)
@@ -177,7 +180,7 @@ def test_consumer_stops_at_its_unacked_limit_and_goes_on_at_half() -> None:
     assert len(bench.deliver()) == 10
 
 
-def test_limit_is_checked_after_sending() -> None:
+def test_the_unacked_limit_is_checked_after_sending() -> None:
     bench = Bench(max_unacked_per_consumer=10)
     bench.publish(3, batch=9)
     consumer = bench.join("a", permits=100)
@@ -185,7 +188,7 @@ def test_limit_is_checked_after_sending() -> None:
     assert consumer.unacked == 18
 
 
-def test_subscription_limit_stops_everybody() -> None:
+def test_the_limit_of_the_subscription_stops_every_consumer() -> None:
     bench = Bench(max_unacked_per_subscription=10)
     bench.publish(40)
     bench.join("a", permits=100)
@@ -196,7 +199,7 @@ def test_subscription_limit_stops_everybody() -> None:
     assert len(bench.deliver()) == 5
 
 
-def test_non_durable_subscription_has_no_unacked_limit() -> None:
+def test_a_non_durable_subscription_has_no_unacked_limit() -> None:
     bench = Bench(max_unacked_per_consumer=2)
     bench.sub.durable = False
     bench.publish(5)
@@ -204,7 +207,7 @@ def test_non_durable_subscription_has_no_unacked_limit() -> None:
     assert len(bench.deliver()) == 5
 
 
-def test_round_robin_takes_twenty_entries_a_turn() -> None:
+def test_round_robin_gives_each_consumer_twenty_entries() -> None:
     bench = Bench()
     bench.publish(60)
     bench.join("a", permits=100)
@@ -213,7 +216,7 @@ def test_round_robin_takes_twenty_entries_a_turn() -> None:
     assert names == ["a"] * 20 + ["b"] * 20 + ["a"] * 20
 
 
-def test_single_entries_take_turns_too() -> None:
+def test_round_robin_applies_to_single_entries_too() -> None:
     bench = Bench()
     bench.join("a", permits=100)
     bench.join("b", permits=100)
@@ -224,7 +227,7 @@ def test_single_entries_take_turns_too() -> None:
     assert names == ["a", "b"] * 3
 
 
-def test_lower_priority_gets_what_the_higher_has_no_permits_for() -> None:
+def test_a_lower_priority_gets_entries_when_the_higher_has_no_permits() -> None:
     bench = Bench()
     bench.publish(30)
     bench.join("low", permits=100, priority=1)
@@ -234,7 +237,7 @@ def test_lower_priority_gets_what_the_higher_has_no_permits_for() -> None:
     assert names[:5] == ["high"] * 5
 
 
-def test_unwritable_consumer_is_skipped() -> None:
+def test_an_unwritable_consumer_is_skipped() -> None:
     bench = Bench()
     bench.publish(3)
     bench.join("a", permits=10, writable=False)
@@ -242,7 +245,7 @@ def test_unwritable_consumer_is_skipped() -> None:
     assert {got[0] for got in bench.deliver()} == {"b"}
 
 
-def test_cumulative_ack_is_ignored() -> None:
+def test_a_cumulative_ack_is_ignored() -> None:
     bench = Bench()
     bench.publish(3)
     bench.join("a", permits=10)
@@ -251,7 +254,7 @@ def test_cumulative_ack_is_ignored() -> None:
     assert bench.sub.backlog == 3
 
 
-def test_seek_closes_every_consumer_and_is_inclusive() -> None:
+def test_a_seek_closes_every_consumer_and_is_inclusive() -> None:
     bench = Bench()
     bench.publish(5, batch=4)
     a, b = bench.join("a", permits=100), bench.join("b", permits=100)
@@ -264,7 +267,7 @@ def test_seek_closes_every_consumer_and_is_inclusive() -> None:
     assert bench.deliver() == [("c", 2, 0, 0b1100), ("c", 3, 0, None), ("c", 4, 0, None)]
 
 
-def test_unload_forgets_counts_and_partial_acks() -> None:
+def test_an_unload_forgets_counts_and_partial_acks() -> None:
     bench = Bench()
     bench.publish(2, batch=2)
     a = bench.join("a", permits=100)
@@ -277,7 +280,7 @@ def test_unload_forgets_counts_and_partial_acks() -> None:
     assert bench.deliver() == [("a", 0, 0, None)]
 
 
-def test_other_type_cannot_join() -> None:
+def test_a_consumer_of_another_type_cannot_join() -> None:
     bench = Bench(SHARED)
     bench.join("a")
     bench.kind = EXCLUSIVE
@@ -285,7 +288,7 @@ def test_other_type_cannot_join() -> None:
         bench.join("b")
 
 
-def test_end_of_topic_is_told_once_after_the_last_ack() -> None:
+def test_the_end_of_the_topic_is_reported_once_after_the_last_ack() -> None:
     bench = Bench()
     bench.publish()
     a = bench.join("a", permits=1)
@@ -298,15 +301,15 @@ def test_end_of_topic_is_told_once_after_the_last_ack() -> None:
 
 
 class TestDelays:
-    """Delayed delivery: tick 1000 ms unless said."""
+    """Delayed delivery, with a tick of 1000 ms by default."""
 
-    def test_less_than_a_tick_is_delivered_at_once(self) -> None:
+    def test_a_delay_under_one_tick_is_delivered_at_once(self) -> None:
         bench = Bench()
         bench.publish(deliver_at_ms=900)
         bench.join("a", permits=1)
         assert len(bench.deliver()) == 1
 
-    def test_held_back_and_woken_near_its_time(self) -> None:
+    def test_a_delayed_entry_is_delivered_near_its_time(self) -> None:
         bench = Bench()
         bench.publish(deliver_at_ms=5400)
         bench.publish()
@@ -318,7 +321,7 @@ class TestDelays:
         assert [got[1] for got in bench.deliver()] == [0]
         assert bench.sub.wake_ms(wake) is None
 
-    def test_strict_is_never_early_and_under_a_tick_late(self) -> None:
+    def test_strict_delivery_is_never_early_and_less_than_a_tick_late(self) -> None:
         bench = Bench(delayed_strict=True, delayed_tick_ms=100)
         bench.publish(deliver_at_ms=250)
         bench.join("a", permits=9)
@@ -339,7 +342,7 @@ class TestDelays:
         bench.nack(a, 0)
         assert bench.deliver() == [("a", 0, 1, None)]
 
-    def test_acked_while_waiting_is_not_delivered(self) -> None:
+    def test_an_entry_acked_during_its_delay_is_not_delivered(self) -> None:
         bench = Bench()
         bench.publish(deliver_at_ms=3000)
         bench.join("a", permits=9)

@@ -1,4 +1,4 @@
-"""Sessions without sockets: in virtual time, and with no event loop at all."""
+"""Sessions without sockets, in virtual time and without an event loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_an_hour_of_delay_takes_no_time_in_virtual_time() -> None:
         return after
 
     begun = time.monotonic()
-    assert HOUR_S - 0.001 <= testing.run(main()) <= HOUR_S + 1  # the wall clock is in whole ms
+    # The wall clock has whole milliseconds.
+    assert HOUR_S - 0.001 <= testing.run(main()) <= HOUR_S + 1
     assert time.monotonic() - begun < HOUR_S / 60
 
 
@@ -65,7 +66,7 @@ def test_a_session_needs_no_event_loop(clock: HandClock, service: BrokerService)
     assert client.payloads() == [b"now", b"late"]
 
 
-def test_bytes_may_be_cut_anywhere(clock: HandClock, service: BrokerService) -> None:
+def test_the_byte_stream_can_be_cut_anywhere(clock: HandClock, service: BrokerService) -> None:
     client = MemoryClient(service)
     client.subscribe()
     client.produce()
@@ -76,7 +77,9 @@ def test_bytes_may_be_cut_anywhere(clock: HandClock, service: BrokerService) -> 
     assert client.names()[-2:] == ["SEND_RECEIPT", "MESSAGE"]
 
 
-def test_what_a_turn_brings_leaves_in_one_write(clock: HandClock, service: BrokerService) -> None:
+def test_all_output_of_one_step_is_sent_in_one_write(
+    clock: HandClock, service: BrokerService
+) -> None:
     client = MemoryClient(service)
     client.subscribe()
     assert client.names() == []
@@ -84,7 +87,7 @@ def test_what_a_turn_brings_leaves_in_one_write(clock: HandClock, service: Broke
     assert client.names() == ["CONNECTED", "SUCCESS"]
 
 
-def test_a_silent_client_is_closed_at_its_second_keep_alive(
+def test_a_silent_client_is_closed_at_the_second_keep_alive(
     clock: HandClock, service: BrokerService
 ) -> None:
     silent, lively = MemoryClient(service, answers_pings=False), MemoryClient(service)
@@ -96,7 +99,7 @@ def test_a_silent_client_is_closed_at_its_second_keep_alive(
     assert service.sessions == {lively.session}
 
 
-def test_broken_bytes_close_it_when_what_was_queued_is_written(
+def test_invalid_bytes_close_the_session_after_queued_output_is_written(
     clock: HandClock, service: BrokerService
 ) -> None:
     client = MemoryClient(service)
@@ -105,7 +108,7 @@ def test_broken_bytes_close_it_when_what_was_queued_is_written(
     assert client.names() == ["CONNECTED"]
 
 
-def test_a_lost_connection_gives_to_others_what_it_held(
+def test_entries_of_a_lost_connection_go_to_other_consumers(
     clock: HandClock, service: BrokerService
 ) -> None:
     first, second = MemoryClient(service), MemoryClient(service)
@@ -120,7 +123,7 @@ def test_a_lost_connection_gives_to_others_what_it_held(
     assert second.names()[-1] == "MESSAGE"
 
 
-def test_a_client_that_does_not_read_gets_nothing_until_it_does(
+def test_a_client_that_does_not_read_is_sent_nothing_until_it_reads(
     clock: HandClock, service: BrokerService
 ) -> None:
     client = MemoryClient(service)
@@ -135,7 +138,7 @@ def test_a_client_that_does_not_read_gets_nothing_until_it_does(
     assert len(client.payloads()) == 1
 
 
-def test_faults_are_carried_out_on_the_same_clock(clock: HandClock, service: BrokerService) -> None:
+def test_faults_run_on_the_same_clock(clock: HandClock, service: BrokerService) -> None:
     service.faults = FaultPlan(
         [Fault(kind="delay", command="MESSAGE", delay_ms=5000), Fault(kind="drop", command="ACK")]
     )
@@ -158,9 +161,7 @@ def test_faults_are_carried_out_on_the_same_clock(clock: HandClock, service: Bro
     assert [round(one.at_ms) for one in service.recorder.find("MESSAGE", "out")] == [5000]
 
 
-def test_a_silent_holder_of_an_exclusive_subscription_makes_way(
-    clock: HandClock, service: BrokerService
-) -> None:
+def test_a_silent_exclusive_consumer_is_replaced(clock: HandClock, service: BrokerService) -> None:
     exclusive = pb.CommandSubscribe.Exclusive
     holder, other = MemoryClient(service, answers_pings=False), MemoryClient(service)
     holder.subscribe(kind=exclusive)
@@ -172,7 +173,7 @@ def test_a_silent_holder_of_an_exclusive_subscription_makes_way(
     assert other.names() == ["CONNECTED", "SUCCESS"]
 
 
-def test_a_silent_holder_of_sticky_ranges_makes_way_and_a_lively_one_does_not(
+def test_a_silent_holder_of_sticky_ranges_is_replaced_and_a_live_one_is_not(
     clock: HandClock, service: BrokerService
 ) -> None:
     silent, lively, other = (
@@ -195,7 +196,7 @@ def sticky(span: tuple[int, int]) -> pb.KeySharedMeta:
     return pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=start, end=end)])
 
 
-def test_an_infinite_keep_alive_is_none(clock: HandClock) -> None:
+def test_an_infinite_keep_alive_interval_disables_keep_alives(clock: HandClock) -> None:
     settings = BrokerSettings(keep_alive_s=math.inf)
     service = BrokerService(settings, clock, lambda seconds: None)
     silent = MemoryClient(service, answers_pings=False)
@@ -204,7 +205,7 @@ def test_an_infinite_keep_alive_is_none(clock: HandClock) -> None:
     assert silent.names() == ["CONNECTED"]
 
 
-def test_a_non_persistent_topic_keeps_nothing_that_was_delivered(
+def test_a_non_persistent_topic_keeps_no_delivered_message(
     clock: HandClock, service: BrokerService
 ) -> None:
     topic = "non-persistent://public/default/t"

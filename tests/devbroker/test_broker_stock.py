@@ -1,4 +1,4 @@
-"""What the stock client does every day, over TCP."""
+"""Everyday use of the C++ client over TCP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = [
 
 
 def send(client: pulsar.Client, topic: str, count: int, batch: int = 0, **fields: Any) -> list[Any]:
-    """Publish ``m0``, ``m1`` ..., in batches of `batch` if given; returns the ids."""
+    """Publish ``m0``, ``m1`` ..., in batches of `batch` if given, and return the ids."""
     ids: list[Any] = []
     producer = client.create_producer(
         topic,
@@ -44,18 +44,18 @@ def send(client: pulsar.Client, topic: str, count: int, batch: int = 0, **fields
 
 
 def receive(consumer: Any, count: int) -> list[Any]:
-    """The next so many messages."""
+    """Receive this number of messages."""
     return [consumer.receive(WAIT_MS) for _ in range(count)]
 
 
 def assert_nothing(consumer: Any) -> None:
-    """Nothing comes now."""
+    """Assert that no message arrives now."""
     with pytest.raises(pulsar.Timeout):
         consumer.receive(NOTHING_MS)
 
 
 def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something the broker will see soon."""
+    """Wait until the broker has noticed a change."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -81,7 +81,7 @@ def test_produce_consume_ack(
     "codec",
     [pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD],
 )
-def test_compressed_batches_pass_unopened(client: pulsar.Client, codec: Any) -> None:
+def test_compressed_batches_are_not_decompressed(client: pulsar.Client, codec: Any) -> None:
     consumer = client.subscribe("t", "s")
     producer = client.create_producer("t", compression_type=codec, batching_enabled=True)
     for i in range(100):
@@ -90,7 +90,7 @@ def test_compressed_batches_pass_unopened(client: pulsar.Client, codec: Any) -> 
     assert [m.properties()["i"] for m in receive(consumer, 100)] == [str(i) for i in range(100)]
 
 
-def test_a_large_message(client: pulsar.Client) -> None:
+def test_a_large_message_arrives(client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s")
     body = b"x" * (5 * 1024 * 1024 - 20_000)
     client.create_producer("t").send(body)
@@ -131,7 +131,7 @@ def test_two_shared_consumers_split_the_work(client: pulsar.Client) -> None:
         receive(consumer, 10)
 
 
-def test_what_a_closed_consumer_held_goes_to_the_other(client: pulsar.Client) -> None:
+def test_messages_of_a_closed_consumer_go_to_another(client: pulsar.Client) -> None:
     shared = pulsar.ConsumerType.Shared
     first = client.subscribe("t", "s", consumer_type=shared)
     send(client, "t", 5)
@@ -141,7 +141,9 @@ def test_what_a_closed_consumer_held_goes_to_the_other(client: pulsar.Client) ->
     assert [m.redelivery_count() for m in receive(second, 5)] == [0] * 5
 
 
-def test_exclusive_is_busy_and_types_do_not_mix(broker: BrokerThread, connect: Connect) -> None:
+def test_exclusive_is_busy_and_types_cannot_be_mixed(
+    broker: BrokerThread, connect: Connect
+) -> None:
     first = connect(broker).subscribe("t", "s")
     other = connect(broker)
     with pytest.raises(pulsar.ConsumerBusy):
@@ -152,7 +154,7 @@ def test_exclusive_is_busy_and_types_do_not_mix(broker: BrokerThread, connect: C
     other.subscribe("t", "s")
 
 
-def test_failover_takes_over(broker: BrokerThread, connect: Connect) -> None:
+def test_failover_activates_the_next_consumer(broker: BrokerThread, connect: Connect) -> None:
     failover = pulsar.ConsumerType.Failover
     broker.create_partitioned_topic("t", 1)
     first, second = connect(broker), connect(broker)
@@ -168,17 +170,17 @@ def test_failover_takes_over(broker: BrokerThread, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("overtaken", [0.0, 1.0])
-def test_a_redelivery_in_the_middle_of_a_backlog_loses_a_block_unless_told_not_to(
+def test_a_redelivery_in_the_middle_of_a_backlog_skips_a_block_unless_disabled(
     start: Start, connect: Connect, overtaken: float
 ) -> None:
     client = connect(start(rewind_overtaken=overtaken))
     missing = 0
-    for number in range(5):  # the read is over before the REDELIVER if this thread has to wait
+    for number in range(5):  # The read ends before the REDELIVER if this thread has to wait.
         assert len(send(client, f"t{number}", 3000)) == 3000
         consumer = client.subscribe(
             f"t{number}", "s", initial_position=pulsar.InitialPosition.Earliest
         )
-        got = {m.data() for m in receive(consumer, 500)}  # of 1000: the last one sends a FLOW
+        got = {m.data() for m in receive(consumer, 500)}  # of 1000: the last message sends a FLOW
         consumer.redeliver_unacknowledged_messages()
         with contextlib.suppress(pulsar.Timeout):
             while True:
@@ -190,7 +192,7 @@ def test_a_redelivery_in_the_middle_of_a_backlog_loses_a_block_unless_told_not_t
     assert bool(missing) is (overtaken > 0)
 
 
-def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
+def test_key_shared_sends_each_key_to_one_consumer(client: pulsar.Client) -> None:
     kind = pulsar.ConsumerType.KeyShared
     consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
     producer = client.create_producer("t", batching_enabled=False)
@@ -210,7 +212,7 @@ def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
     assert len(keys[0] | keys[1]) == 20
 
 
-def test_key_batches_go_with_their_key(client: pulsar.Client) -> None:
+def test_key_batches_are_routed_by_their_key(client: pulsar.Client) -> None:
     kind = pulsar.ConsumerType.KeyShared
     consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
     producer = client.create_producer(
@@ -256,7 +258,7 @@ def test_partitioned_topic(broker: BrokerThread, client: pulsar.Client) -> None:
     ]
 
 
-def test_topics_created_partitioned_when_set(start: Start, connect: Connect) -> None:
+def test_topics_are_created_partitioned_if_configured(start: Start, connect: Connect) -> None:
     broker = start(auto_create_partitions=2)
     client = connect(broker)
     client.create_producer("t").send(b"")
@@ -314,7 +316,7 @@ def test_seek_by_id_and_time(client: pulsar.Client) -> None:
     for message in receive(consumer, 5):
         consumer.acknowledge(message)
     consumer.seek(ids[1])
-    # The stock client leaves out the id itself; the broker starts at it.
+    # The C++ client leaves out the id itself, and the broker starts at it.
     assert consumer.receive(WAIT_MS).data() in (b"m1", b"m2")
     consumer.seek(between_ms)
     assert [m.data() for m in receive(consumer, 2)] == [b"m0", b"m1"]
@@ -422,7 +424,7 @@ def test_record_schemas(client: pulsar.Client, make: Any) -> None:
     assert message.schema_version() == "\0" * 8
 
 
-def test_string_schema_and_another_type_is_incompatible(client: pulsar.Client) -> None:
+def test_incompatible_schemas_are_refused(client: pulsar.Client) -> None:
     consumer = client.subscribe("t", "s", schema=StringSchema())
     client.create_producer("t", schema=StringSchema()).send("text")
     assert consumer.receive(WAIT_MS).value() == "text"
@@ -446,7 +448,7 @@ def test_producer_names_and_access_modes(client: pulsar.Client) -> None:
     client.create_producer("t")
 
 
-def test_dead_letter_topic_of_the_stock_client(client: pulsar.Client) -> None:
+def test_the_c_clients_dead_letter_topic_works(client: pulsar.Client) -> None:
     consumer = client.subscribe(
         "t",
         "s",
@@ -474,7 +476,7 @@ def test_token(start: Start, connect: Connect) -> None:
         authentication=pulsar.AuthenticationToken("wrong"),
         operation_timeout_seconds=1,
     )
-    # The stock client takes the answer for a broken handshake and tries until its timeout.
+    # The C++ client treats the answer like a failed handshake and retries until its timeout.
     with pytest.raises(pulsar.PulsarException):
         wrong.create_producer("t")
     assert broker.recorded("ERROR")[0].command.error.message == "Failed to authenticate"

@@ -1,4 +1,4 @@
-"""TLS on a port of its own: the stock client, certificates of clients, what is refused."""
+"""TLS on its own port: the C++ client, client certificates, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 
 
 class Authority:
-    """Signs certificates into a folder; its own is `ca.pem`."""
+    """A certificate authority that writes certificates into a folder. Its own is `ca.pem`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Authority:
         self.file = self._write("ca", self._name, self._key, authority=True)[0]
 
     def sign(self, name: str) -> tuple[str, str]:
-        """Files of a certificate for 127.0.0.1, and of its key."""
+        """Write a certificate for 127.0.0.1 and its key."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         return self._write(name, subject, ec.generate_private_key(ec.SECP256R1()))
 
@@ -70,12 +70,14 @@ class Authority:
         return str(files[0]), str(files[1])
 
     def tls(self, **fields: object) -> TlsSettings:
-        """A broker's settings with a certificate by this one."""
+        """Return broker settings with a certificate of this authority."""
         certificate, key = self.sign("broker")
         return TlsSettings(certificate_file=certificate, key_file=key, **fields)  # type: ignore[arg-type]
 
     def context(self, client: str | None = None) -> ssl.SSLContext:
-        """Of a client that trusts this one, with a certificate of this name."""
+        """Return an SSL context of a client that trusts this authority, with a certificate of this
+        name.
+        """
         context = ssl.create_default_context(cafile=self.file)
         if client is not None:
             context.load_cert_chain(*self.sign(client))
@@ -88,7 +90,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 async def greeted(broker: Broker, context: ssl.SSLContext, method: str | None = None) -> str:
-    """What the first answer of a broker is; "" when it closes without one."""
+    """Return the type of the broker's first answer, or "" if it closes without an answer."""
     port = int(broker.url_tls.rpartition(":")[2])
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -110,7 +112,7 @@ async def greeted(broker: Broker, context: ssl.SSLContext, method: str | None = 
     return ""
 
 
-def test_the_stock_client_comes_by_tls_and_by_the_other_port(
+def test_the_c_client_connects_with_tls_and_on_the_plain_port(
     start: Callable[..., BrokerThread], authority: Authority
 ) -> None:
     broker = start(tls=authority.tls())
@@ -134,7 +136,7 @@ def test_the_stock_client_comes_by_tls_and_by_the_other_port(
         plain.close()
 
 
-def test_the_stock_client_is_known_by_its_certificate(
+def test_the_c_client_is_authenticated_by_its_certificate(
     start: Callable[..., BrokerThread], authority: Authority
 ) -> None:
     known = (Credential(data="known", method="tls"),)
@@ -154,7 +156,7 @@ def test_the_stock_client_is_known_by_its_certificate(
 @pytest.mark.parametrize(
     ("name", "expected"), [("known", "CONNECTED"), ("unknown", "ERROR"), (None, "ERROR")]
 )
-async def test_who_a_client_is_can_be_in_its_certificate(
+async def test_the_role_of_a_client_can_come_from_its_certificate(
     authority: Authority, name: str | None, expected: str
 ) -> None:
     settings = BrokerSettings(
@@ -174,7 +176,7 @@ async def test_who_a_client_is_can_be_in_its_certificate(
         (True, None, ""),
     ],
 )
-async def test_certificates_of_clients_can_be_required(
+async def test_client_certificates_can_be_required(
     authority: Authority, required: bool, client: str | None, expected: str
 ) -> None:
     tls = authority.tls(client_ca_file=authority.file, require_client_certificate=required)
@@ -182,7 +184,7 @@ async def test_certificates_of_clients_can_be_required(
         assert await greeted(broker, authority.context(client)) == expected
 
 
-async def test_a_certificate_of_somebody_else_is_refused(
+async def test_a_certificate_of_another_authority_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     tls = authority.tls(client_ca_file=authority.file)
@@ -192,7 +194,7 @@ async def test_a_certificate_of_somebody_else_is_refused(
         assert await greeted(broker, stranger) == ""
 
 
-async def test_both_ports_are_kept_over_an_outage(authority: Authority) -> None:
+async def test_both_ports_survive_an_outage(authority: Authority) -> None:
     async with Broker(BrokerSettings(tls=authority.tls())) as broker:
         before = broker.url, broker.url_tls
         broker.outage()
@@ -202,13 +204,13 @@ async def test_both_ports_are_kept_over_an_outage(authority: Authority) -> None:
         assert await greeted(broker, authority.context()) == "CONNECTED"
 
 
-async def test_without_tls_there_is_no_address_for_it() -> None:
+async def test_without_tls_there_is_no_tls_address() -> None:
     async with Broker() as broker:
         with pytest.raises(ConfigurationError, match=r"BrokerSettings\.tls"):
             _ = broker.url_tls
 
 
-async def test_a_tls_port_that_is_taken_leaves_no_other_open(authority: Authority) -> None:
+async def test_a_tls_port_in_use_leaves_no_other_port_open(authority: Authority) -> None:
     async with Broker() as other:
         broker = Broker(BrokerSettings(tls=authority.tls(port=other.port)))
         with pytest.raises(TransportError, match=str(other.port)):
@@ -218,7 +220,7 @@ async def test_a_tls_port_that_is_taken_leaves_no_other_open(authority: Authorit
         await broker.aclose()
 
 
-async def test_files_that_cannot_be_read_are_named(authority: Authority, tmp_path: Path) -> None:
+async def test_errors_name_unreadable_files(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.sign("broker")
     for files in ((certificate, str(tmp_path / "none.pem")), (key, certificate)):
         tls = TlsSettings(certificate_file=files[0], key_file=files[1])
@@ -229,6 +231,6 @@ async def test_files_that_cannot_be_read_are_named(authority: Authority, tmp_pat
 
 
 @pytest.mark.parametrize("fields", [{"port": 70_000}, {"require_client_certificate": True}])
-def test_settings_that_cannot_be(fields: dict[str, object]) -> None:
+def test_invalid_tls_settings_are_errors(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(fields))):
         TlsSettings(certificate_file="c", key_file="k", **fields)  # type: ignore[arg-type]

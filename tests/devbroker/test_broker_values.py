@@ -1,4 +1,4 @@
-"""The small pure parts: encodings, names, schemas, the log's ids, producers, the process."""
+"""Small pure parts: encodings, names, schemas, ids of the log, producers and the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry_of(ledger: int, number: int, batch: int = 0) -> LogEntry:
 
 
 @given(U63, U63, U63, st.integers(-1, 10_000), st.integers(0, 2**32 - 1), st.none() | U63)
-def test_message_bytes_are_what_protobuf_reads(
+def test_message_bytes_equal_protobufs(
     consumer: int, ledger: int, number: int, partition: int, count: int, epoch: int | None
 ) -> None:
     encoded = MessageEncoder(consumer, partition).encode(
@@ -48,7 +48,7 @@ def test_message_bytes_are_what_protobuf_reads(
 
 
 @given(U63, st.integers(0, 2**64 - 1), st.none() | st.integers(0, 2**64 - 1), U63, U63)
-def test_receipt_bytes_are_what_protobuf_reads(
+def test_receipt_bytes_equal_protobufs(
     producer: int, sequence: int, highest: int | None, ledger: int, number: int
 ) -> None:
     encoded = ReceiptEncoder(producer, -1).encode(sequence, highest, entry_of(ledger, number))
@@ -66,7 +66,7 @@ def test_receipt_bytes_are_what_protobuf_reads(
         ("persistent://a/b/c-partition-12", "persistent://a/b/c-partition-12", 12),
     ],
 )
-def test_names(given_name: str, full: str, partition: int) -> None:
+def test_topic_names_are_parsed(given_name: str, full: str, partition: int) -> None:
     name = parse(given_name)
     assert (name.full, name.partition) == (full, partition)
 
@@ -74,12 +74,12 @@ def test_names(given_name: str, full: str, partition: int) -> None:
 @pytest.mark.parametrize(
     "bad", ["", " ", "a/b", "persistent://t", "odd://a/b/c", "a//c", "a/b/c/d"]
 )
-def test_bad_names(bad: str) -> None:
+def test_invalid_topic_names_are_errors(bad: str) -> None:
     with pytest.raises(Refusal, match="InvalidTopicName"):
         parse(bad)
 
 
-def test_schema_versions_and_incompatible_types() -> None:
+def test_schemas_get_versions_and_incompatible_types_are_refused() -> None:
     log = SchemaLog()
     json = pb.Schema(name="s", schema_data=b"{}", type=pb.Schema.Json)
     assert log.register(json) == bytes(8)
@@ -100,7 +100,7 @@ def log_of(count: int, per_ledger: int = 4) -> TopicLog:
     return topic
 
 
-def test_every_id_finds_its_place_and_no_other_does() -> None:
+def test_every_id_finds_exactly_its_entry() -> None:
     topic = log_of(10)
     assert [(e.ledger, e.entry) for e in topic.entries[3:5]] == [(10, 3), (15, 0)]
     for entry in topic.entries:
@@ -131,7 +131,7 @@ def test_reading_starts_at_a_time() -> None:
     assert [topic.locate_time(ms) for ms in (-5, 0, 15, 90, 91)] == [0, 0, 2, 9, 10]
 
 
-def test_trim_drops_whole_closed_ledgers_and_keeps_numbers() -> None:
+def test_trim_drops_closed_ledgers_and_keeps_their_numbers() -> None:
     topic = log_of(10)
     assert topic.trim(3) == 0
     assert topic.trim(9) == 8
@@ -141,7 +141,7 @@ def test_trim_drops_whole_closed_ledgers_and_keeps_numbers() -> None:
     assert topic.trim(10) == 0
 
 
-def test_unloading_starts_a_ledger_but_never_an_empty_second_one() -> None:
+def test_unloading_starts_a_new_ledger_only_after_a_non_empty_one() -> None:
     topic = log_of(1)
     topic.roll_ledger()
     topic.roll_ledger()
@@ -159,7 +159,7 @@ def test_producer_names_and_replacement_by_a_later_epoch() -> None:
     assert producers.ready == {"a": newer}
 
 
-def test_fencing_moves_the_topic_epoch_on() -> None:
+def test_fencing_raises_the_epoch_of_the_topic() -> None:
     producers = Producers()
     first = Publisher((1, 1), "a", AccessMode.EXCLUSIVE)
     producers.add(first)
@@ -169,7 +169,7 @@ def test_fencing_moves_the_topic_epoch_on() -> None:
         producers.add(Publisher((1, 1), "c", AccessMode.WAIT), topic_epoch=0)
 
 
-def test_runs_as_a_process_and_prints_its_address() -> None:
+def test_the_broker_runs_as_a_process_and_prints_its_address() -> None:
     command = [sys.executable, "-m", "pulsar_encore.devbroker", "--port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The broker by raw frames: handshake, order of commands, bad input, limits."""
+"""The broker with raw frames: handshake, order of commands, invalid input and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = "persistent://public/default/t"
 
 
 class Wire:
-    """A client that only knows frames."""
+    """A client that sends and reads raw frames."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class Wire:
                 await self.next()
 
     async def quiet(self) -> None:
-        """Everything sent so far was handled and got no answer."""
+        """Assert that everything sent so far was handled without an answer."""
         self.send(pb.CommandPing())
         await self.get("PONG")
 
@@ -159,21 +159,21 @@ async def test_ping_is_answered_before_connect(broker: Broker) -> None:
         ),
     ],
 )
-async def test_bad_input_closes_without_an_answer(wire: Wire, data: bytes) -> None:
+async def test_invalid_input_closes_without_an_answer(wire: Wire, data: bytes) -> None:
     wire.raw(data)
     with pytest.raises((EOFError, ConnectionError)):
         frame = await wire.next()
         raise AssertionError(f"answered {frame}")
 
 
-async def test_bad_input_closes_only_its_connection(broker: Broker, wire: Wire) -> None:
+async def test_invalid_input_closes_only_its_connection(broker: Broker, wire: Wire) -> None:
     async with Wire(broker) as bad:
         bad.raw(b"GET / HTTP/1.1\r\n\r\n")
         await bad.closed()
     await wire.quiet()
 
 
-async def test_anything_before_connect_closes(broker: Broker) -> None:
+async def test_any_command_before_connect_closes_the_connection(broker: Broker) -> None:
     async with Wire(broker) as wire:
         wire.send(pb.CommandLookupTopic(topic="t", request_id=1, authoritative=False))
         await wire.closed()
@@ -206,7 +206,7 @@ async def test_commands_for_unknown_consumers_are_dropped(wire: Wire) -> None:
     await wire.quiet()
 
 
-async def test_flow_before_success_is_lost_only_if_it_came_first(wire: Wire) -> None:
+async def test_a_flow_is_lost_only_if_it_came_before_the_success(wire: Wire) -> None:
     await make_producer(wire)
     wire.send(pb.CommandFlow(consumer_id=1, messagePermits=10), subscribe())
     await wire.get("SUCCESS")
@@ -222,7 +222,7 @@ async def test_subscribe_with_an_id_in_use_does_nothing(broker: Broker, wire: Wi
     assert broker.subscription("t", "other") is None
 
 
-async def test_closing_what_is_not_there_is_a_success(wire: Wire) -> None:
+async def test_closing_an_unknown_id_succeeds(wire: Wire) -> None:
     wire.send(
         pb.CommandCloseConsumer(consumer_id=8, request_id=1),
         pb.CommandCloseProducer(producer_id=8, request_id=2),
@@ -259,7 +259,9 @@ async def test_closing_what_is_not_there_is_a_success(wire: Wire) -> None:
         ),
     ],
 )
-async def test_refusals(wire: Wire, command: Message, code: int) -> None:
+async def test_invalid_requests_get_their_error_code(
+    wire: Wire, command: Message, code: int
+) -> None:
     wire.send(command)
     assert (await wire.get("ERROR")).error.error == code
     await wire.quiet()
@@ -281,7 +283,7 @@ async def test_an_impossible_batch_is_refused(wire: Wire, count: int) -> None:
     assert (await wire.get("SEND_ERROR")).send_error.error == pb.NotAllowedError
 
 
-async def test_body_passes_byte_for_byte(wire: Wire) -> None:
+async def test_a_payload_passes_unchanged(wire: Wire) -> None:
     await make_producer(wire)
     await make_consumer(wire)
     wire.send(pb.CommandFlow(consumer_id=1, messagePermits=10))
@@ -295,7 +297,7 @@ async def test_body_passes_byte_for_byte(wire: Wire) -> None:
         assert [frame.body for frame in got if frame.body] == [sent]
 
 
-async def test_message_command_field_by_field(wire: Wire) -> None:
+async def test_message_commands_have_the_expected_fields(wire: Wire) -> None:
     await make_producer(wire)
     await make_consumer(wire)
     wire.raw(send_frame(num_messages_in_batch=3))
@@ -316,7 +318,7 @@ async def test_message_command_field_by_field(wire: Wire) -> None:
     assert (message.redelivery_count, list(message.ack_set)) == (1, [0b110])
 
 
-async def test_epoch_is_echoed_to_exclusive_consumers_only(wire: Wire) -> None:
+async def test_only_exclusive_consumers_get_the_epoch_back(wire: Wire) -> None:
     await make_producer(wire)
     await make_consumer(
         wire, 1, subscription="x", subType=pb.CommandSubscribe.Exclusive, consumer_epoch=4
@@ -337,7 +339,7 @@ async def test_epoch_is_echoed_to_exclusive_consumers_only(wire: Wire) -> None:
     assert epochs == {1: 4, 2: None}
 
 
-async def test_ack_response_only_when_asked(wire: Wire) -> None:
+async def test_an_ack_is_answered_only_on_request(wire: Wire) -> None:
     await make_consumer(wire)
     wire.send(
         pb.CommandAck(consumer_id=1, message_id=[], ack_type=pb.CommandAck.Individual),
@@ -361,7 +363,7 @@ async def test_stats_show_permits_below_zero(wire: Wire) -> None:
     assert (stats.unackedMessages, stats.msgBacklog, stats.type) == (10, 1, "Shared")
 
 
-async def test_topics_of_a_namespace_by_hash(broker: Broker, wire: Wire) -> None:
+async def test_topic_lists_of_a_namespace_use_a_hash(broker: Broker, wire: Wire) -> None:
     def ask(known: str | None = None) -> Message:
         return pb.CommandGetTopicsOfNamespace(
             namespace="public/default", request_id=1, topics_hash=known
@@ -382,7 +384,7 @@ async def test_topics_of_a_namespace_by_hash(broker: Broker, wire: Wire) -> None
     assert (list(answer.topics), answer.changed) == ([], False)
 
 
-async def test_lookup_must_come_first_when_set() -> None:
+async def test_a_lookup_can_be_required_first() -> None:
     async with Broker(BrokerSettings(require_lookup=True)) as broker, Wire(broker) as wire:
         await wire.handshake()
         wire.send(subscribe())
@@ -393,7 +395,7 @@ async def test_lookup_must_come_first_when_set() -> None:
         await make_consumer(wire)
 
 
-async def test_exclusive_holder_that_lives_keeps_its_place(broker: Broker, wire: Wire) -> None:
+async def test_a_live_exclusive_consumer_keeps_its_subscription(broker: Broker, wire: Wire) -> None:
     await make_consumer(wire, subType=pb.CommandSubscribe.Exclusive)
     async with Wire(broker) as other:
         await other.handshake()
@@ -403,7 +405,7 @@ async def test_exclusive_holder_that_lives_keeps_its_place(broker: Broker, wire:
         assert (await other.get("ERROR")).error.error == pb.ConsumerBusy
 
 
-async def test_exclusive_holder_that_is_silent_is_dropped() -> None:
+async def test_a_silent_exclusive_consumer_is_disconnected() -> None:
     settings = BrokerSettings(liveness_timeout_s=0.04)
     async with Broker(settings) as broker, Wire(broker) as wire, Wire(broker) as other:
         await wire.handshake()
@@ -436,7 +438,9 @@ async def test_waiting_producer_is_ready_with_the_same_request_id(wire: Wire) ->
     await wire.closed()
 
 
-async def test_start_up_line_and_a_port_in_use(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_start_up_line_and_the_error_for_a_port_in_use(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with Broker() as broker:
         assert "not for production" in caplog.text and broker.url in caplog.text
         with pytest.raises(TransportError, match="choose another port"):
@@ -454,6 +458,6 @@ async def test_start_up_line_and_a_port_in_use(caplog: pytest.LogCaptureFixture)
         {"rewind_overtaken": 1.5},
     ],
 )
-def test_settings_name_the_bad_field(fields: dict[str, Any]) -> None:
+def test_settings_errors_name_the_invalid_field(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(fields))):
         BrokerSettings(**fields)

@@ -1,4 +1,4 @@
-"""What the tests of evacuations share: a host with a state directory, and who takes over."""
+"""Helpers for the tests of evacuations: a host with a state directory, and its successor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put_numbers(
 
 
 class OldHost:
-    """A host whose consumers keep state, and that is retired."""
+    """A host with consumers that keep durable state. The tests shut it down."""
 
     def __init__(self, client: Client, path: Path) -> None:
         self.client = client
@@ -56,7 +56,9 @@ class OldHost:
     async def leave_waiting(
         self, count: int, which: set[int], delay: float = HOUR, topic: str = TOPIC, **options: Any
     ) -> float:
-        """Receive `count` messages, nack some, ack the others, end; returns when that was."""
+        """Receive `count` messages, nack some, ack the others, stop, and return the time of the
+        stop.
+        """
         consumer = await self.start(topic, **options)
         for _ in range(count):
             message = await consumer.receive(timeout=100)
@@ -70,7 +72,7 @@ class OldHost:
 
 
 async def take_over(client: Client, topic: str = TOPIC, **options: Any) -> Consumer:
-    """A consumer on another host, without state, that reads the retry-letter topic too."""
+    """Subscribe on another host, without state, to the topic and its retry letter topic."""
     options.setdefault("consumer_type", ConsumerType.Shared)
     return await client.subscribe(
         topic, "billing", initial_position=InitialPosition.Earliest, retry_enable=True, **options
@@ -78,7 +80,7 @@ async def take_over(client: Client, topic: str = TOPIC, **options: Any) -> Consu
 
 
 async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:
-    """Everything that comes until nothing has come for `quiet_s`; not acked."""
+    """Receive without acks until no message has arrived for `quiet_s`."""
     got = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What waits on a retired host is moved to the retry-letter topic, and lost in no case."""
+"""Evacuation moves waiting messages of a host to the retry letter topic and never loses one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def opened(path: Path, topic: str = TOPIC) -> Iterator[TopicStore]:
 
 
 @BATCHES
-async def test_it_comes_elsewhere_at_its_due_time_with_its_count(
+async def test_another_host_gets_the_messages_at_their_due_times_with_their_counts(
     transport: MemoryTransport, client: Client, host: OldHost, batch: int
 ) -> None:
     put_numbers(transport, 50, batch)
@@ -74,7 +74,7 @@ async def test_it_comes_elsewhere_at_its_due_time_with_its_count(
     assert await receive_all(consumer, 10 * HOUR) == []
 
 
-async def test_the_plan_says_what_goes_where(
+async def test_the_plan_lists_the_target_topics(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 5)
@@ -91,7 +91,7 @@ async def test_the_plan_says_what_goes_where(
     assert waiting_in(host.path) == 2
 
 
-async def test_only_what_was_asked_for_is_moved(
+async def test_only_selected_messages_are_moved(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 3)
@@ -107,10 +107,10 @@ async def test_only_what_was_asked_for_is_moved(
         await evacuate(client, host.path, subscription="audit")
 
 
-async def test_a_letter_goes_back_to_its_retry_letter_topic(
+async def test_a_letter_returns_to_its_retry_letter_topic(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """It waited there, after an attempt that failed, for one more hour."""
+    """It waited there for one more hour, after a failed attempt."""
     put_numbers(transport, 1)
     consumer = await host.start(retry_enable=True)
     await consumer.reconsume_later(await consumer.receive(), delay=0)
@@ -129,7 +129,7 @@ async def test_a_letter_goes_back_to_its_retry_letter_topic(
     assert await receive_all(consumer, 10 * HOUR) == []
 
 
-async def test_what_its_topic_has_no_more_is_named_and_let_go_of(
+async def test_messages_missing_on_their_topic_are_reported_and_their_records_released(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 3)
@@ -144,7 +144,7 @@ async def test_what_its_topic_has_no_more_is_named_and_let_go_of(
     assert waiting_in(host.path) == 0
 
 
-async def test_records_of_a_topic_that_is_missing_stay_until_they_may_be_forgotten(
+async def test_records_of_a_missing_topic_stay_until_forgetting_is_allowed(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     with opened(host.path, topic="persistent://public/default/gone-partition-3") as source:
@@ -160,7 +160,7 @@ async def test_records_of_a_topic_that_is_missing_stay_until_they_may_be_forgott
 
 
 @pytest.mark.parametrize("fingerprint", [7, NO_FINGERPRINT])
-async def test_records_of_an_empty_topic_stay_until_they_may_be_forgotten(
+async def test_records_of_an_empty_topic_stay_until_forgetting_is_allowed(
     transport: MemoryTransport, client: Client, host: OldHost, fingerprint: int
 ) -> None:
     topic = "persistent://public/default/empty"
@@ -176,7 +176,7 @@ async def test_records_of_an_empty_topic_stay_until_they_may_be_forgotten(
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_much_that_is_gone_is_let_go_of_few_in_a_turn(
+async def test_many_records_are_released_in_small_steps(
     transport: MemoryTransport, client: Client, host: OldHost, deleted: bool
 ) -> None:
     topic = "persistent://public/default/gone"
@@ -205,7 +205,7 @@ async def test_much_that_is_gone_is_let_go_of_few_in_a_turn(
     assert 0 < most <= 200
 
 
-async def test_a_message_far_behind_is_read_without_what_lies_between(
+async def test_a_distant_message_is_read_without_the_messages_between(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 3_000)
@@ -217,7 +217,7 @@ async def test_a_message_far_behind_is_read_without_what_lies_between(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-async def test_a_subscription_in_use_by_another_type_is_refused_by_name(
+async def test_the_error_for_a_subscription_of_another_type_names_it(
     transport: MemoryTransport, client: Client, host: OldHost, kind: ConsumerType
 ) -> None:
     put_numbers(transport, 3)
@@ -250,7 +250,8 @@ async def test_a_directory_with_a_live_owner_is_refused(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 3)
-    await host.leave_waiting(3, {1}, delay=1_000 * HOUR)  # virtual time flies while threads look
+    # virtual time passes quickly while threads check
+    await host.leave_waiting(3, {1}, delay=1_000 * HOUR)
     consumer = await host.start()
     with pytest.raises(StateInUseError, match="consumers of this process"):
         await evacuate(client, host.path)
@@ -275,16 +276,19 @@ sys.stdin.read()
 """
 
 
-async def test_where_there_is_no_state_none_is_made(client: Client, tmp_path: Path) -> None:
+async def test_a_missing_state_directory_is_not_created(client: Client, tmp_path: Path) -> None:
     with pytest.raises(StateFormatError, match="no state"):
         await evacuate(client, tmp_path / "elsewhere")
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_consumer_that_shares_the_subscription_goes_on_meanwhile(
+async def test_a_consumer_of_the_same_subscription_continues_during_the_evacuation(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """It was given what waited when the old host went: that is done twice, and nothing is lost."""
+    """It got the waiting messages when the old host stopped.
+
+    They are processed twice, and none is lost.
+    """
     put_numbers(transport, 20)
     await host.leave_waiting(20, {4, 5})
     other = await take_over(client)
@@ -296,10 +300,12 @@ async def test_a_consumer_that_shares_the_subscription_goes_on_meanwhile(
 
 @pytest.mark.parametrize("before", [1, 300])
 @pytest.mark.parametrize("behind", [0, 3])
-async def test_a_chunked_message_is_named_and_stays(
+async def test_a_chunked_message_is_reported_and_stays(
     transport: MemoryTransport, client: Client, host: OldHost, before: int, behind: int
 ) -> None:
-    """No consumer can ack it that was not sent its chunks: a copy would be one more each time."""
+    """A consumer that did not receive the chunks cannot ack them, so each copy would be a
+    duplicate.
+    """
     put_numbers(transport, before)
     transport.put_chunked(TOPIC, b"1" * 100, 5)
     for each in range(behind):
@@ -315,10 +321,10 @@ async def test_a_chunked_message_is_named_and_stays(
     assert came == sorted(which)
 
 
-async def test_who_begins_to_read_the_letters_afterwards_gets_them(
+async def test_a_consumer_that_starts_reading_letters_later_gets_them(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """Also from the end of the topic on: the subscription was there before the first of them."""
+    """This also holds from the topic's end: the subscription existed before the first letter."""
     put_numbers(transport, 3)
     await host.leave_waiting(3, {0, 2})
     await evacuate(client, host.path)

@@ -1,4 +1,4 @@
-"""An evacuation killed, cancelled or refused at any step: doubles at worst, never a loss."""
+"""A killed, cancelled or refused evacuation may cause duplicates, but never a loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCHES = pytest.mark.parametrize("batch", [1, 4])
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The process ends at this exception."""
 
 
 def waiting_in(path: Path) -> int:
@@ -44,8 +44,10 @@ def waiting_in(path: Path) -> int:
 async def killed_at(
     host: OldHost, patch: pytest.MonkeyPatch, owner: type, name: str, after: int
 ) -> None:
-    """Run an evacuation until the call of a method number `after` + 1, which has no effect; the
-    directory is left as it is at that moment."""
+    """Run an evacuation until call number `after` + 1 of a method.
+
+    That call has no effect, and the directory keeps its state of that moment.
+    """
     left = host.path.with_name("left")
     original: Callable[..., Any] = getattr(owner, name)
     calls = 0
@@ -61,7 +63,7 @@ async def killed_at(
 
     with patch.context() as patched:
         patched.setattr(owner, name, call)
-        # One after the other, so that some are moved when it ends.
+        # One after the other, so that some messages are moved when the evacuation ends.
         patched.setattr(moving, "MAX_IN_FLIGHT", 1)
         with pytest.raises(Killed):
             await evacuate(host.client, host.path)
@@ -78,7 +80,7 @@ async def killed_at(
         (AttemptRecords, "settled", 4),
     ],
 )
-async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
+async def test_a_killed_evacuation_continues_later_and_loses_nothing(
     transport: MemoryTransport,
     client: Client,
     host: OldHost,
@@ -96,7 +98,7 @@ async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
     assert report.moved == report.waiting and report.refused == 0
     assert waiting_in(host.path) == 0
     consumer = await take_over(client)
-    assert await receive_all(consumer) == []  # nothing comes before its time
+    assert await receive_all(consumer) == []  # no message arrives before its due time
     came = numbers_of(await receive_all(consumer, 2 * HOUR))
     assert set(came) == WHICH
     assert len(came) <= len(WHICH) + doubles
@@ -104,7 +106,7 @@ async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
         assert len(came) <= len(WHICH) + (doubles == 4)
 
 
-async def test_cancelled_it_finishes_what_is_under_way(
+async def test_a_cancelled_evacuation_completes_sends_in_flight(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 2_000)
@@ -122,7 +124,7 @@ async def test_cancelled_it_finishes_what_is_under_way(
     assert came == list(range(2_000))
 
 
-async def test_a_copy_that_is_refused_stays_and_holds_up_no_other(
+async def test_a_refused_copy_stays_and_does_not_delay_others(
     transport: MemoryTransport,
     client: Client,
     host: OldHost,
@@ -142,7 +144,7 @@ async def test_a_copy_that_is_refused_stays_and_holds_up_no_other(
     assert came == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_retry_letter_topic_that_takes_nothing_ends_its_source_alone(
+async def test_a_retry_letter_topic_that_accepts_nothing_ends_only_its_own_topic(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     refunds = "persistent://public/default/refunds"
@@ -158,7 +160,7 @@ async def test_a_retry_letter_topic_that_takes_nothing_ends_its_source_alone(
     assert any("erminated" in reason for reason in report.reasons)
 
 
-async def test_a_cluster_that_is_lost_on_the_way_is_said_and_loses_nothing(
+async def test_a_cluster_lost_during_the_evacuation_is_reported_and_loses_nothing(
     transport: MemoryTransport,
     client: Client,
     host: OldHost,

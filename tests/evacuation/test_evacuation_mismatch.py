@@ -1,4 +1,4 @@
-"""Evacuations with the wrong cluster: nothing is acked, moved or forgotten."""
+"""Evacuations with the wrong cluster ack, move and forget nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def waiting_in(path: Path) -> int:
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("count", [5, 150])
-async def test_the_wrong_cluster_is_an_error_before_anything_is_done(
+async def test_the_wrong_cluster_is_an_error_before_any_change(
     transport: MemoryTransport, client: Client, host: OldHost, batch: int, count: int
 ) -> None:
     put_numbers(transport, count, batch)
@@ -37,15 +37,15 @@ async def test_the_wrong_cluster_is_an_error_before_anything_is_done(
         assert waiting_in(host.path) == count
         consumer = await take_over(wrong)
         assert len(await receive_all(consumer)) == count
-    # With the right one it goes on as if nothing had been.
+    # With the right cluster the evacuation continues normally.
     report = await evacuate(client, host.path)
     assert (report.moved, report.left) == (count, 0)
 
 
-async def test_a_cluster_that_has_a_few_of_the_ids_is_an_error(
+async def test_a_cluster_with_only_a_few_of_the_ids_is_an_error(
     transport: MemoryTransport, host: OldHost
 ) -> None:
-    """All others are not there; that says nothing, and they are not let go of either."""
+    """All other ids are missing. This proves nothing, so their records are not released."""
     put_numbers(transport, 20)
     await host.leave_waiting(20, set(range(20)))
     await asyncio.sleep(1)
@@ -58,7 +58,7 @@ async def test_a_cluster_that_has_a_few_of_the_ids_is_an_error(
 
 
 @pytest.mark.parametrize("other", [0, 3])
-async def test_a_single_message_that_differs_stays_and_is_let_go_of(
+async def test_a_single_message_that_differs_stays_on_its_topic_and_its_record_is_released(
     transport: MemoryTransport, client: Client, host: OldHost, other: int
 ) -> None:
     put_numbers(transport, 8)
@@ -81,7 +81,7 @@ async def test_a_single_message_that_differs_stays_and_is_let_go_of(
 async def test_records_without_a_fingerprint_are_moved(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
-    """Those that format 1 had, alone and beside others."""
+    """Records of format 1 have none, alone and beside other records."""
     put_numbers(transport, 8)
     await host.leave_waiting(8, set(range(8)))
     store = RocksStore(host.path, wall_now_ms=0)
@@ -93,7 +93,7 @@ async def test_records_without_a_fingerprint_are_moved(
     assert (report.moved, report.gone, report.refused) == (8, 0, 0)
 
 
-def test_nothing_is_released_before_an_entry_is_the_same() -> None:
+def test_no_record_is_released_before_one_entry_matches() -> None:
     comparison = Comparison[int]("t", 4)
     assert comparison.missing(1, "gone", other=False) == []
     assert comparison.missing(2, "other", other=True) == []
@@ -101,7 +101,7 @@ def test_nothing_is_released_before_an_entry_is_the_same() -> None:
     assert comparison.missing(4, "other", other=True) == [(4, "other")]
 
 
-def test_if_nothing_is_there_to_be_compared_nothing_is_gone() -> None:
+def test_without_an_entry_to_compare_no_message_counts_as_deleted() -> None:
     comparison = Comparison[int]("t", 2)
     assert comparison.missing(1, "gone", other=False) == []
     assert comparison.missing(2, "gone", other=False) == []
@@ -110,7 +110,7 @@ def test_if_nothing_is_there_to_be_compared_nothing_is_gone() -> None:
     assert comparison.undecided() == []
 
 
-def test_a_hundred_others_are_enough() -> None:
+def test_a_hundred_mismatches_are_enough() -> None:
     comparison = Comparison[int]("t", 1000)
     for at in range(99):
         comparison.missing(at, "other", other=True)

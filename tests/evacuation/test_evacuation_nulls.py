@@ -1,4 +1,4 @@
-"""A message without a value stays null when its host is retired; an empty one stays empty."""
+"""Evacuation keeps the difference between a null value and an empty value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker on histories made by hand: each kind of finding, and the nearest that is none."""
+"""The checker on hand-written histories: each kind of finding, and the nearest case without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGAIN = f"{TOPIC}-again"
 
 
 class History:
-    """Writes events, a tenth of a second apart unless told otherwise."""
+    """A history of events, a tenth of a second apart by default."""
 
     def __init__(self, kind: str = "Shared", messages: int = 4, **options: Any) -> None:
         batch = options.pop("batch", 0)
@@ -67,7 +67,7 @@ class History:
         return dict(self.verdict(exact=exact).kinds())
 
 
-def test_all_acked_is_no_finding() -> None:
+def test_a_history_with_every_message_acked_has_no_finding() -> None:
     for kind in ("Shared", "Exclusive", "Failover", "KeyShared"):
         history = History(kind)
         history.handled(0, 1, 2, 3)
@@ -78,7 +78,7 @@ def test_all_acked_is_no_finding() -> None:
 # Lost and stuck
 
 
-def test_a_message_that_nobody_gets_is_lost() -> None:
+def test_a_message_that_is_never_delivered_is_lost() -> None:
     history = History()
     history.handled(0, 1, 3)
     assert history.kinds() == {"lost": 1}
@@ -92,7 +92,7 @@ def test_a_message_that_only_a_new_consumer_gets_is_stuck() -> None:
     assert history.kinds() == {"stuck": 1}
 
 
-def test_a_nack_that_never_comes_back_is_stuck() -> None:
+def test_a_nacked_message_that_is_never_redelivered_is_stuck() -> None:
     history = History()
     history.handled(0, 1, 3)
     history.got(2)
@@ -104,14 +104,14 @@ def test_a_nack_that_never_comes_back_is_stuck() -> None:
     assert "nacked by consumer 0" in finding.text
 
 
-def test_a_topic_that_was_deleted_owes_nothing() -> None:
+def test_a_deleted_topic_has_no_missing_messages() -> None:
     history = History()
     history.handled(0, 1)
     history.add(r.FAULT, topic=TOPIC, note="delete")
     assert history.kinds() == {}
 
 
-def test_a_dead_letter_is_an_end() -> None:
+def test_a_dead_lettered_message_is_complete() -> None:
     history = History(messages=1, max_redeliver=1)
     for _ in range(2):
         history.got(0)
@@ -124,7 +124,7 @@ def test_a_dead_letter_is_an_end() -> None:
 # Order
 
 
-def test_a_gap_on_an_ordered_subscription() -> None:
+def test_a_gap_on_an_ordered_subscription_is_a_finding() -> None:
     history = History("Exclusive")
     history.handled(0, 2, 3, 1)
     assert history.kinds() == {"gap": 1, "went back": 1}
@@ -133,7 +133,7 @@ def test_a_gap_on_an_ordered_subscription() -> None:
     assert history.kinds() == {}
 
 
-def test_going_back_needs_a_reason() -> None:
+def test_a_step_back_needs_a_reason() -> None:
     history = History("Failover")
     history.got(0, 1, 2)
     history.handled(0, 1, 2, 3)
@@ -145,7 +145,7 @@ def test_going_back_needs_a_reason() -> None:
     assert history.kinds() == {}
 
 
-def test_a_due_nack_is_a_reason_and_one_that_is_not_due_is_none() -> None:
+def test_only_a_due_nack_is_a_reason_for_a_step_back() -> None:
     for delay, expected in ((0.2, {}), (50.0, {"went back": 1})):
         history = History("Exclusive")
         history.handled(0)
@@ -157,7 +157,7 @@ def test_a_due_nack_is_a_reason_and_one_that_is_not_due_is_none() -> None:
         assert history.kinds() == expected
 
 
-def test_a_lost_connection_is_a_reason() -> None:
+def test_a_lost_connection_is_a_reason_for_a_step_back() -> None:
     history = History("Exclusive")
     history.got(0, 1)
     history.add(r.DISCONNECTED, who=0)
@@ -166,7 +166,7 @@ def test_a_lost_connection_is_a_reason() -> None:
     assert history.kinds() == {}
 
 
-def test_after_a_rewind_nothing_may_be_left_out() -> None:
+def test_after_a_rewind_no_message_may_be_left_out() -> None:
     history = History("Exclusive")
     history.got(0, 1, 2)
     history.add(r.REDELIVER_ALL, who=0)
@@ -176,7 +176,7 @@ def test_after_a_rewind_nothing_may_be_left_out() -> None:
     assert history.kinds() == {"gap": 1, "stuck": 1}
 
 
-def test_after_a_lost_connection_what_is_held_may_be_left_out() -> None:
+def test_after_a_lost_connection_held_messages_may_be_left_out() -> None:
     history = History("Exclusive")
     history.got(0, 1)
     history.add(r.DISCONNECTED, who=0)
@@ -186,7 +186,7 @@ def test_after_a_lost_connection_what_is_held_may_be_left_out() -> None:
     assert history.kinds() == {}
 
 
-def test_a_second_consumer_begins_at_the_first_unsettled() -> None:
+def test_a_second_consumer_begins_at_the_first_unsettled_message() -> None:
     history = History("Failover", consumers=2)
     history.handled(0)
     history.got(1)
@@ -197,7 +197,7 @@ def test_a_second_consumer_begins_at_the_first_unsettled() -> None:
     assert history.kinds()["stuck"] == 1
 
 
-def test_a_cumulative_ack_covers_only_what_was_handed_out() -> None:
+def test_a_cumulative_ack_covers_only_delivered_messages() -> None:
     history = History("Exclusive")
     history.got(0, 1, 3)
     history.add(r.ACKED_CUMULATIVE, who=0, number=3)
@@ -208,7 +208,7 @@ def test_a_cumulative_ack_covers_only_what_was_handed_out() -> None:
     assert history.kinds() == {}
 
 
-def test_what_was_handed_out_before_a_redeliver_all_is_owed_again() -> None:
+def test_messages_delivered_before_a_redeliver_all_must_be_delivered_again() -> None:
     history = History("Exclusive")
     history.got(0, 1, 2)
     history.add(r.REDELIVER_ALL, who=0)
@@ -217,7 +217,7 @@ def test_what_was_handed_out_before_a_redeliver_all_is_owed_again() -> None:
     assert history.kinds() == {"gap": 1, "uncovered": 1}
 
 
-def test_an_ack_of_a_look_before_a_redeliver_all_covers_what_was_handed_out_then() -> None:
+def test_a_cumulative_ack_of_an_earlier_delivery_covers_the_messages_delivered_then() -> None:
     history = History("Exclusive", messages=3)
     history.got(0, 1, 2)
     history.add(r.REDELIVER_ALL, who=0)
@@ -225,7 +225,7 @@ def test_an_ack_of_a_look_before_a_redeliver_all_covers_what_was_handed_out_then
     assert history.kinds() == {}
 
 
-def test_the_order_of_a_key() -> None:
+def test_the_order_of_a_key_is_checked() -> None:
     history = History("KeyShared", keys=2)
     history.handled(0, 1)
     history.handled(3, 2)
@@ -239,7 +239,7 @@ def test_the_order_of_a_key() -> None:
 
 
 @pytest.mark.parametrize(("waited", "expected"), [(0.3, {"early": 1}), (0.9, {})])
-def test_a_nack_is_never_early(waited: float, expected: dict[str, int]) -> None:
+def test_a_nacked_message_is_never_early(waited: float, expected: dict[str, int]) -> None:
     history = History(messages=1)
     history.got(0)
     history.nacked(0, 0.8)
@@ -261,7 +261,7 @@ def _another_consumer(history: History) -> None:
 
 
 @pytest.mark.parametrize("excuse", [_lost_connection, _redeliver_all, _another_consumer])
-def test_what_excuses_an_early_one(excuse: Callable[[History], None]) -> None:
+def test_reasons_for_an_early_redelivery_are_accepted(excuse: Callable[[History], None]) -> None:
     history = History(messages=1, consumers=2)
     history.got(0)
     history.nacked(0, 5.0)
@@ -280,10 +280,13 @@ def test_a_letter_is_never_early() -> None:
 
 
 @pytest.mark.parametrize(("cut", "expected"), [(True, {}), (False, {"early": 1})])
-def test_what_a_letter_is_a_copy_of_may_come_if_its_ack_was_lost(
+def test_the_original_of_a_letter_may_be_delivered_if_its_ack_was_lost(
     cut: bool, expected: dict[str, int]
 ) -> None:
-    """Reconsumed from the retry-letter topic: nothing but the time tells it from its copy."""
+    """It is reconsumed from the retry letter topic.
+
+    Only the time distinguishes it from its copy.
+    """
     history = History(messages=1, consumers=2, max_redeliver=3, retry=True)
     history.got(0, who=1, topic=AGAIN)
     history.add(r.RECONSUMED, who=1, number=0, delay=1.0)
@@ -294,7 +297,7 @@ def test_what_a_letter_is_a_copy_of_may_come_if_its_ack_was_lost(
     assert history.kinds() == expected
 
 
-def test_late_with_an_idle_consumer() -> None:
+def test_a_redelivery_is_late_if_a_consumer_is_idle() -> None:
     history = History(messages=1)
     history.got(0)
     history.nacked(0, 0.2)
@@ -307,10 +310,10 @@ def test_late_with_an_idle_consumer() -> None:
 @pytest.mark.parametrize(
     ("kind", "other_is_busy"), [("Shared", True), ("Shared", False), ("Exclusive", True)]
 )
-def test_not_late_while_it_may_be_in_the_queue_of_a_busy_consumer(
+def test_a_message_that_may_be_queued_at_a_busy_consumer_is_not_late(
     kind: str, other_is_busy: bool
 ) -> None:
-    """Shared redelivers to any consumer; with all of them idle it is late."""
+    """Shared redelivers to any consumer. If all consumers are idle, the message is late."""
     history = History(kind=kind, messages=30, consumers=2)
     history.got(0)
     history.nacked(0, 0.2)
@@ -324,7 +327,7 @@ def test_not_late_while_it_may_be_in_the_queue_of_a_busy_consumer(
     assert ("late" in kinds) is not (kind == "Shared" and other_is_busy)
 
 
-def test_not_late_while_disconnected_or_on_a_slow_machine() -> None:
+def test_a_message_is_not_late_during_an_outage_or_on_a_slow_machine() -> None:
     history = History(messages=1)
     history.got(0)
     history.nacked(0, 0.2)
@@ -347,7 +350,7 @@ def test_not_late_while_disconnected_or_on_a_slow_machine() -> None:
 # Attempts
 
 
-def test_a_dead_letter_before_its_attempts() -> None:
+def test_a_dead_letter_before_its_attempts_are_used_is_a_finding() -> None:
     history = History(messages=1, max_redeliver=2)
     for _ in range(2):
         history.got(0)
@@ -357,7 +360,7 @@ def test_a_dead_letter_before_its_attempts() -> None:
     assert history.kinds() == {"dead early": 1}
 
 
-def test_a_message_that_is_never_given_up() -> None:
+def test_a_message_that_is_never_dead_lettered_is_a_finding() -> None:
     history = History(messages=1, max_redeliver=1)
     for _ in range(3):
         history.got(0)
@@ -367,7 +370,7 @@ def test_a_message_that_is_never_given_up() -> None:
     assert history.kinds() == {"attempts": 1}
 
 
-def test_two_letters_of_one_message() -> None:
+def test_two_letters_of_one_message_are_a_finding() -> None:
     history = History(messages=1, max_redeliver=1)
     for _ in range(2):
         history.got(0)
@@ -378,7 +381,7 @@ def test_two_letters_of_one_message() -> None:
     assert history.kinds() == {"two letters": 1}
 
 
-def test_a_letter_is_sent_again_when_the_ack_after_it_was_lost() -> None:
+def test_a_letter_may_be_sent_again_if_the_ack_after_it_was_lost() -> None:
     history = History(messages=1, consumers=2, max_redeliver=1)
     for who in (0, 1):
         history.got(0, who=who)
@@ -394,16 +397,16 @@ def test_a_letter_is_sent_again_when_the_ack_after_it_was_lost() -> None:
     assert sum(verdict.doubles.values()) == 1
 
 
-# Doubles
+# Duplicates
 
 
-def test_what_was_acked_stays_away() -> None:
+def test_an_acked_message_is_not_delivered_again() -> None:
     history = History(messages=1)
     history.handled(0, 0)
     assert history.kinds() == {"acked again": 1}
 
 
-def test_what_the_witness_gets_was_not_acked_at_the_broker() -> None:
+def test_a_message_that_the_witness_gets_was_not_acked_at_the_broker() -> None:
     history = History(messages=1)
     history.handled(0)
     history.wait(5)
@@ -412,7 +415,7 @@ def test_what_the_witness_gets_was_not_acked_at_the_broker() -> None:
     assert history.kinds() == {"acked again": 1}
 
 
-def test_an_ack_within_a_second_of_a_crash_may_be_lost_and_an_older_one_not() -> None:
+def test_only_an_ack_within_a_second_before_a_crash_may_be_lost() -> None:
     for age, expected in ((0.3, {}), (5.0, {"acked again": 1})):
         history = History(messages=1)
         history.handled(0)
@@ -422,7 +425,7 @@ def test_an_ack_within_a_second_of_a_crash_may_be_lost_and_an_older_one_not() ->
         assert history.kinds() == expected
 
 
-def test_the_consumer_that_acked_it_does_not_show_it_again_after_a_reconnect() -> None:
+def test_a_consumer_does_not_deliver_a_message_that_it_acked_after_a_reconnect() -> None:
     history = History(messages=1)
     history.handled(0)
     history.add(r.FAULT, who=0, note="cut")
@@ -431,7 +434,7 @@ def test_the_consumer_that_acked_it_does_not_show_it_again_after_a_reconnect() -
     assert history.kinds() == {"acked again": 1}
 
 
-def test_a_killed_broker_forgets() -> None:
+def test_a_killed_broker_may_forget_acks() -> None:
     history = History(messages=1)
     history.handled(0)
     history.add(r.FAULT, note="kill")
@@ -441,7 +444,7 @@ def test_a_killed_broker_forgets() -> None:
     assert (verdict.findings, sum(verdict.doubles.values())) == ([], 1)
 
 
-def test_a_batch_may_bring_siblings_to_another_consumer() -> None:
+def test_a_batch_may_deliver_siblings_to_another_consumer() -> None:
     history = History(messages=2, batch=2, consumers=2)
     history.got(0, 1)
     history.nacked(1, 0.1)
@@ -460,7 +463,7 @@ def test_a_batch_may_bring_siblings_to_another_consumer() -> None:
     assert alone.kinds() == {"acked again": 1}
 
 
-def test_after_a_seek_all_is_owed_again() -> None:
+def test_after_a_seek_all_messages_must_be_delivered_again() -> None:
     history = History(messages=2)
     history.handled(0, 1)
     history.add(r.SEEK, who=0)
@@ -470,7 +473,7 @@ def test_after_a_seek_all_is_owed_again() -> None:
     assert history.kinds() == {}
 
 
-# What the consumer says
+# Statements of the consumer
 
 
 def _says(history: History, **counts: int) -> None:
@@ -479,7 +482,7 @@ def _says(history: History, **counts: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["queued", "in_flight", "nacked"])
-def test_statistics_of_what_is_over(name: str) -> None:
+def test_statistics_after_the_end_are_checked(name: str) -> None:
     history = History(messages=1)
     history.handled(0)
     history.wait(5)
@@ -491,14 +494,14 @@ def test_statistics_of_what_is_over(name: str) -> None:
     assert history.kinds() == {}
 
 
-def test_unacked_is_a_sum() -> None:
+def test_the_number_of_unacked_messages_is_checked() -> None:
     history = History(messages=1)
     history.handled(0)
     _says(history, unacked=3)
     assert history.kinds() == {"statistics": 1}
 
 
-def test_who_holds_a_message_may_settle_it() -> None:
+def test_a_consumer_may_settle_a_message_that_it_holds() -> None:
     history = History(messages=1)
     history.got(0)
     history.add(r.REFUSED, who=0, number=0, note="nack: MessageNotHeldError")
@@ -513,12 +516,12 @@ def test_who_holds_a_message_may_settle_it() -> None:
 @pytest.mark.parametrize(
     ("kind", "after_s", "expected"),
     [
-        ("Exclusive", 0.3, {}),  # the nack is due, and took it back
-        ("Exclusive", 0.1, {"refused": 1}),  # not yet
-        ("Shared", 0.3, {"refused": 1}),  # a nack there is of its message alone
+        ("Exclusive", 0.3, {}),  # the nack is due and took the message back
+        ("Exclusive", 0.1, {"refused": 1}),  # not due yet
+        ("Shared", 0.3, {"refused": 1}),  # a nack on Shared affects only its message
     ],
 )
-def test_what_a_nack_of_another_message_took_back(
+def test_a_nack_of_another_message_may_take_a_message_back(
     kind: str, after_s: float, expected: dict[str, int]
 ) -> None:
     history = History(kind, messages=2)
@@ -531,17 +534,17 @@ def test_what_a_nack_of_another_message_took_back(
     assert history.kinds() == expected
 
 
-def test_a_call_that_fails() -> None:
+def test_a_failing_call_is_a_finding() -> None:
     history = History(messages=1)
     history.handled(0)
     history.add(r.FAILED, who=0, note="receive: TransportError")
     assert history.kinds() == {"failed": 1}
 
 
-# The workload as a value
+# Printed workloads
 
 
-def test_a_workload_is_read_back_as_it_was_printed() -> None:
+def test_a_printed_workload_can_be_parsed() -> None:
     from tests.harness.histories.fixed import FIXED
     from tests.harness.histories.generator import generate
     from tests.harness.histories.workload import loads
@@ -550,7 +553,7 @@ def test_a_workload_is_read_back_as_it_was_printed() -> None:
         assert loads(workload.dumps()) == workload
 
 
-def test_a_seed_is_one_workload_and_one_plan() -> None:
+def test_a_seed_gives_one_workload_and_one_plan() -> None:
     from tests.harness.histories.generator import FAMILIES, generate
     from tests.harness.histories.workload import decide
 
@@ -574,11 +577,11 @@ def test_a_seed_is_one_workload_and_one_plan() -> None:
     assert {decision.end for decision in plans[0]} == {"ack", "nack"}
 
 
-# A client that can say what it acked of a batch, and knows what was received
+# Acks of batch messages, with a client that reports them, and ack receipts
 
 
 @pytest.mark.parametrize(("before_s", "expected"), [(1.0, {"acked again": 1}), (0.0, {})])
-def test_what_was_acked_before_a_sibling_was_asked_for_again_does_not_come_with_it(
+def test_a_message_acked_before_the_redelivery_of_a_sibling_is_not_redelivered_with_it(
     before_s: float, expected: dict[str, int]
 ) -> None:
     history = History(messages=2, batch=2, consumers=2)
@@ -595,7 +598,7 @@ def test_what_was_acked_before_a_sibling_was_asked_for_again_does_not_come_with_
 
 
 @pytest.mark.parametrize(("before_s", "expected"), [(0.6, {"acked again": 1}), (0.0, {})])
-def test_an_ack_that_was_confirmed_is_not_lost_with_a_connection(
+def test_a_confirmed_ack_is_not_lost_with_a_connection(
     before_s: float, expected: dict[str, int]
 ) -> None:
     history = History(messages=1, consumers=2)

@@ -1,4 +1,4 @@
-"""A few histories on the development broker, in which nothing waits for long."""
+"""A few short histories on the development broker."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tests.harness.histories.fixed import FIXED
 from tests.harness.histories.history_report import full
 from tests.harness.histories.history_runner import Runner
 
-# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+# looptime's plugin asks for a loop before every synchronous test. See the fixtures of the contract
+# tests.
 asyncio.set_event_loop(None)
 
 NAMES = ("one-nack", "redeliver-all", "interleaved", "batch-receive")
 
 
 @pytest.mark.parametrize("client", OURS.values(), ids=OURS)
-async def test_histories_on_the_development_broker(client: ClientName) -> None:
+async def test_histories_on_the_development_broker_have_no_findings(client: ClientName) -> None:
     async with Brokers("dev", None) as brokers:
         runner = Runner(brokers, len(NAMES))
         outcomes = await asyncio.gather(*(runner.run(FIXED[name], client) for name in NAMES))

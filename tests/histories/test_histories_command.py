@@ -1,4 +1,4 @@
-"""The command that runs histories: what is wrong is one line, and no broker is no finding."""
+"""The command that runs histories: errors are one line, and a missing broker is no finding."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.harness.histories.__main__ import main
         (["--workload", "nope"], "is not a workload's JSON"),
     ],
 )
-def test_a_wrong_option_is_one_line(
+def test_an_invalid_option_is_a_one_line_error(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # As one word each: argparse takes "-3" for an option otherwise.
+    # Option and value are one word, because argparse takes "-3" for an option otherwise.
     assert main(["--broker", "dev", "=".join(words)]) == 2
     out, problems = capsys.readouterr()
     assert out == ""
@@ -42,11 +42,11 @@ def test_help_names_both_variables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PULSAR_ADMIN_URL" in said
 
 
-def test_a_broker_that_is_not_there_is_no_finding(
+def test_a_missing_broker_is_no_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody listens there
+        silent.bind(("127.0.0.1", 0))  # no server listens here
         there, gone = listening.getsockname()[1], silent.getsockname()[1]
         for port, said in ((gone, "PULSAR_URL names it"), (there, "PULSAR_ADMIN_URL names it")):
             monkeypatch.setenv("PULSAR_URL", f"pulsar://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Several addresses in one event loop: brokers in memory, and what is there instead of one."""
+"""Several addresses in one event loop: brokers in memory, and doubles that answer like brokers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pulsar_encore.wire import PROTOCOL_VERSION, frames, pb
 
 
 class Brokers:
-    """Addresses by ``host:port`` (`Dialer`).
+    """Network addresses by ``host:port`` (a `Dialer`).
 
     Attributes:
-        brokers: A broker in memory at each.
-        doubles: What answers frames by a function, at others.
-        silent: Addresses that accept and say nothing.
-        dead: Addresses that never answer at all.
-        dialed: What was connected to, in order.
+        brokers: Addresses with a broker in memory.
+        doubles: Addresses with a `Double`.
+        silent: Addresses that accept a connection and never write.
+        dead: Addresses that never accept.
+        dialed: The addresses that were dialed, in order.
     """
 
     def __init__(self, **settings: BrokerSettings | None) -> None:
@@ -72,7 +72,7 @@ class Brokers:
 
 
 class Deaf:
-    """A socket whose other side says nothing."""
+    """A socket with a silent peer."""
 
     def __init__(self) -> None:
         self.ended = ""
@@ -88,16 +88,16 @@ class Deaf:
 
 
 class Double:
-    """What a broker, or a proxy, would answer: a function of a command.
+    """A peer that answers each command by a function, like a broker or a proxy.
 
     Attributes:
-        heard: The commands that came, of all connections.
-        sessions: The client's ends.
+        received: The received commands, of all connections.
+        sessions: The client's ends of the connections.
     """
 
     def __init__(self, answer: Callable[[pb.BaseCommand], list[Message] | bytes]) -> None:
         self._answer = answer
-        self.heard: list[pb.BaseCommand] = []
+        self.received: list[pb.BaseCommand] = []
         self.sessions: list[Session] = []
 
     def connect(self, make: Callable[[ByteTransport], Session]) -> Session:
@@ -107,7 +107,7 @@ class Double:
         return line.session
 
     def answer(self, command: pb.BaseCommand) -> bytes:
-        self.heard.append(command)
+        self.received.append(command)
         answers = self._answer(command)
         return answers if isinstance(answers, bytes) else b"".join(map(frames.encode, answers))
 
@@ -138,18 +138,18 @@ class _Line:
     abort = close
 
 
-#: As the answer of a double: it closes the connection.
+# : A double that gives this answer closes the connection.
 HANG_UP = b"hang up"
 
 
 def lookup_answer(command: pb.BaseCommand, **fields: Any) -> pb.CommandLookupTopicResponse:
-    """Answer a LOOKUP, with Connect unless `fields` have another response."""
+    """Answer a LOOKUP with Connect, unless `fields` have another response."""
     fields = {"response": pb.CommandLookupTopicResponse.Connect, **fields}
     return pb.CommandLookupTopicResponse(request_id=command.lookupTopic.request_id, **fields)
 
 
 def welcome(command: pb.BaseCommand) -> list[Message]:
-    """What every broker answers to CONNECT and PING."""
+    """Answer CONNECT and PING like every broker."""
     if command.type == pb.BaseCommand.CONNECT:
         return [pb.CommandConnected(server_version="double", protocol_version=PROTOCOL_VERSION)]
     if command.type == pb.BaseCommand.PING:

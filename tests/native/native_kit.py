@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def at_random(rng: Random) -> Cuts:
-    """Cut what is written anywhere."""
+    """Return a strategy that cuts written bytes at random offsets."""
 
     def cuts(data: bytes) -> Iterator[bytes]:
         at = 0
@@ -53,7 +53,7 @@ def link_of(consumer: Consumer) -> Any:
 
 
 class Rig:
-    """A broker, and clients of it."""
+    """A development broker and clients that connect to it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Rig:
     def store(
         self, *payloads: bytes, batch: bool = False, topic: str = TOPIC, **fields: Any
     ) -> None:
-        """Append entries as a producer would: one for each payload, or one batch of all."""
+        """Append entries like a producer: one for each payload, or one batch with all payloads."""
         state = self.service.catalogue.topic(topic, create=True)
         if batch:
             self._append(state, payloads, fields)
@@ -87,7 +87,7 @@ class Rig:
             self._append(state, payload, fields)
 
     def store_batch(self, *messages: tuple[pb.SingleMessageMetadata, bytes]) -> None:
-        """Append a batch of messages with metadata of their own."""
+        """Append a batch of messages that have metadata of their own."""
         state = self.service.catalogue.topic(TOPIC, create=True)
         self._append(state, list(messages), {})
 
@@ -113,11 +113,11 @@ class Rig:
 
 
 class Collector:
-    """A sink that keeps what it is told."""
+    """A delivery listener that records its calls."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         self.deliveries += singly(deliveries)
@@ -126,10 +126,10 @@ class Collector:
         if not name.startswith("on_"):
             raise AttributeError(name)
 
-        def told(*details: Any) -> None:
-            self.told.append((name.removeprefix("on_"), *details))
+        def record(*details: Any) -> None:
+            self.calls.append((name.removeprefix("on_"), *details))
 
-        return told
+        return record
 
     @property
     def payloads(self) -> list[bytes]:
@@ -137,11 +137,11 @@ class Collector:
 
     @property
     def names(self) -> list[str]:
-        return [each[0] for each in self.told]
+        return [each[0] for each in self.calls]
 
 
 def subscription(**fields: Any) -> Subscription:
-    """Shared and from the beginning, unless said otherwise."""
+    """Subscribe with Shared and from the first message by default."""
     made: dict[str, Any] = {
         "topics": (TOPIC,),
         "subscription_name": "s",
@@ -153,16 +153,16 @@ def subscription(**fields: Any) -> Subscription:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """In virtual time."""
+    """Run a coroutine in virtual time."""
     return run_in_virtual_time(main)
 
 
 async def settle(seconds: float = 0.01) -> None:
-    """Let what is under way arrive."""
+    """Wait until everything in flight has arrived."""
     await asyncio.sleep(seconds)
 
 
 def message_frame(entry: int, body: bytes, *, ledger: int = 3, **fields: Any) -> bytes:
-    """A MESSAGE for consumer 1."""
+    """Return a MESSAGE command for consumer 1."""
     command = pb.CommandMessage(consumer_id=1, message_id=message_id(ledger, entry), **fields)
     return frames.encode_with_body(command, body)

@@ -38,11 +38,11 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 class Network(BrokerDialer):
-    """A broker in memory, and producers of it.
+    """A broker in memory, and producers that connect to it.
 
     Args:
-        faults: What goes wrong, from the start.
-        settings: The broker's.
+        faults: Faults that are active from the start.
+        settings: Settings of the broker.
     """
 
     def __init__(self, *faults: Fault, settings: BrokerSettings | None = None) -> None:
@@ -69,7 +69,7 @@ class Network(BrokerDialer):
         return made
 
     def stored(self, topic: str = TOPIC) -> list[tuple[pb.MessageMetadata, Any, bytes]]:
-        """(entry's metadata, message's, payload) of each message of a topic, in order."""
+        """Return (entry metadata, message metadata, payload) of each message, in order."""
         messages: list[tuple[pb.MessageMetadata, Any, bytes]] = []
         for entry in self.service.catalogue.topic(topic).log.entries:
             metadata, payload, _ = decode_body(entry.body)
@@ -84,7 +84,7 @@ class Network(BrokerDialer):
         return [payload for _, _, payload in self.stored(topic)]
 
     def commands(self, name: str, direction: str = "in") -> list[Any]:
-        """The bodies of the commands of one type that the broker got, or sent."""
+        """Return the bodies of all commands of one type that the broker received or sent."""
         assert self.service.recorder is not None
         field = pb.BaseCommand.DESCRIPTOR.fields_by_number[pb.BaseCommand.Type.Value(name)].name
         recorded: Iterable[Recorded] = self.service.recorder.find(name, direction)

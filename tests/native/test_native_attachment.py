@@ -1,4 +1,4 @@
-"""What keeps something attached: every way in which attaching can go, in virtual time."""
+"""`Attachment` attaches a consumer or producer, and attaches it again after losses."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ PASSING = (
 
 
 class Thing:
-    """Something to attach; what becomes of each attempt is said before, the last for all to come.
+    """Something to attach, with a list of outcomes. The last outcome holds for all later attempts.
 
     Attributes:
-        at: When each attempt was, in s.
-        peers: Who was attached to.
-        failures: What was given up for.
+        at: Time of each attempt, in s.
+        peers: The peers that were attached to.
+        failures: The errors that ended the retrying.
     """
 
     def __init__(self, *outcomes: Any, settings: ClientSettings | None = None) -> None:
         self.network = Brokers(h=None, other=None)
-        # Of this seed the delays before the last attempt add up to most of 30 s.
+        # With this seed, the delays before the last attempt add up to most of 30 s.
         self.lookup = Lookup(self.network.pool("pulsar://h", settings=settings, seed=3))
         self.loop = asyncio.get_running_loop()
         self.outcomes = list(outcomes)
@@ -101,7 +101,7 @@ def asleep(seconds: float) -> Callable[[], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("error", [*FINAL, ConsumerBusy("x"), ProducerBusy("x")], ids=type)
-def test_at_first_an_error_that_trying_does_not_help_is_the_callers_at_once(
+def test_a_final_error_of_the_first_attempt_is_raised_at_once(
     error: Exception,
 ) -> None:
     async def main() -> None:
@@ -115,7 +115,7 @@ def test_at_first_an_error_that_trying_does_not_help_is_the_callers_at_once(
 
 
 @pytest.mark.parametrize("error", PASSING, ids=type)
-def test_at_first_it_is_tried_again_for_the_operation_timeout(error: Exception) -> None:
+def test_the_first_attach_is_retried_for_the_operation_timeout(error: Exception) -> None:
     async def main() -> None:
         thing = Thing(error)
         with pytest.raises(type(error)):
@@ -129,7 +129,7 @@ def test_at_first_it_is_tried_again_for_the_operation_timeout(error: Exception) 
     run(main())
 
 
-def test_what_is_wrong_with_the_connection_itself_is_told_at_once_at_first() -> None:
+def test_a_connection_error_that_retrying_cannot_help_is_raised_at_once() -> None:
     async def main() -> None:
         thing = Thing(ConnectError("its certificate is not for 'h'", retryable=False))
         with pytest.raises(ConnectError, match="certificate"):
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_the_connection_itself_is_told_at_once_at_first() -> 
     run(main())
 
 
-def test_an_attempt_that_hangs_ends_in_time_and_tells_what_was_before() -> None:
+def test_an_attempt_that_hangs_times_out_and_reports_the_previous_error() -> None:
     async def main() -> None:
         thing = Thing(ServiceUnitNotReady("it unloads"), asleep(1000))
         with pytest.raises(TransportTimeout, match=r"within 30 s.*it unloads"):
@@ -151,7 +151,7 @@ def test_an_attempt_that_hangs_ends_in_time_and_tells_what_was_before() -> None:
     run(main())
 
 
-def test_one_that_takes_its_time_has_no_end() -> None:
+def test_an_attempt_that_declares_itself_slow_has_no_time_limit() -> None:
     async def main() -> None:
         async def long() -> None:
             thing.attachment.take_time()
@@ -164,7 +164,7 @@ def test_one_that_takes_its_time_has_no_end() -> None:
     run(main())
 
 
-def test_stopped_while_it_connects_it_is_closed_by_name() -> None:
+def test_stopping_during_the_connect_raises_a_closed_error() -> None:
     async def main() -> None:
         for outcome in (asleep(1000), ServiceUnitNotReady("x")):
             thing = Thing(outcome)
@@ -182,7 +182,7 @@ def test_stopped_while_it_connects_it_is_closed_by_name() -> None:
     run(main())
 
 
-def test_a_cancelled_first_attempt_is_cancelled_and_no_more() -> None:
+def test_cancelling_the_first_attempt_only_cancels_it() -> None:
     async def main() -> None:
         thing = Thing(asleep(1000))
         waiting = asyncio.create_task(thing.attachment.first())
@@ -196,7 +196,7 @@ def test_a_cancelled_first_attempt_is_cancelled_and_no_more() -> None:
     run(main())
 
 
-def test_lost_as_soon_as_it_was_attached_it_is_attached_again_before_anybody_knows() -> None:
+def test_a_loss_right_after_attaching_is_repaired_before_the_caller_returns() -> None:
     async def main() -> None:
         async def lost() -> None:
             thing.attachment.again()
@@ -213,7 +213,9 @@ def test_lost_as_soon_as_it_was_attached_it_is_attached_again_before_anybody_kno
 
 
 @pytest.mark.parametrize("error", FINAL_LATER, ids=type)
-def test_later_only_such_an_error_is_told_once_and_ends_the_retrying(error: Exception) -> None:
+def test_a_final_error_after_the_first_success_is_reported_once_and_ends_the_retrying(
+    error: Exception,
+) -> None:
     async def main() -> None:
         thing = Thing(None, error)
         await thing.attachment.first()
@@ -227,7 +229,7 @@ def test_later_only_such_an_error_is_told_once_and_ends_the_retrying(error: Exce
     run(main())
 
 
-def test_what_is_lost_whenever_it_was_attached_is_attached_less_and_less_often() -> None:
+def test_repeated_losses_right_after_attaching_slow_down_the_attempts() -> None:
     async def main() -> None:
         async def attached_for_a_moment() -> None:
             asyncio.get_running_loop().call_later(0.05, thing.attachment.again)
@@ -259,7 +261,7 @@ def test_what_is_lost_whenever_it_was_attached_is_attached_less_and_less_often()
     ],
     ids=type,
 )
-def test_later_it_is_tried_for_ever_and_less_often_each_time(error: Exception) -> None:
+def test_after_the_first_success_retries_never_end_and_slow_down(error: Exception) -> None:
     async def main() -> None:
         thing = Thing(None, error, settings=ClientSettings(max_backoff_s=20.0, keep_alive_s=1e6))
         await thing.attachment.first()
@@ -281,7 +283,7 @@ def test_later_it_is_tried_for_ever_and_less_often_each_time(error: Exception) -
     run(main())
 
 
-def test_a_second_loss_while_it_attaches_is_one_more_attempt_and_not_two_at_a_time() -> None:
+def test_a_second_loss_during_an_attempt_causes_one_more_attempt_and_no_parallel_one() -> None:
     async def main() -> None:
         thing = Thing(None, asleep(5), None)
         await thing.attachment.first()
@@ -295,7 +297,7 @@ def test_a_second_loss_while_it_attaches_is_one_more_attempt_and_not_two_at_a_ti
     run(main())
 
 
-def test_stopped_while_it_attaches_again_it_has_ended_when_stop_returns() -> None:
+def test_stop_ends_a_running_reattach_before_it_returns() -> None:
     async def main() -> None:
         thing = Thing(None, asleep(1000))
         await thing.attachment.first()
@@ -312,7 +314,7 @@ def test_stopped_while_it_attaches_again_it_has_ended_when_stop_returns() -> Non
     run(main())
 
 
-def test_things_lost_together_do_not_come_back_together() -> None:
+def test_consumers_that_are_lost_together_do_not_reattach_at_the_same_moment() -> None:
     async def main() -> None:
         rig = Rig()
         loop = asyncio.get_running_loop()
@@ -332,7 +334,7 @@ def test_things_lost_together_do_not_come_back_together() -> None:
     run(main())
 
 
-def test_a_move_to_another_cluster_ends_the_wait() -> None:
+def test_a_move_to_another_cluster_ends_the_retry_delay() -> None:
     async def main() -> None:
         thing = Thing(None, *[ServiceUnitNotReady("x")] * 8, None)
         await thing.attachment.first()
@@ -348,10 +350,10 @@ def test_a_move_to_another_cluster_ends_the_wait() -> None:
     run(main())
 
 
-# Where
+# Which broker
 
 
-def test_the_broker_that_a_close_names_is_gone_to_at_once_and_without_a_lookup() -> None:
+def test_the_broker_that_a_close_names_is_dialed_at_once_without_a_lookup() -> None:
     async def main() -> None:
         thing = Thing(None)
         await thing.attachment.first()
@@ -368,7 +370,7 @@ def test_the_broker_that_a_close_names_is_gone_to_at_once_and_without_a_lookup()
 
 
 @pytest.mark.parametrize("address", ["pulsar://nobody:6650", "nonsense", ""])
-def test_a_named_broker_that_is_not_there_is_forgotten_for_a_lookup(address: str) -> None:
+def test_an_unreachable_broker_from_a_close_is_replaced_by_a_lookup(address: str) -> None:
     async def main() -> None:
         thing = Thing(None)
         await thing.attachment.first()
@@ -380,7 +382,7 @@ def test_a_named_broker_that_is_not_there_is_forgotten_for_a_lookup(address: str
     run(main())
 
 
-def test_behind_a_proxy_a_named_broker_is_reached_by_the_proxy() -> None:
+def test_a_broker_from_a_close_is_reached_through_the_proxy() -> None:
     def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == pb.BaseCommand.LOOKUP:
             return [
@@ -403,7 +405,7 @@ def test_behind_a_proxy_a_named_broker_is_reached_by_the_proxy() -> None:
             "pulsar://proxy:6650 for another:6650",
         ]
         assert thing.network.dialed == ["proxy:6650"] * 3
-        connects = [each for each in double.heard if each.type == pb.BaseCommand.CONNECT]
+        connects = [each for each in double.received if each.type == pb.BaseCommand.CONNECT]
         assert [each.connect.proxy_to_broker_url for each in connects] == [
             "",
             "inside:6650",
@@ -413,10 +415,10 @@ def test_behind_a_proxy_a_named_broker_is_reached_by_the_proxy() -> None:
     run(main())
 
 
-# The consumer on it
+# A consumer on top
 
 
-def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_is_attached_again() -> None:
+def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_attaches_again() -> None:
     closes = 1
 
     def answer(command: pb.BaseCommand) -> list[Message] | bytes:
@@ -451,16 +453,16 @@ def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_is_attached_ag
         link = await rig.transport.subscribe(subscription())
         link.start(Collector())
         await asyncio.sleep(1)
-        subscribed = [each for each in double.heard if each.type == pb.BaseCommand.SUBSCRIBE]
+        subscribed = [each for each in double.received if each.type == pb.BaseCommand.SUBSCRIBE]
         assert len(subscribed) == 2
         assert link.is_connected()
-        assert [each.type for each in double.heard[-1:]] == [pb.BaseCommand.FLOW]
+        assert [each.type for each in double.received[-1:]] == [pb.BaseCommand.FLOW]
         rig.transport.shutdown()
 
     run(main())
 
 
-def test_authorisation_that_is_withdrawn_and_given_back_brings_a_consumer_back() -> None:
+def test_a_consumer_attaches_again_when_its_permission_is_restored() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(token="t"))
         secret = Secret()
@@ -474,7 +476,7 @@ def test_authorisation_that_is_withdrawn_and_given_back_brings_a_consumer_back()
         rig.dialer.drop()
         await asyncio.sleep(5)
         assert listener.names[0] == "disconnected" and set(listener.names[1:]) == {"retrying"}
-        assert isinstance(listener.told[-1][2].error, AuthenticationError)
+        assert isinstance(listener.calls[-1][2].error, AuthenticationError)
         assert not link.is_connected()
         secret.token = b"t"
         await asyncio.sleep(10)

@@ -1,4 +1,4 @@
-"""Numbers that a broker or a publisher sends have bounds, and each bound names its option."""
+"""Numbers from a broker or a publisher have bounds, and each error names the option."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_partitions_of_several_topics_together_are_bounded() -> None:
 def test_an_absurd_partition_count_allocates_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer of 2**32 - 5 partitions took 22 GB."""
+    """An answer of 2**32 - 5 partitions once took 22 GB."""
 
     async def main() -> None:
         rig = Rig()
@@ -188,7 +188,7 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was asked for again for ever: 696 MB in a minute, and never acked."""
+    """The message was once requested again for ever: 696 MB in a minute, and it was never acked."""
     acks: list[pb.CommandAck] = []
     send = Session.send
 
@@ -226,7 +226,7 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
 
 
 @pytest.mark.parametrize("case", SIZES)
-def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
+def test_a_reader_skips_a_chunked_message_over_max_uncompressed_size(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -246,7 +246,7 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
         await settle(100)
         assert listener.payloads == [b"behind"]
         assert "disconnected" not in listener.names
-        passed = [each for told in listener.told if told[0] == "skipped" for each in told[2]]
+        passed = [each for call in listener.calls if call[0] == "skipped" for each in call[2]]
         assert SkipReason.BROKEN in {each.why for each in passed}
         assert link.is_connected()
 
@@ -264,7 +264,7 @@ def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
 async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
     where: str, value: int
 ) -> None:
-    """Seeking to an id of 2**31 - 1 messages took more than a gigabyte."""
+    """A seek to an id with 2**31 - 1 batch messages once took more than a gigabyte."""
     index, size = (value, 0) if where == "batch_index" else (3, value)
     forged = MessageId.deserialize(MessageId(-1, 1, 1, index, batch_size=size).serialize())
     async with (
@@ -298,8 +298,10 @@ class Here:
 
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 41, 2**31 - 1])
 def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) -> None:
-    """Also for an encrypted batch, where only the count is readable. The broker subtracts the
-    claimed count from the permits."""
+    """This also holds for an encrypted batch, where only the count is readable.
+
+    The broker subtracts the claimed count from the permits.
+    """
     metadata = pb.MessageMetadata(
         producer_name="p",
         sequence_id=1,
@@ -336,11 +338,11 @@ def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int)
 
 
 def test_a_large_batch_with_a_huge_ack_set_is_linear() -> None:
-    """Shifting the ack set for each message took seconds for a batch of 100,000."""
+    """Shifting the ack set for each message once took seconds for a batch of 100,000."""
 
     async def main() -> None:
         rig = Rig()
-        count = 40_000  # the broker allows 50,000 unacked messages
+        count = 40_000  # The broker allows 50,000 unacked messages.
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
         )
@@ -365,7 +367,7 @@ def test_a_large_batch_with_a_huge_ack_set_is_linear() -> None:
 # Texts and times
 
 
-def test_a_chunk_uuid_of_any_length_is_remembered_in_few_bytes() -> None:
+def test_a_chunk_uuid_of_any_length_is_stored_in_few_bytes() -> None:
     def of(uuid: str) -> str:
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, uuid=uuid)
         return uuid_of(metadata)

@@ -1,4 +1,4 @@
-"""Pieces that come apart: they are asked for together, and joined."""
+"""Chunks that arrive at different times are requested together and joined."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LEDGER = 3
 
 
 class Broker:
-    """Sends what it is asked for, in order, a moment later.
+    """A broker that sends the requested entries in order, after a short delay.
 
     Args:
-        kind: Of the subscription.
-        messages: How many pieces each has; entries follow one another.
+        kind: Type of the subscription.
+        messages: Number of chunks of each message. Their entries follow one another.
     """
 
     def __init__(self, kind: ConsumerType, *messages: int) -> None:
@@ -59,8 +59,8 @@ class Broker:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_pieces_that_came_at_two_moments_do_not_go_on_to(kind: ConsumerType) -> None:
-    """Asked for as they had come they came apart each second, for ever (Pulsar 4.2.4)."""
+def test_chunks_that_arrived_at_two_times_do_not_stay_apart(kind: ConsumerType) -> None:
+    """Chunks requested at their arrival times came apart each second, for ever (Pulsar 4.2.4)."""
 
     async def main() -> None:
         broker = Broker(kind, 11)
@@ -76,7 +76,7 @@ def test_pieces_that_came_at_two_moments_do_not_go_on_to(kind: ConsumerType) -> 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_however_pieces_come_apart_they_are_joined_in_seconds(seed: int) -> None:
+def test_chunks_that_come_apart_in_any_way_are_joined_within_seconds(seed: int) -> None:
     async def main() -> None:
         dice = Random(seed)
         broker = Broker(

@@ -1,4 +1,4 @@
-"""Clients that move to another cluster, and what was open on the one before. Virtual time."""
+"""Clients that move to another cluster, with open consumers and producers. Virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 class Client:
-    """A client of several clusters, each of one broker, with a consumer and a producer."""
+    """A client of several clusters of one broker each, with a consumer and a producer."""
 
     def __init__(self, *names: str, **plan: Any) -> None:
         self.network = Brokers(**dict.fromkeys(names))
@@ -51,14 +51,14 @@ class Client:
         self.network.brokers[f"{name}:6650"].reachable = True
 
     async def works(self) -> None:
-        """A message goes through."""
+        """Assert that a message is sent and received."""
         before = len(self.listener.payloads)
         await self.producer.publish(OutgoingMessage(payload=b"x"))
         await asyncio.sleep(0.5)
         assert len(self.listener.payloads) == before + 1
 
 
-def test_a_cluster_that_is_gone_is_left_and_come_back_to() -> None:
+def test_a_client_leaves_a_cluster_that_is_down_and_returns_later() -> None:
     async def main() -> None:
         client = await Client("one", "two").start()
         await client.works()
@@ -79,7 +79,7 @@ def test_a_cluster_that_is_gone_is_left_and_come_back_to() -> None:
     run(main())
 
 
-def test_the_first_of_the_others_that_answers_is_the_one() -> None:
+def test_the_first_other_cluster_that_answers_is_chosen() -> None:
     async def main() -> None:
         client = await Client("one", "two", "three").start()
         client.down("two")
@@ -98,7 +98,7 @@ def test_the_first_of_the_others_that_answers_is_the_one() -> None:
     run(main())
 
 
-def test_it_takes_so_many_failures_and_so_many_successes_in_a_row() -> None:
+def test_a_move_takes_the_configured_number_of_failures_or_successes_in_a_row() -> None:
     async def main() -> None:
         client = await Client("one", "two", failures=3, successes=4).start()
         client.down("one")
@@ -120,7 +120,7 @@ def test_it_takes_so_many_failures_and_so_many_successes_in_a_row() -> None:
     run(main())
 
 
-def test_a_cluster_that_accepts_and_says_nothing_is_left_too() -> None:
+def test_a_client_also_leaves_a_cluster_that_accepts_and_never_answers() -> None:
     async def main() -> None:
         client = await Client("one", "two").start()
         client.network.silent.add("one:6650")
@@ -133,7 +133,7 @@ def test_a_cluster_that_accepts_and_says_nothing_is_left_too() -> None:
     run(main())
 
 
-def test_where_none_answers_it_stays() -> None:
+def test_a_client_stays_where_it_is_if_no_cluster_answers() -> None:
     async def main() -> None:
         client = await Client("one", "two").start()
         client.down("one")
@@ -148,7 +148,7 @@ def test_where_none_answers_it_stays() -> None:
     run(main())
 
 
-def test_a_closed_client_looks_no_more() -> None:
+def test_a_closed_client_stops_checking_clusters() -> None:
     async def main() -> None:
         client = await Client("one", "two").start()
         await client.transport.close()
@@ -160,7 +160,7 @@ def test_a_closed_client_looks_no_more() -> None:
 
 
 class Provider:
-    """As an application would write one."""
+    """A provider like an application would write it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -177,7 +177,7 @@ class Provider:
         self.closed += 1
 
 
-def test_a_provider_says_where_to_go_on_any_thread() -> None:
+def test_a_provider_can_change_the_cluster_from_any_thread() -> None:
     async def main() -> None:
         network = Brokers(one=None, two=BrokerSettings(), three=None)
         provider = Provider("pulsar://one")

@@ -1,4 +1,4 @@
-"""The native consumer link against the dev broker's core: flow, acks, redelivery, losses, seeks."""
+"""The native consumer on the development broker: flow, acks, redelivery, losses and seeks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pulsar_encore.wire.entries import encode_batch, encode_body
 
 
 async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
-    """A link that delivers to a collector."""
+    """Subscribe with a collector as the delivery listener."""
     link = await rig.transport.subscribe(subscription(**fields))
     listener = Collector()
     link.start(listener)
@@ -68,7 +68,7 @@ def test_plain_messages_and_batches_are_delivered_and_acked() -> None:
     run(main())
 
 
-def test_a_batch_of_which_compaction_left_nothing_is_acked_and_costs_its_entry_only() -> None:
+def test_a_batch_that_compaction_emptied_is_acked_and_costs_only_its_entry() -> None:
     async def main() -> None:
         rig = Rig()
         removed = pb.SingleMessageMetadata(compacted_out=True)
@@ -86,7 +86,7 @@ def test_a_batch_of_which_compaction_left_nothing_is_acked_and_costs_its_entry_o
     run(main())
 
 
-def test_what_cannot_be_decrypted_costs_the_permits_that_the_broker_counted() -> None:
+def test_an_undecryptable_batch_costs_the_permits_that_the_broker_counted() -> None:
     async def main() -> None:
         rig = Rig()
         key = pb.EncryptionKeys(key="k", value=b"?")
@@ -100,13 +100,13 @@ def test_what_cannot_be_decrypted_costs_the_permits_that_the_broker_counted() ->
             link.ack(AckPlan(0, None, [], [(stored.ledger, stored.entry, 8, 0b1111_0100)]))
             await settle()
             rig.dialer.drop()
-            await settle(1)  # and it comes without what is acked
+            await settle(1)  # the entry comes without its acked messages
         assert not listener.deliveries
 
     run(main())
 
 
-def test_no_more_than_the_queue_is_asked_for_until_it_is_consumed() -> None:
+def test_the_consumer_requests_no_more_than_its_queue_until_messages_are_consumed() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(100)))
@@ -127,8 +127,10 @@ def test_no_more_than_the_queue_is_asked_for_until_it_is_consumed() -> None:
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(1, 120), st.integers(0, 60))))
-def test_what_is_open_and_held_is_the_window(queue: int, steps: list[tuple[int, int]]) -> None:
-    """As a broker counts: an entry is sent whole while a permit is left."""
+def test_the_window_counts_queued_and_permitted_messages(
+    queue: int, steps: list[tuple[int, int]]
+) -> None:
+    """The broker counts the same way: it sends a whole entry while one permit is left."""
     permits = Permits(queue, 1 << 30)
     left = permits.due()
     held = 0
@@ -150,7 +152,7 @@ def test_what_is_open_and_held_is_the_window(queue: int, steps: list[tuple[int, 
         assert held > 0 or left > 0, "nothing here, and nothing asked for"
 
 
-def test_the_window_shrinks_to_the_bytes_allowed() -> None:
+def test_the_window_shrinks_to_the_byte_limit() -> None:
     permits = Permits(1000, 100_000)
     first = permits.due()
     assert first < 1000
@@ -162,10 +164,10 @@ def test_the_window_shrinks_to_the_bytes_allowed() -> None:
     assert permits.open <= 16
 
 
-def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
+def test_compressed_messages_count_with_their_uncompressed_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a queue of a thousand messages that are mostly zeros fills the memory."""
+    """Otherwise a queue of a thousand messages that are mostly zeros would fill the memory."""
     size, most = 1 << 20, 8 << 20
     monkeypatch.setattr(link_module, "MOST_BYTES", most)
 
@@ -177,7 +179,7 @@ def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
         taken = 0
         while taken < 60:
             came = len(listener.deliveries) - taken
-            # Besides those that waited for room, a read decompresses 4 MiB at once.
+            # One read decompresses up to 4 MiB in addition to the entries that waited for memory.
             assert 0 < came <= most // size + 4
             taken += came
             link.consumed(0, came)
@@ -187,7 +189,7 @@ def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
     run(main())
 
 
-def test_entries_are_redelivered_by_id_and_at_once() -> None:
+def test_entries_are_redelivered_at_once_by_id() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig)
@@ -205,7 +207,7 @@ def test_entries_are_redelivered_by_id_and_at_once() -> None:
     run(main())
 
 
-def test_a_part_of_a_batch_is_acked_and_only_the_rest_comes_again() -> None:
+def test_after_a_partial_ack_of_a_batch_only_the_rest_is_redelivered() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig, receiver_queue_size=100)
@@ -227,20 +229,20 @@ def test_a_part_of_a_batch_is_acked_and_only_the_rest_comes_again() -> None:
     run(main())
 
 
-def test_a_lost_connection_is_told_and_what_is_acked_then_leaves_before_any_permit() -> None:
+def test_a_lost_connection_is_reported_and_pending_acks_are_sent_before_any_permits() -> None:
     async def main() -> None:
         rig = Rig()
         link = await rig.transport.subscribe(subscription())
 
         class Acking(Collector):
             def on_connected(self, only: Any = None) -> None:
-                self.told.append(("connected", only))
+                self.calls.append(("connected", only))
                 link.ack(acks(self))
 
         listener = Acking()
         link.start(listener)
         await settle()
-        listener.told.clear()
+        listener.calls.clear()
         rig.store(b"a", b"b")
         await settle()
         rig.dialer.drop()
@@ -257,7 +259,7 @@ def test_a_lost_connection_is_told_and_what_is_acked_then_leaves_before_any_perm
     run(main())
 
 
-def test_an_unload_is_survived_and_all_unacked_comes_again() -> None:
+def test_after_an_unload_all_unacked_messages_are_redelivered() -> None:
     async def main() -> None:
         rig = Rig()
         _, listener = await opened(rig)
@@ -271,7 +273,7 @@ def test_an_unload_is_survived_and_all_unacked_comes_again() -> None:
     run(main())
 
 
-def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> None:
+def test_a_consumer_survives_a_long_outage_and_refused_subscribes() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig)
@@ -287,12 +289,12 @@ def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> N
     run(main())
 
 
-def test_a_refusal_after_a_loss_is_retried_until_it_passes() -> None:
+def test_a_refusal_after_a_loss_is_retried_until_it_ends() -> None:
     async def main() -> None:
         rig = Rig()
         _, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
         with pytest.raises(ConsumerBusy):
-            await opened(Rig2(rig), consumer_type=ConsumerType.Exclusive)
+            await opened(OtherClient(rig), consumer_type=ConsumerType.Exclusive)
         refusal = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=9)
         rig.service.faults = FaultPlan([refusal])
         rig.dialer.drop()
@@ -305,8 +307,8 @@ def test_a_refusal_after_a_loss_is_retried_until_it_passes() -> None:
     run(main())
 
 
-class Rig2(Rig):
-    """Another client of the same broker."""
+class OtherClient(Rig):
+    """A second client of the same broker."""
 
     def __init__(self, rig: Rig) -> None:
         self.dialer = rig.dialer
@@ -314,7 +316,7 @@ class Rig2(Rig):
         self.transport = type(rig.transport)("pulsar://memory:6650", dialer=rig.dialer)
 
 
-def test_a_broker_that_accepts_and_never_answers_ends_by_name_in_time() -> None:
+def test_a_broker_that_accepts_and_never_answers_causes_a_timeout_error() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=5))
         rig.dialer.service.faults = FaultPlan([Fault(kind="drop", command="SUBSCRIBE", times=99)])
@@ -326,7 +328,7 @@ def test_a_broker_that_accepts_and_never_answers_ends_by_name_in_time() -> None:
     run(main())
 
 
-def test_a_subscribe_that_is_cancelled_leaves_no_consumer_behind() -> None:
+def test_a_cancelled_subscribe_leaves_no_consumer() -> None:
     async def main() -> None:
         for steps in range(12):
             rig = Rig()
@@ -361,7 +363,7 @@ def store_chunks(rig: Rig, uuid: str, *pieces: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
-def test_chunks_are_one_message_acked_and_redelivered_whole(kind: ConsumerType) -> None:
+def test_a_chunked_message_is_acked_and_redelivered_whole(kind: ConsumerType) -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(rewind_overtaken=0))
         link, listener = await opened(rig, consumer_type=kind, receiver_queue_size=2)
@@ -388,7 +390,7 @@ def test_chunks_are_one_message_acked_and_redelivered_whole(kind: ConsumerType) 
     run(main())
 
 
-def test_chunks_that_are_cut_by_a_loss_come_again_and_a_rest_without_a_begin_is_let_go() -> None:
+def test_chunks_cut_by_a_loss_are_redelivered_and_a_rest_without_a_first_chunk_is_dropped() -> None:
     async def main() -> None:
         rig = Rig()
         _, listener = await opened(rig)
@@ -405,7 +407,7 @@ def test_chunks_that_are_cut_by_a_loss_come_again_and_a_rest_without_a_begin_is_
     run(main())
 
 
-def test_exclusive_rewinds_with_an_epoch_and_what_was_under_way_is_dropped() -> None:
+def test_exclusive_rewinds_with_an_epoch_and_drops_messages_in_flight() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(rewind_overtaken=0))
         link, listener = await opened(rig, consumer_type=ConsumerType.Exclusive)
@@ -430,7 +432,7 @@ def test_exclusive_rewinds_with_an_epoch_and_what_was_under_way_is_dropped() -> 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
 @pytest.mark.parametrize("inclusive", [True, False])
-def test_a_seek_goes_to_an_id_or_behind_it(kind: ConsumerType, inclusive: bool) -> None:
+def test_a_seek_goes_to_an_id_or_behind_its_message(kind: ConsumerType, inclusive: bool) -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig, consumer_type=kind, start_message_id_inclusive=inclusive)
@@ -461,7 +463,7 @@ def test_a_seek_goes_to_an_id_or_behind_it(kind: ConsumerType, inclusive: bool) 
     run(main())
 
 
-def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
+def test_a_seek_that_loses_its_connection_still_takes_effect() -> None:
     async def main() -> None:
         for kind in ("close_before", "close_after"):
             rig = Rig()
@@ -479,7 +481,7 @@ def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
     run(main())
 
 
-def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
+def test_a_seek_waits_for_an_earlier_seek_that_the_broker_still_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(seek, "FENCED", "refused by the fault plan")
@@ -502,7 +504,7 @@ def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
     run(main())
 
 
-def test_a_reader_goes_on_behind_what_was_delivered_over_a_loss() -> None:
+def test_a_reader_continues_behind_its_last_delivery_after_a_loss() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
@@ -529,7 +531,7 @@ def test_a_reader_goes_on_behind_what_was_delivered_over_a_loss() -> None:
     run(main())
 
 
-def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
+def test_a_reader_that_sought_a_time_returns_to_it_after_a_loss() -> None:
     async def main() -> None:
         for lost_again in (False, True):
             rig = Rig()
@@ -541,7 +543,7 @@ def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
             )
             await link.seek(1_700_000_000_000)
             await settle(1)
-            if lost_again:  # also on the way back
+            if lost_again:  # a second loss while it reattaches
                 rig.service.faults = FaultPlan([Fault(kind="close_after", command="SEEK")])
             rig.dialer.drop()
             rig.store(b"a", b"b")
@@ -557,7 +559,7 @@ def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
     run(main())
 
 
-def test_what_is_asked_between_two_attachments_waits_for_the_second() -> None:
+def test_a_request_between_two_attachments_waits_for_the_second() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
@@ -580,7 +582,7 @@ def test_what_is_asked_between_two_attachments_waits_for_the_second() -> None:
     run(main())
 
 
-def test_who_asks_while_the_broker_is_away_waits_no_longer_than_the_operation_timeout() -> None:
+def test_a_request_while_the_broker_is_down_ends_after_the_operation_timeout() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=10.0))
         loop = asyncio.get_running_loop()
@@ -600,7 +602,7 @@ def test_who_asks_while_the_broker_is_away_waits_no_longer_than_the_operation_ti
     run(main())
 
 
-def test_a_reader_begins_inside_a_batch() -> None:
+def test_a_reader_can_start_inside_a_batch() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c", batch=True)
@@ -623,7 +625,7 @@ def test_a_reader_begins_inside_a_batch() -> None:
     run(main())
 
 
-def test_has_message_available_before_anything_came() -> None:
+def test_has_message_available_works_before_the_first_message() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
@@ -642,7 +644,7 @@ def test_has_message_available_before_anything_came() -> None:
     run(main())
 
 
-def test_partitions_are_sources_and_new_ones_are_found() -> None:
+def test_new_partitions_are_found_and_have_their_own_topic_state() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(discovery_s=60))
         rig.service.catalogue.create_partitioned(TOPIC, 2)
@@ -662,7 +664,7 @@ def test_partitions_are_sources_and_new_ones_are_found() -> None:
     run(main())
 
 
-def test_topics_of_a_pattern_are_found_as_they_come() -> None:
+def test_new_topics_of_a_pattern_are_found() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", topic="persistent://public/default/jobs-1")
@@ -682,8 +684,8 @@ def test_topics_of_a_pattern_are_found_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_backlog_in_pieces_with_losses(seed: int) -> None:
-    """Whatever the cuts and the losses, all comes until it is acked, and nothing after that."""
+def test_a_fragmented_backlog_with_losses_is_received_completely(seed: int) -> None:
+    """Whatever the losses, every message is delivered until it is acked, and not after."""
 
     async def main() -> None:
         rng = Random(seed)
@@ -717,15 +719,15 @@ def test_a_backlog_in_pieces_with_losses(seed: int) -> None:
 
 
 @given(st.data())
-def test_runs_of_plain_messages_are_what_each_of_them_is(data: st.DataObject) -> None:
-    """Whatever changes from one to the next: the way through many at once gives the same."""
+def test_runs_of_plain_messages_equal_single_messages(data: st.DataObject) -> None:
+    """The fast path for many messages gives the same result, whichever fields change."""
     entries = data.draw(st.sampled_from([0, 120, 16_370, 2_097_140]))
     sequence = data.draw(st.sampled_from([0, 120, 16_370, 2_097_140]))
     steps = data.draw(
         st.lists(
             st.tuples(
                 st.sampled_from(["p", "p", "p", "p", "other"]),
-                st.sampled_from([0, 0, 0, 1, 70_000]),  # ms until the next one was published
+                st.sampled_from([0, 0, 0, 1, 70_000]),  # ms until the next publish time
                 st.sampled_from([3, 3, 3, 4, 200]),  # bytes of payload
                 st.sampled_from(["plain"] * 8 + ["key", "batch", "again", "no sum"]),
             ),

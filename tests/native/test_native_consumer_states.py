@@ -1,4 +1,4 @@
-"""The states of one topic's consumer: every illegal step raises, and the table is complete."""
+"""States of one topic's consumer: an illegal step raises, and the table is complete."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_new_consumer_is_detached() -> None:
     assert StateMachine().state is State.DETACHED
 
 
-def test_nothing_follows_the_end() -> None:
+def test_nothing_follows_the_end_state() -> None:
     assert reachable(State.ENDED) == {State.ENDED}
 
 
@@ -88,7 +88,7 @@ def test_every_state_leads_to_the_end(state: State) -> None:
     "step", [Step.LOSE, Step.CLOSED_BY_BROKER, Step.REATTACH, Step.END], ids=lambda step: step.name
 )
 def test_events_from_outside_are_legal_in_every_state(step: Step) -> None:
-    """A session reports a loss whenever it ends, and may neither raise nor know the state."""
+    """A session reports a loss whenever it ends. It does not know the state and must not raise."""
     assert set(TRANSITIONS[step]) == set(State)
 
 
@@ -99,7 +99,7 @@ def test_no_broker_holds_the_consumer_after_a_loss(state: State, step: Step) -> 
 
 
 @pytest.mark.parametrize(("step", "state"), SEEK_ENDS)
-def test_only_the_end_of_the_seek_lets_a_consumer_attach_that_a_seek_closed(
+def test_only_the_end_of_a_seek_reattaches_a_consumer_that_the_seek_closed(
     step: Step, state: State
 ) -> None:
     assert state not in TRANSITIONS[Step.BEGIN_ATTACH]

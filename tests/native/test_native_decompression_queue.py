@@ -30,13 +30,13 @@ from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
 LARGE = 2_000  # payloads of this size are decompressed later in these tests
-ROOM = 5_000  # decompressed bytes that may be unread: two payloads
+MEMORY_LIMIT = 5_000  # Limit of unread decompressed bytes: two payloads.
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries_module, "_AT_ONCE", LARGE - 1)
-    monkeypatch.setattr(link_module, "MOST_BYTES", ROOM)
+    monkeypatch.setattr(link_module, "MOST_BYTES", MEMORY_LIMIT)
 
 
 class HeldCodecs:
@@ -109,7 +109,7 @@ async def take(link: Any, listener: Collector, wanted: int) -> list[int]:
     return taken
 
 
-def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
+def test_an_unread_consumer_decompresses_no_more_than_its_memory_limit() -> None:
     """An earlier version decompressed the first 16 messages, whatever their size."""
 
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
         await settle(1)
         assert numbers(listener) == [0, 1]
         assert await take(link, listener, 40) == list(range(40))
-        assert link.snapshot().decompressed_bytes <= ROOM
+        assert link.snapshot().decompressed_bytes <= MEMORY_LIMIT
         await settle()
         assert link.snapshot().decompressed_bytes == 0
 
@@ -129,7 +129,7 @@ def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
 def test_a_payload_larger_than_the_limit_is_delivered_alone() -> None:
     async def main() -> None:
         rig = Rig()
-        size = 3 * ROOM
+        size = 3 * MEMORY_LIMIT
         for number in range(3):
             payload = b"%4d" % number + bytes(size - 4)
             rig.store(compress(pb.ZLIB, payload), compression=pb.ZLIB, uncompressed_size=size)
@@ -140,7 +140,7 @@ def test_a_payload_larger_than_the_limit_is_delivered_alone() -> None:
     run(main())
 
 
-def test_the_sources_of_a_consumer_share_the_room_in_order_of_asking() -> None:
+def test_the_topics_of_a_consumer_share_the_memory_limit_in_order_of_their_requests() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 3)
@@ -188,7 +188,7 @@ def test_entries_behind_one_that_is_being_decompressed_wait_in_order() -> None:
     run(main())
 
 
-def test_another_topic_goes_on_meanwhile() -> None:
+def test_another_topic_continues_during_a_decompression() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         rig.service.catalogue.create_partitioned(TOPIC, 2)
@@ -205,7 +205,7 @@ def test_another_topic_goes_on_meanwhile() -> None:
     run(main())
 
 
-def test_permits_are_what_the_broker_counts_while_entries_wait() -> None:
+def test_permits_match_the_brokers_count_while_entries_wait() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, *range(4))
@@ -319,7 +319,7 @@ def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
     run(main())
 
 
-def test_a_damaged_payload_is_asked_for_again_once_then_acked_and_costs_nothing_else(
+def test_a_corrupted_payload_is_requested_once_more_then_acked_and_costs_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -352,7 +352,7 @@ def test_a_damaged_payload_is_asked_for_again_once_then_acked_and_costs_nothing_
 
 
 @pytest.mark.parametrize("claim", [LARGE - 1, LARGE + 1, 200_000_000, 2**32 - 1])
-def test_a_publisher_that_lies_about_the_size_costs_one_entry(
+def test_a_wrong_size_from_a_publisher_costs_one_entry(
     claim: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -381,7 +381,7 @@ def test_a_publisher_that_lies_about_the_size_costs_one_entry(
     assert sum("is broken and acked" in each.message for each in caplog.records) == 1
 
 
-def test_an_error_of_the_client_during_decompression_never_acks_the_entry(
+def test_an_internal_error_during_decompression_never_acks_the_entry(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -401,7 +401,7 @@ def test_an_error_of_the_client_during_decompression_never_acks_the_entry(
     assert "cannot be read now" in caplog.text
 
 
-def test_a_message_that_was_decompressed_does_not_keep_the_compressed_bytes() -> None:
+def test_a_decompressed_message_does_not_keep_the_compressed_bytes() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0)
@@ -455,7 +455,7 @@ def test_a_large_batch_waits_as_one_entry_and_is_delivered_without_acked_message
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
+def test_a_chunked_message_is_decompressed_in_order(durable: bool) -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         packed = compress(pb.ZLIB, Random(1).randbytes(LARGE))
@@ -481,7 +481,7 @@ def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
             }
         _, listener = await opened(rig, **fields)
         assert numbers(listener) == [5]
-        rig.dialer.drop()  # its first chunk is before the last message that a reader delivered
+        rig.dialer.drop()  # Its first chunk is before the last message that the reader delivered.
         await settle(1)
         listener.deliveries.clear()
         while codecs.calls:
@@ -508,7 +508,7 @@ def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
                 )
         link, listener = await opened(rig)
         await settle(1)
-        assert len(listener.deliveries) == ROOM // 2_500
+        assert len(listener.deliveries) == MEMORY_LIMIT // 2_500
         assert await take(link, listener, 20) == list(range(20))
 
     run(main())
@@ -539,7 +539,7 @@ def test_a_reader_reconnects_after_its_last_delivery_also_with_queued_entries() 
     run(main())
 
 
-def test_a_reader_passes_a_broken_entry_behind_one_that_waits_and_loses_nothing() -> None:
+def test_a_reader_skips_a_broken_entry_behind_a_waiting_one_and_loses_nothing() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0, 1, 2, 3)
@@ -562,7 +562,7 @@ def test_a_reader_passes_a_broken_entry_behind_one_that_waits_and_loses_nothing(
     run(main())
 
 
-def test_without_a_queue_each_message_is_asked_for() -> None:
+def test_without_a_queue_each_message_is_requested() -> None:
     async def main() -> None:
         rig = Rig()
         store_large(rig, 0, 1, 2)
@@ -596,7 +596,7 @@ def test_the_end_of_a_topic_is_reported_after_the_queued_entries() -> None:
     run(main())
 
 
-def test_a_read_that_would_decompress_much_leaves_the_rest_for_later(
+def test_a_read_that_would_decompress_much_defers_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One read can hold 6,000 entries of 40 bytes, and each may have 1 MiB uncompressed."""
@@ -666,7 +666,7 @@ def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> Non
     run(main())
 
 
-def test_room_is_given_in_the_order_of_the_requests() -> None:
+def test_memory_is_granted_in_the_order_of_the_requests() -> None:
     budget = MemoryBudget(10)
     granted: list[str] = []
     assert budget.reserve(8, partial(granted.append, "a"))
@@ -718,7 +718,7 @@ def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
             assert not each.is_alive()
 
 
-# With a whole consumer above it
+# With a whole consumer on top
 
 
 async def _send(client: encore.Client, topic: str, count: int, **options: Any) -> None:
@@ -730,8 +730,8 @@ async def _send(client: encore.Client, topic: str, count: int, **options: Any) -
 
 
 @pytest.mark.parametrize("way", ["receive", "batch", "listener", "pop", "lanes", "reader", "nack"])
-def test_every_way_of_receiving_gets_more_than_the_budget_holds(way: str) -> None:
-    """A receive never waits for ever while messages wait for budget."""
+def test_every_receive_method_gets_more_than_the_memory_limit_holds(way: str) -> None:
+    """A receive never waits for ever while messages wait for memory."""
 
     async def main() -> None:
         async with encore.Client("pulsar://h:1", transport=MemoryTransport()) as client:

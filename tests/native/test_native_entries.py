@@ -1,4 +1,4 @@
-"""Entries read in place give what the codec gives, and broken ones are told by name."""
+"""The in-place entry parser agrees with the codec, and errors name the defect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pairs = st.lists(st.builds(pb.KeyValue, key=texts, value=texts), max_size=2)
 
 @st.composite
 def metadata(draw: st.DrawFn) -> pb.MessageMetadata:
-    """Of an entry, mostly with little in it."""
+    """Return metadata of an entry, mostly with few fields."""
     made = pb.MessageMetadata(
         producer_name=draw(st.one_of(st.just("standalone-0-1"), texts, st.just("n" * 200))),
         sequence_id=draw(numbers),
@@ -64,7 +64,7 @@ def metadata(draw: st.DrawFn) -> pb.MessageMetadata:
 
 @st.composite
 def singles(draw: st.DrawFn) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
-    """Messages of a batch, mostly alike."""
+    """Return messages of a batch, mostly alike."""
     alike = draw(st.booleans())
     size = draw(st.sampled_from([0, 1, 100, 127, 128, 300, 20_000]))
     made = []
@@ -85,7 +85,7 @@ def singles(draw: st.DrawFn) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
 
 
 @given(st.lists(st.tuples(metadata(), st.binary(max_size=40), st.booleans()), max_size=6))
-def test_plain_messages_are_what_the_codec_reads(
+def test_plain_messages_equal_the_codecs_result(
     entries: list[tuple[pb.MessageMetadata, bytes, bool]],
 ) -> None:
     opening = reader()
@@ -103,7 +103,7 @@ def test_plain_messages_are_what_the_codec_reads(
 
 
 @given(metadata(), singles(), st.sampled_from([pb.NONE, pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]))
-def test_batches_are_what_the_codec_reads(
+def test_batches_equal_the_codecs_result(
     made: pb.MessageMetadata, messages: list[tuple[pb.SingleMessageMetadata, bytes]], codec: Any
 ) -> None:
     payload = encode_batch(messages)
@@ -135,10 +135,10 @@ def test_batches_are_what_the_codec_reads(
     st.integers(0, 20_000),
     st.randoms(use_true_random=False),
 )
-def test_long_batches_of_messages_that_are_alike(
+def test_long_batches_of_similar_messages_equal_the_codecs_result(
     stretches: list[tuple[int, int]], first: int, rng: Random
 ) -> None:
-    """Of one size each for a while, but for the width of their sequence ids."""
+    """Runs of messages have one size, except for the width of their sequence ids."""
     sizes = [size for count, size in stretches for _ in range(count)]
     messages = [
         (pb.SingleMessageMetadata(sequence_id=first + at), rng.randbytes(size))
@@ -163,7 +163,7 @@ def test_long_batches_of_messages_that_are_alike(
 
 @pytest.mark.parametrize("count", [1, 30, 37, 38, 60, 600])
 @pytest.mark.parametrize("byte", [b"\xff", b"\0", b"\x18"])
-def test_a_batch_of_one_byte_over_and_over_is_an_error_by_name(count: int, byte: bytes) -> None:
+def test_a_batch_of_one_repeated_byte_is_an_entry_error(count: int, byte: bytes) -> None:
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
     made.num_messages_in_batch = count
     body = encode_body(made, byte * 600)
@@ -172,7 +172,7 @@ def test_a_batch_of_one_byte_over_and_over_is_an_error_by_name(count: int, byte:
 
 
 @given(singles(), st.randoms(use_true_random=False))
-def test_a_damaged_entry_is_an_error_by_name_or_still_an_entry(
+def test_a_corrupted_entry_raises_an_entry_error_or_is_still_readable(
     messages: list[tuple[pb.SingleMessageMetadata, bytes]], rng: Random
 ) -> None:
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
@@ -190,7 +190,7 @@ def test_a_damaged_entry_is_an_error_by_name_or_still_an_entry(
             assert len(message.data()) == message.length()
 
 
-def test_a_wrong_checksum_is_told() -> None:
+def test_a_wrong_checksum_is_reported() -> None:
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
     body = bytearray(encode_body(made, b"payload"))
     body[-1] ^= 1
@@ -199,7 +199,7 @@ def test_a_wrong_checksum_is_told() -> None:
     assert broken.value.validation_error == pb.CommandAck.ChecksumMismatch
 
 
-def test_markers_and_chunks_are_told_apart() -> None:
+def test_markers_and_chunks_are_distinguished() -> None:
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, marker_type=21)
     body = encode_body(made, b"")
     assert reader().open(body, 0, len(body)) == Marker(21)
@@ -211,8 +211,8 @@ def test_markers_and_chunks_are_told_apart() -> None:
     assert (opened.payload, opened.metadata.uuid) == (b"half", "p-1")
 
 
-def test_a_codec_that_is_not_there_is_the_messages_own_error() -> None:
-    """An enum's number that is unknown is dropped by the codec, so the highest known stands in."""
+def test_an_unavailable_codec_is_an_error_of_the_message() -> None:
+    """The codec drops unknown enum numbers, so the highest known one stands for an unknown one."""
     made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
     unreadable = Unreadable(Here(), encode_body(made, b"x", checksum=False), made, ValueError("no"))
     with pytest.raises(ValueError, match="no"):
@@ -242,7 +242,7 @@ def plain(places: list[tuple[int, int]]) -> list[pb.MessageIdData]:
     st.one_of(st.none(), st.integers(0, 2**62)),
     st.randoms(use_true_random=False),
 )
-def test_acks_by_hand_are_the_protocols(
+def test_hand_written_acks_equal_protobufs(
     consumer: int,
     whole: list[tuple[int, int]],
     parts: list[tuple[tuple[int, int], int]],
@@ -266,7 +266,7 @@ def test_acks_by_hand_are_the_protocols(
 
 
 @given(st.integers(0, 2**40), st.lists(ids, max_size=20), st.one_of(st.none(), numbers))
-def test_redelivery_requests_by_hand_are_the_protocols(
+def test_hand_written_redelivery_requests_equal_protobufs(
     consumer: int, places: list[tuple[int, int]], epoch: int | None
 ) -> None:
     made = decoded(encoded.redeliver(consumer, places, epoch))
@@ -278,7 +278,9 @@ def test_redelivery_requests_by_hand_are_the_protocols(
 
 
 @given(st.integers(0, 2**40), st.one_of(ids, st.just((7, -1))))
-def test_cumulative_acks_by_hand_are_the_protocols(consumer: int, place: tuple[int, int]) -> None:
+def test_hand_written_cumulative_acks_equal_protobufs(
+    consumer: int, place: tuple[int, int]
+) -> None:
     made = decoded(encoded.cumulative_ack(consumer, *place, 9))
     expected = message_id(*place, partition=None)
     assert made == base_command(

@@ -1,4 +1,4 @@
-"""Texts of errors that say what to change."""
+"""Error texts say which setting to change."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_a_duration_is_given_in_seconds_or_as_a_timedelta(option: str, setting: 
             ClientOptions(service_url=URL, **given)
 
 
-def test_no_limit_of_reattach_timeout_is_none() -> None:
+def test_a_reattach_timeout_of_none_means_no_limit() -> None:
     with pytest.raises(ConfigurationError, match=r"reattach_timeout .*, or None for no limit, got"):
         ClientOptions(service_url=URL, reattach_timeout=0)
 
 
 @pytest.mark.parametrize("content", [None, ""])
-async def test_a_token_file_that_is_gone_or_empty_is_named(
+async def test_the_error_for_a_missing_or_empty_token_file_names_the_file(
     tmp_path: Path, content: str | None
 ) -> None:
     path = tmp_path / "token"
@@ -59,7 +59,7 @@ async def test_a_token_file_that_is_gone_or_empty_is_named(
     assert "supplier" not in str(raised.value)
 
 
-def test_the_logger_that_chose_the_stock_transport_is_named_as_what_to_leave_out() -> None:
+def test_the_error_names_the_logger_option_that_chose_the_stock_transport() -> None:
     options = ClientOptions(service_url=URL, reattach_timeout=30, logger=logging.getLogger("x"))
     with pytest.raises(NotSupportedError, match=r"leave logger= out and use transport='native'"):
         make_transport(options, "auto")
@@ -68,7 +68,7 @@ def test_the_logger_that_chose_the_stock_transport_is_named_as_what_to_leave_out
         make_transport(options, "stock")
 
 
-def test_a_client_without_authentication_is_told_to_give_some() -> None:
+def test_the_error_for_a_client_without_authentication_says_to_configure_it() -> None:
     refused = pb.CommandError(request_id=0, error=pb.AuthenticationError, message="no token")
     error = _connection_error("h:1", refused, plain=True)
     assert isinstance(error, encore.AuthenticationError)

@@ -1,4 +1,4 @@
-"""What a native consumer does about damage, deleted topics, torn messages and lost acks."""
+"""The native consumer with corrupted entries, deleted topics, incomplete messages and lost acks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backlog(rig: Rig, topic: str = TOPIC) -> int:
 
 
 def store_broken_batch(rig: Rig) -> None:
-    """A batch of 5 whose checksum is not that of its bytes."""
+    """Store a batch of 5 with a wrong checksum."""
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=7, publish_time=PUBLISHED, num_messages_in_batch=5
     )
@@ -58,7 +58,7 @@ def store_chunks(rig: Rig, *pieces: bytes, uuid: str = "p-1") -> None:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
-def test_a_broken_batch_is_asked_for_once_more_then_acked_and_costs_no_permits(
+def test_a_broken_batch_is_requested_once_more_then_acked_and_costs_no_permits(
     kind: ConsumerType,
 ) -> None:
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_a_broken_batch_is_asked_for_once_more_then_acked_and_costs_no_permits(
     run(main())
 
 
-def test_one_of_several_topics_that_is_deleted_is_waited_for_and_the_others_go_on() -> None:
+def test_a_deleted_topic_is_waited_for_and_the_other_topics_continue() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
@@ -101,7 +101,7 @@ def test_one_of_several_topics_that_is_deleted_is_waited_for_and_the_others_go_o
     run(main())
 
 
-def test_an_ack_of_a_chunked_message_that_was_lost_is_sent_again_for_all_its_chunks() -> None:
+def test_a_lost_ack_of_a_chunked_message_is_sent_again_for_all_its_chunks() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig)
@@ -121,7 +121,7 @@ def test_an_ack_of_a_chunked_message_that_was_lost_is_sent_again_for_all_its_chu
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
-def test_a_message_whose_end_never_comes_is_handed_back_once_before_it_is_acked(
+def test_an_incomplete_chunked_message_is_redelivered_once_before_it_is_acked(
     kind: ConsumerType,
 ) -> None:
     async def main() -> None:
@@ -138,7 +138,7 @@ def test_a_message_whose_end_never_comes_is_handed_back_once_before_it_is_acked(
 
 
 class Writer:
-    """Where a session's bytes go: nowhere."""
+    """A transport that discards the bytes of a session."""
 
     ended = False
 
@@ -153,12 +153,12 @@ class Writer:
 @pytest.mark.parametrize(
     ("said", "alive"),
     [
-        (b"\0", False),  # of a frame whose size was damaged, and is never complete
-        (frames.encode(pb.CommandPing()), False),  # the commands that we send are lost
+        (b"\0", False),  # a frame that never completes because its size is corrupted
+        (frames.encode(pb.CommandPing()), False),  # the broker never receives our commands
         (frames.encode(pb.CommandPong()), True),
     ],
 )
-def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool) -> None:
+def test_only_answers_keep_a_connection_alive_and_not_bytes(said: bytes, alive: bool) -> None:
     async def main() -> None:
         writer = Writer()
         session = Session(
@@ -182,11 +182,11 @@ def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool
     run(main())
 
 
-def told_unread(listener: Collector) -> list[tuple[int, str]]:
-    """(entry, why) of each entry that was no delivery."""
+def unread_reports(listener: Collector) -> list[tuple[int, str]]:
+    """Return (entry, reason) of each entry that was not delivered."""
     return [
         (entry, why.name)
-        for name, *details in listener.told
+        for name, *details in listener.calls
         if name == "skipped"
         for _, entry, why, _ in details[1]
     ]
@@ -198,7 +198,7 @@ async def read_from(rig: Rig, start: MessageId, **fields: Any) -> tuple[Any, Col
     )
 
 
-def test_a_reader_that_passes_a_broken_entry_loses_nothing_that_came_with_it() -> None:
+def test_a_reader_that_skips_a_broken_entry_loses_no_other_message() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
@@ -207,13 +207,13 @@ def test_a_reader_that_passes_a_broken_entry_loses_nothing_that_came_with_it() -
         link, listener = await read_from(rig, MessageId.earliest)
         await settle(20)
         assert listener.payloads == [b"a", b"b", b"c"]
-        assert told_unread(listener) == [(2, "BROKEN")]
+        assert unread_reports(listener) == [(2, "BROKEN")]
         await link.close()
 
     run(main())
 
 
-def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
+def test_entries_that_are_no_messages_are_reported_to_a_reader() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
@@ -222,19 +222,19 @@ def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
         rig.store(b"b")
         link, listener = await read_from(rig, MessageId.earliest)
         assert listener.payloads == [b"a", b"xyz", b"b"]
-        assert told_unread(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
+        assert unread_reports(listener) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
         await link.close()
-        # Begun between two pieces it gets no message of the others.
+        # A reader that begins between two chunks gets no message from the remaining chunks.
         first = listener.deliveries[0]
         link, listener = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
         assert listener.payloads == [b"b"]
-        assert told_unread(listener)[:2] == [(3, "TORN"), (4, "TORN")]
+        assert unread_reports(listener)[:2] == [(3, "TORN"), (4, "TORN")]
         await link.close()
 
     run(main())
 
 
-def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
+def test_entries_that_are_no_messages_are_not_reported_to_a_consumer_that_acks() -> None:
     async def main() -> None:
         rig = Rig()
         link, listener = await opened(rig)
@@ -242,15 +242,15 @@ def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
         store_chunks(rig, b"x", b"y", b"z")
         await settle()
         assert listener.payloads == [b"xyz"]
-        assert told_unread(listener) == []
+        assert unread_reports(listener) == []
         await link.close()
 
     run(main())
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-def test_a_reader_that_loses_a_connection_between_pieces_has_their_message(losses: int) -> None:
-    """Also where others came between them, behind which it would go on."""
+def test_a_reader_that_loses_its_connection_between_chunks_gets_their_message(losses: int) -> None:
+    """Other messages may lie between the chunks, and the reader would continue behind them."""
 
     async def main() -> None:
         rig = Rig()

@@ -1,4 +1,4 @@
-"""What a consumer keeps of topics that are gone, and how many partitions it accepts in all."""
+"""Consumers release the state of deleted topics and bound the number of partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_encore.transport.native.client_settings import ClientSettings
 SPACE = "persistent://public/default"
 
 
-def test_a_topic_that_was_removed_does_not_count_for_the_end_of_all_topics() -> None:
+def test_a_removed_topic_does_not_count_for_the_end_of_all_topics() -> None:
     async def main() -> None:
         transport = MemoryTransport()
         topic = f"{SPACE}/t"
@@ -36,7 +36,7 @@ def test_a_topic_that_was_removed_does_not_count_for_the_end_of_all_topics() -> 
     run(main())
 
 
-def test_a_topic_that_ended_and_was_removed_is_no_ended_topic() -> None:
+def test_an_ended_topic_that_was_removed_does_not_count_as_ended() -> None:
     async def main() -> None:
         transport = MemoryTransport()
         topic = f"{SPACE}/t"
@@ -57,7 +57,7 @@ def test_a_topic_that_ended_and_was_removed_is_no_ended_topic() -> None:
     run(main())
 
 
-def test_nothing_is_kept_of_topics_of_a_pattern_that_come_and_go() -> None:
+def test_deleted_topics_of_a_pattern_leave_no_state() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create(f"{SPACE}/p-keep")
@@ -82,7 +82,7 @@ def test_nothing_is_kept_of_topics_of_a_pattern_that_come_and_go() -> None:
     run(main())
 
 
-def test_the_bound_of_partitions_is_of_all_topics_of_a_pattern_together() -> None:
+def test_the_partition_limit_covers_all_topics_of_a_pattern_together() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(max_partitions=4))
         rig.service.catalogue.create_partitioned(f"{SPACE}/p-0", 3)

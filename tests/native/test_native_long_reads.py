@@ -105,7 +105,7 @@ def test_the_loop_runs_between_the_parts_of_a_read_and_nothing_is_read_meanwhile
     run(main())
 
 
-def test_a_read_that_is_quick_is_one_step() -> None:
+def test_a_short_read_takes_one_step() -> None:
     async def main() -> None:
         session, handler, socket = opened()
         session.receive(b"".join(map(message, range(module.PART_FRAMES))))

@@ -1,4 +1,4 @@
-"""Where topics are: redirects, patience, and what is asked once. Virtual time."""
+"""Topic lookups: redirects, retries and shared requests. Virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked(network: Brokers, broker: str, command: str) -> int:
 # Redirects
 
 
-def test_a_broker_that_refers_to_another_is_followed() -> None:
+def test_a_redirect_to_another_broker_is_followed() -> None:
     async def main() -> None:
         network = Brokers(
             a=BrokerSettings(redirect_to="pulsar://b:6650"),
@@ -57,7 +57,7 @@ def test_a_broker_that_refers_to_another_is_followed() -> None:
     run(main())
 
 
-def test_brokers_that_refer_to_each_other_are_left_by_name() -> None:
+def test_a_redirect_loop_ends_with_an_error() -> None:
     async def main() -> None:
         network = Brokers(
             a=BrokerSettings(redirect_to="pulsar://b:6650"),
@@ -78,7 +78,9 @@ def test_brokers_that_refer_to_each_other_are_left_by_name() -> None:
         ("pulsar+ssl", {"brokerServiceUrl": "pulsar://plain:1"}, "no TLS address"),
     ],
 )
-def test_an_answer_without_an_address_is_named(scheme: str, urls: dict[str, str], why: str) -> None:
+def test_an_answer_without_an_address_is_an_error(
+    scheme: str, urls: dict[str, str], why: str
+) -> None:
     def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
             return [lookup_answer(command, **urls)]
@@ -93,7 +95,7 @@ def test_an_answer_without_an_address_is_named(scheme: str, urls: dict[str, str]
     run(main())
 
 
-def test_by_tls_the_brokers_tls_address_counts() -> None:
+def test_the_brokers_tls_address_is_used_with_tls() -> None:
     def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
             return [
@@ -116,7 +118,7 @@ def test_by_tls_the_brokers_tls_address_counts() -> None:
 
 
 def test_a_proxy_connects_to_the_broker_for_us() -> None:
-    """As behind Pulsar's proxy, where a broker's own address leads nowhere."""
+    """A client behind Pulsar's proxy cannot reach a broker's own address."""
 
     def answer(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
@@ -134,17 +136,17 @@ def test_a_proxy_connects_to_the_broker_for_us() -> None:
         session = await lookup.owner(TOPIC)
         assert await lookup.owner(f"{TOPIC}2") is session
         assert network.dialed == ["proxy:6650"] * 2
-        proxied = [each.connect.proxy_to_broker_url for each in double.heard if each.type == 2]
+        proxied = [each.connect.proxy_to_broker_url for each in double.received if each.type == 2]
         assert proxied == ["", "inside:6650"]
 
     run(main())
 
 
-# Patience
+# Retries
 
 
 @pytest.mark.parametrize("error", ["ServiceNotReady", "TooManyRequests", "MetadataError"])
-def test_what_may_be_answered_in_a_while_is_asked_again(error: str) -> None:
+def test_a_lookup_with_a_temporary_error_is_retried(error: str) -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.faults = FaultPlan(
@@ -156,7 +158,7 @@ def test_what_may_be_answered_in_a_while_is_asked_again(error: str) -> None:
     run(main())
 
 
-def test_what_will_not_be_answered_otherwise_is_told_at_once() -> None:
+def test_a_permanent_error_is_raised_at_once() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.faults = FaultPlan(
@@ -169,7 +171,7 @@ def test_what_will_not_be_answered_otherwise_is_told_at_once() -> None:
     run(main())
 
 
-def test_a_connection_that_is_lost_under_a_question_is_made_anew() -> None:
+def test_a_lookup_reconnects_when_it_loses_its_connection() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.faults = FaultPlan(
@@ -186,7 +188,7 @@ def test_a_connection_that_is_lost_under_a_question_is_made_anew() -> None:
     run(main())
 
 
-def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> None:
+def test_retries_end_with_the_operation_timeout_and_raise_the_last_error() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(operation_timeout_s=10.0))
         rig.service.faults = FaultPlan(
@@ -208,7 +210,7 @@ def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> 
     run(main())
 
 
-def test_a_broker_with_too_much_to_do_is_left_for_another() -> None:
+def test_another_broker_is_used_when_one_is_overloaded() -> None:
     def busy(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.PARTITIONED_METADATA:
             number = command.partitionMetadata.request_id
@@ -238,7 +240,7 @@ def test_a_broker_with_too_much_to_do_is_left_for_another() -> None:
     run(main())
 
 
-def test_refusals_now_and_then_cost_no_connection() -> None:
+def test_occasional_refusals_do_not_close_the_connection() -> None:
     def busy(command: pb.BaseCommand) -> list[Message]:
         if command.type == _Type.LOOKUP:
             number = command.lookupTopic.request_id
@@ -273,10 +275,10 @@ def test_refusals_now_and_then_cost_no_connection() -> None:
     run(main())
 
 
-# Once
+# Shared requests
 
 
-def test_the_same_question_is_asked_once_however_many_ask_it() -> None:
+def test_identical_lookups_share_one_request() -> None:
     async def main() -> None:
         rig = Rig()
         lookup = rig.lookup
@@ -293,7 +295,7 @@ def test_the_same_question_is_asked_once_however_many_ask_it() -> None:
     run(main())
 
 
-def test_no_more_questions_are_under_way_than_may_be() -> None:
+def test_concurrent_lookups_are_bounded() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(lookups=2))
         rig.service.faults = FaultPlan(
@@ -314,7 +316,7 @@ def test_no_more_questions_are_under_way_than_may_be() -> None:
     run(main())
 
 
-def test_a_question_nobody_waits_for_any_more_leaves_no_noise() -> None:
+def test_an_abandoned_lookup_logs_no_error() -> None:
     async def main() -> None:
         network = Brokers()
         lookup = Lookup(network.pool("pulsar://nobody"))
@@ -329,7 +331,7 @@ def test_a_question_nobody_waits_for_any_more_leaves_no_noise() -> None:
 # Patterns
 
 
-def test_patterns_are_matched_in_full_by_the_topics_own_name() -> None:
+def test_patterns_match_the_full_topic_name() -> None:
     pattern = NamePattern("persistent://t/n/a.*")
     assert pattern.namespace == "t/n" and pattern.path == "t/n/a.*"
     assert pattern.matches("persistent://t/n/a")

@@ -1,4 +1,4 @@
-"""What a client's options become in the native transport, and what it cannot serve."""
+"""How client options configure the native transport, and which options it does not support."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pulsar_encore.transport.native.service_options import of_options, unsupport
 URL = "pulsar://h"
 
 
-def test_waits_and_limits_are_the_clients() -> None:
+def test_timeouts_and_limits_come_from_the_client_options() -> None:
     clusters, settings = of_options(
         ClientOptions(
             service_url="pulsar+ssl://one,two:7",
@@ -52,21 +52,21 @@ def test_waits_and_limits_are_the_clients() -> None:
     assert settings.lookups == 12
 
 
-async def test_who_the_client_is() -> None:
+async def test_credentials_come_from_the_clients_authentication() -> None:
     token = AuthenticationToken("t")
     clusters, _ = of_options(ClientOptions(service_url=URL, authentication=token))
     assert clusters.now().credentials is token
     assert await clusters.now().credentials.data() == b"t"
 
 
-def test_names_in_certificates_count_unless_nothing_does() -> None:
+def test_host_names_in_certificates_are_verified_unless_verification_is_off() -> None:
     by_default, _ = of_options(ClientOptions(service_url=URL))
     assert by_default.now().tls.context().check_hostname
     insecure, _ = of_options(ClientOptions(service_url=URL, tls_allow_insecure_connection=True))
     assert not insecure.now().tls.context().check_hostname
 
 
-def test_certificates_of_the_authentication_come_before_those_of_the_client(
+def test_certificates_of_the_authentication_override_those_of_the_client(
     tmp_path: Path,
 ) -> None:
     for name in ("a", "b"):
@@ -84,7 +84,7 @@ def test_certificates_of_the_authentication_come_before_those_of_the_client(
         with_both.now().tls.context()
 
 
-def test_a_fail_over_is_of_all_its_clusters() -> None:
+def test_failover_covers_all_its_clusters() -> None:
     plan = AutoClusterFailover(
         ServiceInfo(URL, AuthenticationToken("t")),
         [ServiceInfo("pulsar+ssl://i", AuthenticationBasic("u", "p"))],
@@ -111,7 +111,7 @@ class Provider(ServiceInfoProvider):
         self.tell = on_service_info_update
 
 
-def test_a_provider_is_asked_and_told_what_is_wrong_with_what_it_says() -> None:
+def test_errors_of_a_service_url_provider_are_reported() -> None:
     provider = Provider(ServiceInfo(URL))
     clusters, _ = of_options(ClientOptions(service_url=provider))
     assert isinstance(clusters, Provided)
@@ -143,14 +143,14 @@ def test_a_provider_is_asked_and_told_what_is_wrong_with_what_it_says() -> None:
         ),
     ],
 )
-def test_what_it_cannot_serve_is_said(options: ClientOptions, why: str) -> None:
+def test_unsupported_options_are_reported(options: ClientOptions, why: str) -> None:
     reason = unsupported(options)
     assert reason is not None and why in reason
     with pytest.raises(NotSupportedError, match="native transport cannot serve this"):
         of_options(options)
 
 
-def test_without_httpx2_there_is_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_service_urls_need_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ClientOptions(service_url="http://h:8080")
     assert unsupported(options) is None
     monkeypatch.setattr(native, "find_spec", lambda name: None)
@@ -159,8 +159,8 @@ def test_without_httpx2_there_is_no_http(monkeypatch: pytest.MonkeyPatch) -> Non
     assert unsupported(ClientOptions(service_url=URL)) is None
 
 
-def test_stocks_own_objects_are_told_apart() -> None:
-    """In a process of its own: what it imports stays imported."""
+def test_objects_of_the_c_client_are_recognised() -> None:
+    """The test runs in its own process because imported modules stay imported."""
     program = """
 import pulsar
 from pulsar_encore.options import ClientOptions

@@ -1,4 +1,4 @@
-"""Pattern subscriptions: topics that come and go, told by a watch or found in a list."""
+"""Pattern subscriptions find new and deleted topics by a watch or by the topic list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def topic(name: str) -> str:
 
 
 class Following:
-    """A consumer of a pattern, and what it got."""
+    """A consumer of a pattern, and its messages."""
 
     def __init__(self, rig: Rig, **chosen: Any) -> None:
         self.rig = rig
@@ -40,7 +40,7 @@ class Following:
         return self
 
     def topics(self) -> set[str]:
-        """Of the messages."""
+        """Return the topics of the received messages."""
         return {self.link.topic_of(each.source)[0] for each in self.listener.deliveries}
 
 
@@ -48,7 +48,7 @@ def commands_in(rig: Rig, name: str) -> list[Any]:
     return list(rig.service.recorder.find(name, "in"))
 
 
-def test_news_do_not_put_the_list_off() -> None:
+def test_news_of_a_watch_do_not_delay_the_topic_list() -> None:
     async def main() -> None:
         rig = Rig()
         await Following(rig, pattern_auto_discovery_period=10).start()
@@ -61,7 +61,7 @@ def test_news_do_not_put_the_list_off() -> None:
     run(main())
 
 
-def test_a_new_topic_is_subscribed_to_as_soon_as_it_is_there() -> None:
+def test_a_new_topic_is_subscribed_as_soon_as_it_exists() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"1", topic=topic("a1"))
@@ -71,7 +71,7 @@ def test_a_new_topic_is_subscribed_to_as_soon_as_it_is_there() -> None:
         rig.store(b"no", topic=topic("c"))
         await settle(0.1)
         assert following.listener.payloads == [b"1", b"2"]
-        assert ("new_source", 1) in following.listener.told
+        assert ("new_source", 1) in following.listener.calls
         assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
         await following.link.close()
         await settle()
@@ -80,7 +80,7 @@ def test_a_new_topic_is_subscribed_to_as_soon_as_it_is_there() -> None:
     run(main())
 
 
-def test_partitions_of_a_pattern_s_topic_and_those_that_are_added() -> None:
+def test_all_partitions_of_a_matching_topic_are_subscribed_also_later_ones() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(topic("a"), 2)
@@ -101,7 +101,7 @@ def test_partitions_of_a_pattern_s_topic_and_those_that_are_added() -> None:
     run(main())
 
 
-def test_a_topic_that_is_deleted_ends_alone_and_may_come_back() -> None:
+def test_only_a_deleted_topic_is_removed_and_it_may_return() -> None:
     async def main() -> None:
         rig = Rig()
         for name in ("a1", "a2"):
@@ -128,7 +128,7 @@ def test_a_topic_that_is_deleted_ends_alone_and_may_come_back() -> None:
     run(main())
 
 
-def test_what_came_while_the_connection_was_down_is_told_after_it() -> None:
+def test_changes_during_a_lost_connection_are_reported_after_it() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"1", topic=topic("a1"))
@@ -149,7 +149,7 @@ def test_what_came_while_the_connection_was_down_is_told_after_it() -> None:
     run(main())
 
 
-def test_an_update_that_was_lost_is_noticed_by_the_next_one() -> None:
+def test_a_lost_update_is_noticed_with_the_next_one() -> None:
     async def main() -> None:
         rig = Rig()
         following = await Following(rig).start()
@@ -175,7 +175,7 @@ def test_an_update_that_was_lost_is_noticed_by_the_next_one() -> None:
         (BrokerSettings(), {"regex_subscription_mode": RegexSubscriptionMode.AllTopics}),
     ],
 )
-def test_without_a_watch_the_list_says_so_in_time(
+def test_without_a_watch_the_topic_list_finds_changes_in_time(
     broker: BrokerSettings, chosen: dict[str, Any]
 ) -> None:
     async def main() -> None:
@@ -195,11 +195,11 @@ def test_without_a_watch_the_list_says_so_in_time(
     run(main())
 
 
-def test_a_watch_that_is_refused_is_not_asked_for_again_and_again() -> None:
+def test_a_refused_watch_is_not_requested_repeatedly() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.faults = FaultPlan(
-            [Fault(kind="drop", command="WATCH_TOPIC_LIST", times=2)]  # no answer in 30 s
+            [Fault(kind="drop", command="WATCH_TOPIC_LIST", times=2)]  # no answer within 30 s
         )
         following = await Following(rig).start()
         await asyncio.sleep(59)
@@ -213,7 +213,7 @@ def test_a_watch_that_is_refused_is_not_asked_for_again_and_again() -> None:
     run(main())
 
 
-def test_a_topic_that_is_gone_when_it_is_subscribed_to_does_no_harm() -> None:
+def test_a_topic_deleted_before_its_subscribe_does_no_harm() -> None:
     async def main() -> None:
         rig = Rig()
         for name in ("a1", "a2"):
@@ -240,7 +240,7 @@ def test_a_topic_that_is_gone_when_it_is_subscribed_to_does_no_harm() -> None:
     run(main())
 
 
-def test_any_other_refusal_is_the_subscribers() -> None:
+def test_any_other_refusal_fails_the_subscribe() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"1", topic=topic("a1"))
@@ -255,8 +255,8 @@ def test_any_other_refusal_is_the_subscribers() -> None:
     run(main())
 
 
-def test_the_client_decides_what_matches() -> None:
-    """A broker's dialect may say otherwise, and a watch of its takes what it sends."""
+def test_the_client_decides_which_topics_match() -> None:
+    """The broker's regex dialect may differ, and a watch accepts every topic that it sends."""
 
     async def main() -> None:
         rig = Rig()
@@ -278,7 +278,7 @@ def test_the_client_decides_what_matches() -> None:
     run(main())
 
 
-def test_many_topics_at_once_are_one_question_each() -> None:
+def test_many_new_topics_cause_one_request_each() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record_limit=100_000))
         following = await Following(rig).start()

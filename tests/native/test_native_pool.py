@@ -1,4 +1,4 @@
-"""Connections: which address, how long, who is told of their end. Virtual time, no sockets."""
+"""Connection pool: choice of address, lifetime and reports of lost connections. Virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pulsar_encore.wire import NO_REQUEST, frames, pb
 
 
 class Secret:
-    """Credentials that a test makes up."""
+    """Credentials of a test."""
 
     def __init__(self, *given: str | Exception) -> None:
         self.given = list(given)
@@ -48,7 +48,7 @@ class Secret:
 # Addresses
 
 
-def test_addresses_of_a_service_url() -> None:
+def test_a_service_url_is_parsed_into_addresses() -> None:
     found = parse("pulsar+ssl://h1,[::1]:7,h2:6652/")
     assert [str(each) for each in found] == [
         "pulsar+ssl://h1:6651",
@@ -68,7 +68,7 @@ def test_addresses_of_a_service_url() -> None:
             parse(wrong)
 
 
-def test_an_address_that_failed_is_left_alone_for_longer_each_time() -> None:
+def test_a_failed_address_is_avoided_for_longer_each_time() -> None:
     one, two = parse("pulsar://one,two")
     addresses = Addresses([one, two], Random(3))
     addresses.failed(one, 0)
@@ -82,7 +82,7 @@ def test_an_address_that_failed_is_left_alone_for_longer_each_time() -> None:
     assert {addresses.next(60_003), addresses.next(60_003)} == {one}
 
 
-def test_clients_begin_with_different_addresses() -> None:
+def test_clients_start_with_different_addresses() -> None:
     addresses = parse("pulsar://one,two,three")
     began = {Addresses(addresses, Random(seed)).next(0).host for seed in range(20)}
     assert began == {"one", "two", "three"}
@@ -105,7 +105,7 @@ def test_another_address_is_used_when_one_does_not_answer(what: str, seed: int) 
     run(main())
 
 
-def test_with_no_address_left_the_last_ones_error_is_told() -> None:
+def test_the_last_error_is_raised_when_every_address_failed() -> None:
     async def main() -> None:
         network = Brokers()
         with pytest.raises(ConnectError, match="refused"):
@@ -118,7 +118,7 @@ def test_with_no_address_left_the_last_ones_error_is_told() -> None:
 # Delays
 
 
-def test_delays_double_and_are_spread() -> None:
+def test_delays_double_and_are_randomised() -> None:
     seen = []
     for seed in range(200):
         delays = ReconnectBackoff(0.1, 60.0, Random(seed))
@@ -133,7 +133,7 @@ def test_delays_double_and_are_spread() -> None:
 # The handshake
 
 
-def test_a_broker_that_accepts_and_never_answers_is_given_up_in_time() -> None:
+def test_a_handshake_without_an_answer_times_out() -> None:
     async def main() -> None:
         network = Brokers()
         network.silent.add("h:6650")
@@ -146,7 +146,7 @@ def test_a_broker_that_accepts_and_never_answers_is_given_up_in_time() -> None:
     run(main())
 
 
-def test_who_hangs_up_at_once_may_be_a_port_for_tls() -> None:
+def test_the_error_for_an_immediate_hangup_mentions_tls() -> None:
     async def main() -> None:
         network = Brokers()
         network.doubles["h:6650"] = Double(lambda command: HANG_UP)
@@ -164,7 +164,7 @@ def test_who_hangs_up_at_once_may_be_a_port_for_tls() -> None:
         (b"220 mail.example ESMTP\r\n", "does not speak Pulsar's binary protocol"),
     ],
 )
-def test_who_speaks_something_else_is_named_so(said: bytes, named: str) -> None:
+def test_the_error_for_another_protocol_says_so(said: bytes, named: str) -> None:
     async def main() -> None:
         network = Brokers()
         network.doubles["h:6650"] = double = Double(lambda command: said)
@@ -175,7 +175,7 @@ def test_who_speaks_something_else_is_named_so(said: bytes, named: str) -> None:
     run(main())
 
 
-def test_a_cancelled_wait_ends_nothing_and_the_end_of_the_client_is_told_to_who_waits() -> None:
+def test_closing_the_client_fails_waiting_callers_and_a_cancelled_wait_changes_nothing() -> None:
     async def main() -> None:
         network = Brokers()
         network.dead.add("h:6650")
@@ -194,7 +194,7 @@ def test_a_cancelled_wait_ends_nothing_and_the_end_of_the_client_is_told_to_who_
     run(main())
 
 
-def test_the_handshake_that_is_cut_short_leaves_no_connection() -> None:
+def test_a_cancelled_handshake_leaves_no_connection() -> None:
     async def main() -> None:
         network = Brokers()
         network.doubles["h:6650"] = double = Double(lambda command: b"")
@@ -212,7 +212,7 @@ def test_the_handshake_that_is_cut_short_leaves_no_connection() -> None:
 # Credentials
 
 
-def test_credentials_that_fail_are_named_without_what_they_say() -> None:
+def test_errors_of_credentials_do_not_reveal_them() -> None:
     async def main() -> None:
         network = Brokers(h=None)
         broken = Secret(RuntimeError("the password is sesame"))
@@ -229,7 +229,7 @@ def test_credentials_that_fail_are_named_without_what_they_say() -> None:
     run(main())
 
 
-def test_a_credential_that_expires_is_asked_for_again_and_nothing_is_lost() -> None:
+def test_an_expired_credential_is_renewed_without_losses() -> None:
     async def main() -> None:
         network = Brokers(
             h=BrokerSettings(
@@ -247,7 +247,7 @@ def test_a_credential_that_expires_is_asked_for_again_and_nothing_is_lost() -> N
     run(main())
 
 
-def test_a_challenge_that_cannot_be_met_ends_the_connection_by_name() -> None:
+def test_an_unanswerable_challenge_ends_the_connection_with_an_error() -> None:
     async def main() -> None:
         network = Brokers(
             h=BrokerSettings(
@@ -267,10 +267,10 @@ def test_a_challenge_that_cannot_be_met_ends_the_connection_by_name() -> None:
     run(main())
 
 
-# How long they live
+# Lifetime
 
 
-def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None:
+def test_an_unused_connection_is_closed_and_a_used_one_is_kept() -> None:
     async def main() -> None:
         rig = Rig()
         pool = rig.lookup.pool
@@ -290,7 +290,7 @@ def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None
     run(main())
 
 
-def test_a_connection_that_is_asked_now_and_then_stays() -> None:
+def test_occasional_requests_keep_a_connection_open() -> None:
     async def main() -> None:
         network = Brokers(h=None)
         pool = network.pool("pulsar://h")
@@ -312,7 +312,7 @@ def test_a_connection_that_is_asked_now_and_then_stays() -> None:
 
 
 def alone(transport: Deaf) -> Session:
-    """A session that the broker accepted."""
+    """Return a session that the broker accepted."""
     session = Session(
         transport,
         loop=asyncio.get_running_loop(),
@@ -326,7 +326,7 @@ def alone(transport: Deaf) -> Session:
     return session
 
 
-def test_a_broker_that_reads_nothing_is_given_up_and_one_that_is_slow_is_not() -> None:
+def test_a_broker_that_never_reads_is_disconnected_and_a_slow_one_is_not() -> None:
     async def main() -> None:
         pong = frames.encode(pb.CommandPong())
         deaf, slow = Deaf(), Deaf()
@@ -358,7 +358,7 @@ def test_a_paused_connection_ends_with_the_second_keep_alive() -> None:
     run(main())
 
 
-def test_a_large_frame_in_small_pieces_takes_its_own_size_and_no_more() -> None:
+def test_a_large_frame_in_small_reads_takes_memory_for_its_own_size_only() -> None:
     async def main() -> None:
         session = alone(Deaf())
         size = 5_000_000
@@ -376,13 +376,13 @@ def test_a_large_frame_in_small_pieces_takes_its_own_size_and_no_more() -> None:
     run(main())
 
 
-def test_a_close_names_the_address_for_those_who_use_tls() -> None:
+def test_a_close_command_gives_the_tls_address_to_tls_clients() -> None:
     async def main() -> None:
-        told: list[str | None] = []
+        reported: list[str | None] = []
 
         class Handler:
             def on_closed_by_broker(self, address: str | None) -> None:
-                told.append(address)
+                reported.append(address)
 
         close = pb.CommandCloseConsumer(
             consumer_id=1,
@@ -406,7 +406,7 @@ def test_a_close_names_the_address_for_those_who_use_tls() -> None:
             session.receive(frames.encode(close))
             assert not session.holds_consumer(1)
             session.lost(None)
-        assert told == ["pulsar://plain:1", "pulsar+ssl://secure:2"]
+        assert reported == ["pulsar://plain:1", "pulsar+ssl://secure:2"]
 
     run(main())
 
@@ -414,7 +414,7 @@ def test_a_close_names_the_address_for_those_who_use_tls() -> None:
 # Proxies and other clusters
 
 
-def test_brokers_behind_one_proxy_are_different_connections_to_one_address() -> None:
+def test_brokers_behind_one_proxy_have_separate_connections_to_one_address() -> None:
     async def main() -> None:
         network = Brokers()
         network.doubles["proxy:6650"] = double = Double(welcome)
@@ -427,7 +427,7 @@ def test_brokers_behind_one_proxy_are_different_connections_to_one_address() -> 
         assert await pool.broker(proxy, through=proxy) is service
         asked = [
             each.connect.proxy_to_broker_url
-            for each in double.heard
+            for each in double.received
             if each.type == pb.BaseCommand.CONNECT
         ]
         assert asked == ["", "one:1", "two:2"]
@@ -437,7 +437,7 @@ def test_brokers_behind_one_proxy_are_different_connections_to_one_address() -> 
     run(main())
 
 
-def test_a_move_ends_the_connections_and_what_is_under_way_goes_to_the_other_cluster() -> None:
+def test_a_cluster_move_ends_connections_and_redirects_pending_requests() -> None:
     async def main() -> None:
         network = Brokers(new=None)
         network.dead.add("slow:6650")

@@ -1,4 +1,4 @@
-"""A producer and a broker, in memory and virtual time: order, options, faults, and every end."""
+"""A producer and a broker in memory, in virtual time: order, options, faults and ends."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def ok(results: list[MessageId | BaseException]) -> list[MessageId]:
 
 
 def firsts(payloads: list[bytes]) -> list[bytes]:
-    """What came twice, once."""
+    """Return the first of each group of duplicates."""
     return list(dict.fromkeys(payloads))
 
 
-# What is sent
+# Sending
 
 
 @pytest.mark.parametrize("options", [{}, UNBATCHED, {"compression_type": CompressionType.LZ4}])
@@ -95,7 +95,7 @@ async def test_messages_are_stored_in_the_order_of_the_calls(options: dict[str, 
 
 
 @virtual
-async def test_ids_say_where_in_its_batch_a_message_is() -> None:
+async def test_message_ids_contain_the_batch_index() -> None:
     network = Network()
     producer = await network.producer(batching_max_messages=4)
     ids = ok(await outcomes(producer.publish(message(each)) for each in range(9)))
@@ -110,7 +110,7 @@ async def test_a_batch_waits_no_longer_than_its_delay_and_needs_one_timer() -> N
     loop = asyncio.get_running_loop()
     producer = await network.producer(batching_max_publish_delay_ms=50, batching_max_messages=10)
     began = loop.time()
-    for each in range(25):  # two are full, and the timer is still that of the first
+    for each in range(25):  # two batches are full, and the timer of the first still runs
         last = producer.publish(message(each))
     await last
     assert 0.05 <= loop.time() - began < 0.06
@@ -121,7 +121,7 @@ async def test_a_batch_waits_no_longer_than_its_delay_and_needs_one_timer() -> N
 
 
 @virtual
-async def test_everything_that_can_be_said_of_a_message_arrives() -> None:
+async def test_all_fields_of_a_message_arrive() -> None:
     network = Network()
     producer = await network.producer(
         producer_name="namely", properties={"p": "1"}, schema=StringSchema()
@@ -164,7 +164,7 @@ async def test_everything_that_can_be_said_of_a_message_arrives() -> None:
 
 
 @virtual
-async def test_batches_by_key_have_one_key_each_and_a_bound_that_is_never_undercut() -> None:
+async def test_key_batches_hold_one_key_each_and_respect_their_limits() -> None:
     network = Network()
     producer = await network.producer(batching_type=BatchingType.KeyBased)
     keys = "abcacbbaaacb"
@@ -184,7 +184,7 @@ async def test_batches_by_key_have_one_key_each_and_a_bound_that_is_never_underc
 
 
 @virtual
-async def test_a_message_over_the_limit_is_refused_before_anything_is_sent() -> None:
+async def test_a_message_over_the_limit_is_rejected_before_anything_is_sent() -> None:
     network = Network(settings=BrokerSettings(max_message_size=20_000))
     for options in (UNBATCHED, {}, {"batching_max_allowed_size_in_bytes": 10**6}):
         producer = await network.producer(**options)
@@ -200,7 +200,7 @@ async def test_a_message_over_the_limit_is_refused_before_anything_is_sent() -> 
 
 
 @virtual
-async def test_a_batch_keeps_below_what_the_broker_takes() -> None:
+async def test_a_batch_stays_below_the_brokers_limit() -> None:
     network = Network(settings=BrokerSettings(max_message_size=20_000))
     producer = await network.producer(batching_max_allowed_size_in_bytes=10**6)
     ok(await outcomes(producer.publish(OutgoingMessage(payload=bytes(700))) for _ in range(100)))
@@ -228,7 +228,9 @@ class Keys(CryptoKeyReader):
 
 @pytest.mark.parametrize("options", [{}, UNBATCHED, CHUNKED])
 @virtual
-async def test_nothing_leaves_in_clear_when_there_are_keys(options: dict[str, Any]) -> None:
+async def test_no_payload_is_sent_in_clear_when_keys_are_configured(
+    options: dict[str, Any],
+) -> None:
     network = Network(settings=BrokerSettings(max_message_size=20_000))
     keys = Keys()
     producer = await network.producer(
@@ -257,7 +259,7 @@ async def test_nothing_leaves_in_clear_when_there_are_keys(options: dict[str, An
 
 
 @virtual
-async def test_what_cannot_be_encrypted_is_no_producer() -> None:
+async def test_a_producer_without_usable_encryption_keys_does_not_open() -> None:
     network = Network()
     with pytest.raises(CryptoError, match="public_key_path"):
         await network.producer(
@@ -271,7 +273,7 @@ async def test_what_cannot_be_encrypted_is_no_producer() -> None:
 
 
 @virtual
-async def test_a_subscription_can_be_made_before_the_first_message() -> None:
+async def test_an_initial_subscription_is_created_before_the_first_message() -> None:
     network = Network()
     producer = await network.producer(initial_subscription_name="first")
     await producer.publish(message(1))
@@ -284,7 +286,7 @@ async def test_a_subscription_can_be_made_before_the_first_message() -> None:
     [{"partition_key": "\ud800"}, {"ordering_key": "\ud800"}, {"properties": {"a": "\ud800"}}],
 )
 @virtual
-async def test_what_is_no_text_is_named_and_harms_no_other(
+async def test_an_invalid_text_is_an_error_of_its_message_only(
     options: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     network = Network()
@@ -301,7 +303,7 @@ async def test_what_is_no_text_is_named_and_harms_no_other(
 
 
 @virtual
-async def test_own_sequence_ids_go_on_from_the_initial_one() -> None:
+async def test_own_sequence_ids_continue_after_the_initial_one() -> None:
     network = Network()
     producer = await network.producer(initial_sequence_id=99)
     assert producer.last_sequence_id == 99
@@ -313,8 +315,8 @@ async def test_own_sequence_ids_go_on_from_the_initial_one() -> None:
 
 
 @virtual
-async def test_what_the_broker_may_have_already_shares_its_entry_with_nothing() -> None:
-    """A broker that deduplicates drops a batch by its first id, new messages in it too."""
+async def test_a_message_that_may_be_a_duplicate_gets_an_entry_of_its_own() -> None:
+    """A broker that deduplicates drops a whole batch by its first id, including new messages."""
     network = Network()
     producer = await network.producer()
     given = [5, 6, 6, 7, 3, 8]
@@ -326,7 +328,7 @@ async def test_what_the_broker_may_have_already_shares_its_entry_with_nothing() 
 
 
 @virtual
-async def test_a_duplicate_that_the_broker_had_is_stored_somewhere_unknown() -> None:
+async def test_a_deduplicated_message_has_an_unknown_id() -> None:
     network = Network(Fault(kind="drop", command="SEND_RECEIPT"))
     producer = await network.producer(**UNBATCHED)
     waiting = producer.publish(message(1))
@@ -340,7 +342,7 @@ async def test_a_duplicate_that_the_broker_had_is_stored_somewhere_unknown() -> 
     assert producer.last_sequence_id == 0
 
 
-# Losing the connection, and other faults
+# Lost connections and other faults
 
 
 FAULTS = [
@@ -360,8 +362,8 @@ FAULTS = [
 ]
 
 
-# Of these the broker never stores a later message without the earlier ones, nor forgets a receipt
-# on a connection that stays.
+# With these faults the broker never stores a later message without the earlier ones, and never
+# omits a receipt on a connection that stays.
 BREAKING: list[tuple[Any, str]] = [
     ("close_before", "SEND_RECEIPT"),
     ("close_after", "SEND_RECEIPT"),
@@ -375,7 +377,7 @@ BREAKING: list[tuple[Any, str]] = [
 
 
 @virtual
-async def test_a_receipt_out_of_step_costs_nobody_else_the_connection() -> None:
+async def test_an_unexpected_receipt_does_not_affect_other_producers_on_the_connection() -> None:
     network = Network(Fault(kind="drop", command="SEND_RECEIPT"))
     producer = await network.producer(**UNBATCHED)
     other = await network.producer(**UNBATCHED)
@@ -390,7 +392,7 @@ async def test_a_receipt_out_of_step_costs_nobody_else_the_connection() -> None:
 @pytest.mark.parametrize("options", [{"batching_max_messages": 3}, UNBATCHED, CHUNKED])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.command}")
 @virtual
-async def test_nothing_is_lost_and_the_order_is_kept(fault: Fault, options: dict[str, Any]) -> None:
+async def test_nothing_is_lost_or_reordered(fault: Fault, options: dict[str, Any]) -> None:
     network = Network(fault)
     producer = await network.producer(**options)
     numbers = range(30)
@@ -415,7 +417,7 @@ async def test_nothing_is_lost_and_the_order_is_kept(fault: Fault, options: dict
 
 
 @virtual
-async def test_frames_are_resent_unchanged_before_anything_new() -> None:
+async def test_frames_are_resent_unchanged_before_new_ones() -> None:
     network = Network(Fault(kind="close_before", command="SEND_RECEIPT", nth=1))
     producer = await network.producer(batching_max_messages=5)
     waiting = [producer.publish(message(each)) for each in range(10)]
@@ -435,7 +437,7 @@ async def test_frames_are_resent_unchanged_before_anything_new() -> None:
 
 
 @virtual
-async def test_an_unloaded_topic_is_found_again() -> None:
+async def test_a_producer_finds_an_unloaded_topic_again() -> None:
     network = Network()
     producer = await network.producer(**UNBATCHED)
     waiting = []
@@ -450,7 +452,7 @@ async def test_an_unloaded_topic_is_found_again() -> None:
 
 
 @virtual
-async def test_one_that_is_refused_fails_alone() -> None:
+async def test_a_refused_message_fails_alone() -> None:
     network = Network(Fault(kind="refuse", command="SEND", nth=2, error="NotAllowedError"))
     producer = await network.producer(batching_max_messages=2)
     results = await outcomes(producer.publish(message(each)) for each in range(6))
@@ -464,7 +466,7 @@ async def test_one_that_is_refused_fails_alone() -> None:
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @virtual
-async def test_a_refused_chunk_fails_its_message_and_no_other(nth: int) -> None:
+async def test_a_refused_chunk_fails_only_its_message(nth: int) -> None:
     network = Network(
         Fault(kind="refuse", command="SEND", nth=nth, error="NotAllowedError"),
         settings=BrokerSettings(max_message_size=20_000),
@@ -482,7 +484,7 @@ async def test_a_refused_chunk_fails_its_message_and_no_other(nth: int) -> None:
 
 
 @virtual
-async def test_what_arrives_damaged_twice_is_given_up_by_name() -> None:
+async def test_a_message_that_arrives_corrupted_twice_fails() -> None:
     network = Network(Fault(kind="refuse", command="SEND", times=2, error="ChecksumError"))
     producer = await network.producer(**UNBATCHED)
     with pytest.raises(ChecksumError):
@@ -492,7 +494,7 @@ async def test_what_arrives_damaged_twice_is_given_up_by_name() -> None:
 
 
 @virtual
-async def test_no_receipt_in_time_fails_all_that_is_pending() -> None:
+async def test_a_missing_receipt_fails_all_pending_messages() -> None:
     network = Network(Fault(kind="delay", command="SEND_RECEIPT", times=3, delay_ms=3000))
     producer = await network.producer(send_timeout_millis=1000, batching_max_messages=2)
     loop = asyncio.get_running_loop()
@@ -500,7 +502,7 @@ async def test_no_receipt_in_time_fails_all_that_is_pending() -> None:
     assert all(isinstance(each, TransportTimeout) for each in results)
     assert all("send_timeout_millis" in str(each) for each in results)
     assert loop.time() < 1.2
-    later = await producer.publish(message(5))  # its receipt comes before those that are late
+    later = await producer.publish(message(5))  # its receipt arrives before the late ones
     assert later.ledger_id() >= 0
     await asyncio.sleep(5)
     assert (await producer.publish(message(6))) > later
@@ -508,7 +510,7 @@ async def test_no_receipt_in_time_fails_all_that_is_pending() -> None:
 
 
 @virtual
-async def test_what_waited_for_room_has_not_timed_out_with_the_rest() -> None:
+async def test_a_message_that_waited_for_the_queue_does_not_time_out_with_earlier_ones() -> None:
     network = Network(Fault(kind="drop", command="SEND", times=2))
     producer = await network.producer(
         send_timeout_millis=1000,
@@ -523,7 +525,7 @@ async def test_what_waited_for_room_has_not_timed_out_with_the_rest() -> None:
 
 
 @virtual
-async def test_a_broker_that_answers_nothing_twice_is_left() -> None:
+async def test_a_broker_that_twice_gives_no_answer_is_left() -> None:
     network = Network(Fault(kind="drop", command="SEND", times=2))
     producer = await network.producer(send_timeout_millis=1000, **UNBATCHED)
     for number in (1, 2):
@@ -556,7 +558,7 @@ async def test_messages_of_a_disconnected_producer_wait_until_their_timeout() ->
 
 
 @virtual
-async def test_a_terminated_topic_takes_nothing_more() -> None:
+async def test_a_terminated_topic_accepts_no_messages() -> None:
     network = Network(Fault(kind="drop", command="SEND"))
     producer = await network.producer(**UNBATCHED)
     pending = producer.publish(message(1))
@@ -572,7 +574,7 @@ async def test_a_terminated_topic_takes_nothing_more() -> None:
 
 
 @virtual
-async def test_a_terminated_topic_may_also_be_said_to_a_send() -> None:
+async def test_a_send_can_report_that_the_topic_is_terminated() -> None:
     network = Network(Fault(kind="refuse", command="SEND", error="TopicTerminatedError"))
     producer = await network.producer(**UNBATCHED)
     results = await outcomes(producer.publish(message(each)) for each in range(3))
@@ -581,7 +583,7 @@ async def test_a_terminated_topic_may_also_be_said_to_a_send() -> None:
 
 
 @virtual
-async def test_a_permission_that_is_withdrawn_ends_sends_and_not_the_producer() -> None:
+async def test_a_revoked_permission_fails_sends_and_keeps_the_producer() -> None:
     refused = Fault(kind="refuse", command="PRODUCER", nth=2, error="AuthorizationError", times=12)
     network = Network(refused)
     producer = await network.producer(max_pending_messages=2, block_if_queue_full=True, **UNBATCHED)
@@ -595,7 +597,7 @@ async def test_a_permission_that_is_withdrawn_ends_sends_and_not_the_producer() 
 
 
 @virtual
-async def test_an_exclusive_producer_that_is_fenced_out() -> None:
+async def test_an_exclusive_producer_can_be_fenced() -> None:
     network = Network()
     first = await network.producer(access_mode=ProducerAccessMode.Exclusive)
     await first.publish(message(1))
@@ -612,7 +614,7 @@ async def test_an_exclusive_producer_that_is_fenced_out() -> None:
 
 
 @virtual
-async def test_one_that_waits_for_its_turn_waits_longer_than_any_timeout() -> None:
+async def test_waiting_for_exclusive_access_has_no_timeout() -> None:
     network = Network()
     first = await network.producer(access_mode=ProducerAccessMode.Exclusive)
     client = network.transport(operation_timeout_s=5.0)
@@ -627,7 +629,7 @@ async def test_one_that_waits_for_its_turn_waits_longer_than_any_timeout() -> No
 
 
 @virtual
-async def test_one_that_waits_for_its_turn_can_be_cancelled() -> None:
+async def test_waiting_for_exclusive_access_can_be_cancelled() -> None:
     network = Network()
     first = await network.producer(access_mode=ProducerAccessMode.Exclusive)
     opening = asyncio.create_task(network.producer(access_mode=ProducerAccessMode.WaitForExclusive))
@@ -641,7 +643,7 @@ async def test_one_that_waits_for_its_turn_can_be_cancelled() -> None:
 
 @pytest.mark.parametrize("turns", range(14))
 @virtual
-async def test_opening_can_be_cancelled_anywhere_and_leaves_nothing(turns: int) -> None:
+async def test_opening_can_be_cancelled_at_any_step_and_leaves_nothing(turns: int) -> None:
     network = Network()
     opening = asyncio.create_task(network.producer())
     for _ in range(turns):
@@ -654,7 +656,7 @@ async def test_opening_can_be_cancelled_anywhere_and_leaves_nothing(turns: int) 
 
 
 @virtual
-async def test_an_answer_that_does_not_come_ends_in_time_and_leaves_nothing() -> None:
+async def test_a_missing_answer_times_out_and_leaves_nothing() -> None:
     network = Network(Fault(kind="drop", command="PRODUCER_SUCCESS", times=100))
     loop = asyncio.get_running_loop()
     with pytest.raises(TransportTimeout):
@@ -665,7 +667,7 @@ async def test_an_answer_that_does_not_come_ends_in_time_and_leaves_nothing() ->
 
 
 @virtual
-async def test_closing_fails_what_is_under_way_and_tells_the_broker() -> None:
+async def test_close_fails_pending_sends_and_tells_the_broker() -> None:
     network = Network(Fault(kind="drop", command="SEND", times=9))
     producer = await network.producer(
         max_pending_messages=4, block_if_queue_full=True, batching_max_messages=2
@@ -684,7 +686,7 @@ async def test_closing_fails_what_is_under_way_and_tells_the_broker() -> None:
 
 
 @virtual
-async def test_closing_while_disconnected_is_quick() -> None:
+async def test_close_is_quick_while_disconnected() -> None:
     network = Network()
     producer = await network.producer()
     network.reachable = False
@@ -703,7 +705,7 @@ async def test_closing_while_disconnected_is_quick() -> None:
 
 
 @virtual
-async def test_a_full_queue_is_an_error_that_says_what_to_do() -> None:
+async def test_the_error_for_a_full_queue_says_how_to_solve_it() -> None:
     network = Network()
     producer = await network.producer(max_pending_messages=5)
     results = await outcomes(producer.publish(message(each)) for each in range(20))
@@ -714,14 +716,14 @@ async def test_a_full_queue_is_an_error_that_says_what_to_do() -> None:
 
 
 @virtual
-async def test_a_full_queue_can_be_waited_for_and_a_cancelled_wait_sends_nothing() -> None:
+async def test_a_send_can_wait_for_a_full_queue_and_a_cancelled_wait_sends_nothing() -> None:
     network = Network(Fault(kind="delay", command="SEND", delay_ms=40))
     producer = await network.producer(
         max_pending_messages=5, block_if_queue_full=True, batching_max_publish_delay_ms=1
     )
     waiting = [asyncio.ensure_future(producer.publish(message(each))) for each in range(23)]
     waiting[20].cancel()
-    waiting[2].cancel()  # in a batch already: it may be stored
+    waiting[2].cancel()  # already part of a batch, so it may be stored
     await producer.flush()
     results = await outcomes(waiting)
     assert [at for at, each in enumerate(results) if isinstance(each, BaseException)] == [2, 20]
@@ -731,7 +733,7 @@ async def test_a_full_queue_can_be_waited_for_and_a_cancelled_wait_sends_nothing
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
 @virtual
-async def test_chunks_wait_for_a_full_queue_too(limit: int) -> None:
+async def test_chunks_also_wait_for_a_full_queue(limit: int) -> None:
     network = Network(settings=BrokerSettings(max_message_size=20_000))
     producer = await network.producer(
         max_pending_messages=limit, block_if_queue_full=True, **CHUNKED
@@ -751,7 +753,7 @@ async def test_chunks_wait_for_a_full_queue_too(limit: int) -> None:
 
 
 @virtual
-async def test_a_full_socket_stops_writing_and_nothing_else() -> None:
+async def test_a_full_socket_only_pauses_writing() -> None:
     network = Network()
     producer = await network.producer(**UNBATCHED)
     session = network.lines[0].client
@@ -765,7 +767,7 @@ async def test_a_full_socket_stops_writing_and_nothing_else() -> None:
 
 
 @virtual
-async def test_much_that_waits_is_written_in_turns() -> None:
+async def test_many_waiting_messages_are_written_in_several_steps() -> None:
     network = Network()
     producer = await network.producer(**UNBATCHED)
     session = network.lines[0].client
@@ -796,7 +798,7 @@ async def test_an_idle_producer_has_no_timer() -> None:
 
 
 @virtual
-async def test_a_flush_sends_now_and_waits_for_all() -> None:
+async def test_a_flush_sends_at_once_and_waits_for_all_receipts() -> None:
     network = Network()
     producer = await network.producer(batching_max_publish_delay_ms=10_000)
     await producer.flush()
@@ -809,7 +811,7 @@ async def test_a_flush_sends_now_and_waits_for_all() -> None:
 
 
 @virtual
-async def test_a_flush_says_what_could_not_be_stored_and_may_be_cancelled() -> None:
+async def test_a_flush_raises_the_send_errors_and_can_be_cancelled() -> None:
     network = Network(Fault(kind="refuse", command="SEND", nth=3, error="NotAllowedError"))
     producer = await network.producer(**UNBATCHED)
     waiting = [producer.publish(message(each)) for each in range(4)]
@@ -825,7 +827,7 @@ async def test_a_flush_says_what_could_not_be_stored_and_may_be_cancelled() -> N
 
 @virtual
 async def test_random_histories_lose_nothing_and_keep_the_order() -> None:
-    """Connections lost, topics unloaded, silence, between any two messages."""
+    """Connections are lost, topics are unloaded and answers stop between any two messages."""
     for seed in range(60):
         rng = Random(seed)
         network = Network(
@@ -865,7 +867,7 @@ async def test_random_histories_lose_nothing_and_keep_the_order() -> None:
 
 
 @virtual
-async def test_messages_without_a_key_go_to_all_partitions_in_turn() -> None:
+async def test_messages_without_a_key_are_spread_over_all_partitions() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 3)
     producer = await network.producer(**UNBATCHED)
@@ -882,7 +884,7 @@ async def test_messages_without_a_key_go_to_all_partitions_in_turn() -> None:
 
 
 @virtual
-async def test_a_key_has_one_partition() -> None:
+async def test_a_key_always_goes_to_one_partition() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 4)
     seen: dict[Any, set[int]] = {}
@@ -898,7 +900,7 @@ async def test_a_key_has_one_partition() -> None:
 
 
 @virtual
-async def test_one_partition_for_all_that_has_no_key() -> None:
+async def test_messages_without_a_key_can_use_a_single_partition() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 4)
     producer = await network.producer(message_routing_mode=PartitionsRoutingMode.UseSinglePartition)
@@ -907,7 +909,7 @@ async def test_one_partition_for_all_that_has_no_key() -> None:
 
 
 @virtual
-async def test_a_router_chooses_and_its_mistakes_are_named() -> None:
+async def test_a_router_chooses_the_partition_and_invalid_choices_are_errors() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 3)
     choose = {b"a": 2, b"b": 9}
@@ -933,7 +935,7 @@ async def test_a_router_chooses_and_its_mistakes_are_named() -> None:
 
 
 @virtual
-async def test_new_partitions_are_picked_up() -> None:
+async def test_new_partitions_are_used() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 1)
     producer = await network.producer(client=network.transport(discovery_s=5.0), **UNBATCHED)
@@ -951,7 +953,7 @@ async def test_new_partitions_are_picked_up() -> None:
 
 
 @virtual
-async def test_lazy_partitions_are_attached_with_their_first_message() -> None:
+async def test_lazy_partitions_attach_with_their_first_message() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 8)
     producer = await network.producer(
@@ -968,9 +970,7 @@ async def test_lazy_partitions_are_attached_with_their_first_message() -> None:
 
 
 @virtual
-async def test_a_lazy_partition_that_cannot_be_attached_fails_its_messages_and_is_tried_again() -> (
-    None
-):
+async def test_a_lazy_partition_that_cannot_attach_fails_its_messages_and_is_retried() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 2)
     producer = await network.producer(lazy_start_partitioned_producers=True, **UNBATCHED)
@@ -985,7 +985,7 @@ async def test_a_lazy_partition_that_cannot_be_attached_fails_its_messages_and_i
 
 
 @virtual
-async def test_a_partition_that_cannot_be_attached_fails_the_whole_and_leaves_nothing() -> None:
+async def test_a_partition_that_cannot_attach_fails_the_open_and_leaves_nothing() -> None:
     network = Network(Fault(kind="refuse", command="PRODUCER", nth=3, error="AuthorizationError"))
     network.service.catalogue.create_partitioned(TOPIC, 5)
     with pytest.raises(AuthorizationError):
@@ -996,7 +996,7 @@ async def test_a_partition_that_cannot_be_attached_fails_the_whole_and_leaves_no
 
 
 @virtual
-async def test_the_limit_over_all_partitions() -> None:
+async def test_the_queue_limit_covers_all_partitions() -> None:
     network = Network()
     network.service.catalogue.create_partitioned(TOPIC, 3)
     producer = await network.producer(
@@ -1014,7 +1014,7 @@ async def test_the_limit_over_all_partitions() -> None:
 
 
 class BrokerOfTheLoop:
-    """A `Dialer` for a client that several loops use one after the other."""
+    """A `Dialer` for a client that several event loops use, one after the other."""
 
     def __init__(self) -> None:
         self.networks: dict[asyncio.AbstractEventLoop, Network] = {}
@@ -1028,7 +1028,7 @@ class BrokerOfTheLoop:
 
 
 @pytest.mark.parametrize("name", [None, "given"])
-def test_a_producer_goes_on_on_the_next_loop(name: str | None) -> None:
+def test_a_producer_continues_on_the_next_loop(name: str | None) -> None:
     dialer = BrokerOfTheLoop()
     client = NativeTransport("pulsar://memory:1", dialer=dialer)
     options = ProducerOptions(
@@ -1039,7 +1039,7 @@ def test_a_producer_goes_on_on_the_next_loop(name: str | None) -> None:
         dialer.here(Fault(kind="drop", command="SEND", nth=2, times=9))
         producer = await client.create_producer(options)
         await producer.publish(message(0))
-        for each in range(1, 6):  # some under way, some in the line
+        for each in range(1, 6):  # some are in flight, some wait
             producer.publish(message(each))
         await asyncio.sleep(0.1)
         assert isinstance(producer, NativeProducer)

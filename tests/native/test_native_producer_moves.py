@@ -1,4 +1,4 @@
-"""A producer whose partitions are deleted, refused or come back: no message is left behind."""
+"""A producer with deleted, refused or recreated partitions leaves no message behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def producer_of(rig: Rig, **chosen: Any) -> NativeProducer:
 def publish(
     producer: NativeProducer, part: PartitionProducer, number: int
 ) -> asyncio.Future[MessageId]:
-    """Publish to one part, as the producer does for a message that the router sends there."""
+    """Publish to one partition, like the producer for a message that the router sends to it."""
     waiter: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
     producer._admit(part, message(number), waiter)
     return waiter
@@ -40,7 +40,7 @@ def refuse_producers(rig: Rig, error: str) -> None:
 
 
 @pytest.mark.parametrize("begins", ["publish", "move", "publish and move", "move and publish"])
-def test_a_part_attaches_once_the_broker_allows_it_however_it_was_begun(begins: str) -> None:
+def test_a_partition_attaches_once_the_broker_allows_it(begins: str) -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 2)
@@ -66,7 +66,7 @@ def test_a_part_attaches_once_the_broker_allows_it_however_it_was_begun(begins: 
     run(main())
 
 
-def test_begin_attaches_a_part_only_once() -> None:
+def test_begin_attaches_a_partition_only_once() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 2)
@@ -130,7 +130,7 @@ def test_waiting_sends_go_to_the_new_partitions_when_a_chunked_message_is_lost()
     run(main())
 
 
-def test_flush_waits_for_messages_that_failed_and_were_not_told_yet() -> None:
+def test_flush_waits_for_failed_messages_that_are_not_reported_yet() -> None:
     async def main() -> None:
         rig = Rig()
         producer = await producer_of(rig, max_pending_messages=0, send_timeout_millis=3_000)
@@ -152,7 +152,7 @@ def test_flush_waits_for_messages_that_failed_and_were_not_told_yet() -> None:
     run(main())
 
 
-def test_an_error_while_messages_are_told_leaves_no_message_untold() -> None:
+def test_an_error_in_a_callback_leaves_no_message_unreported() -> None:
     async def main() -> None:
         rig = Rig()
         producer = await producer_of(rig, max_pending_messages=0, send_timeout_millis=3_000)
@@ -181,7 +181,7 @@ def test_an_error_while_messages_are_told_leaves_no_message_untold() -> None:
     run(main())
 
 
-def test_a_producer_looks_for_new_partitions_also_after_a_move_to_the_next_loop() -> None:
+def test_a_producer_still_looks_for_new_partitions_after_a_move_to_the_next_loop() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 2)
@@ -205,7 +205,7 @@ def test_a_producer_looks_for_new_partitions_also_after_a_move_to_the_next_loop(
     run(main())
 
 
-def test_growth_does_not_add_partitions_of_an_answer_from_before_the_topic_was_made_anew() -> None:
+def test_growth_ignores_an_answer_from_before_the_topic_was_recreated() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 4)

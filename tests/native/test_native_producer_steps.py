@@ -1,4 +1,4 @@
-"""Many messages that fail, are written or are confirmed together take several steps of the loop."""
+"""Many messages that fail, are written or are confirmed together take several loop steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-async def told_per_pass(sends: Sequence[asyncio.Future[Any]]) -> list[int]:
-    """How many more sends are done after each pass of the loop, until all are."""
+async def completed_per_pass(sends: Sequence[asyncio.Future[Any]]) -> list[int]:
+    """Return how many more sends complete in each pass of the loop, until all are complete."""
     steps, before = [], sum(each.done() for each in sends)
     while before < len(sends):
         await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def told_per_pass(sends: Sequence[asyncio.Future[Any]]) -> list[int]:
 
 
 async def offline(**options: Any) -> tuple[Any, list[asyncio.Future[Any]]]:
-    """A producer that has lost its connection, and sends that it keeps."""
+    """Return a disconnected producer and its pending sends."""
     network = Network()
     producer = await network.producer(max_pending_messages=2 * COUNT, **options)
     await producer.publish(message(0))
@@ -49,10 +49,10 @@ async def offline(**options: Any) -> tuple[Any, list[asyncio.Future[Any]]]:
 
 @WAYS
 @virtual
-async def test_sends_that_fail_with_the_producer_are_told_in_parts(batching: Any) -> None:
+async def test_sends_that_fail_with_the_producer_are_reported_in_parts(batching: Any) -> None:
     producer, sends = await offline(send_timeout_millis=0, **batching)
     closing = asyncio.ensure_future(producer.close())
-    steps = await told_per_pass(sends)
+    steps = await completed_per_pass(sends)
     assert max(steps) <= part._FAILURES_PER_STEP + 100
     await closing
     results = await outcomes(sends)
@@ -62,14 +62,14 @@ async def test_sends_that_fail_with_the_producer_are_told_in_parts(batching: Any
 
 @WAYS
 @virtual
-async def test_sends_that_time_out_together_are_told_in_parts(batching: Any) -> None:
+async def test_sends_that_time_out_together_are_reported_in_parts(batching: Any) -> None:
     producer, sends = await offline(send_timeout_millis=1000, **batching)
     loop: Any = asyncio.get_running_loop()
     await asyncio.sleep(0)
     loop.advance(2)
     producer.parts[0]._expire()
     first = sum(each.done() for each in sends)
-    steps = await told_per_pass(sends)
+    steps = await completed_per_pass(sends)
     assert first < COUNT and max(steps) <= part._FAILURES_PER_STEP + 100
     results = await outcomes(sends)
     assert all(isinstance(each, TransportTimeout) for each in results)
@@ -78,20 +78,20 @@ async def test_sends_that_time_out_together_are_told_in_parts(batching: Any) -> 
 
 
 @virtual
-async def test_callers_in_line_are_told_in_parts_that_the_producer_was_closed() -> None:
+async def test_queued_callers_are_told_in_parts_that_the_producer_was_closed() -> None:
     network = Network()
     producer = await network.producer(max_pending_messages=1, block_if_queue_full=True, **UNBATCHED)
     network._outage(1_000)
     await asyncio.sleep(0)
     sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
     closing = asyncio.ensure_future(producer.close())
-    assert max(await told_per_pass(sends)) <= link._FAILURES_PER_STEP + 1
+    assert max(await completed_per_pass(sends)) <= link._FAILURES_PER_STEP + 1
     await closing
     assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
 
 
 @virtual
-async def test_a_client_that_is_shut_down_tells_all_callers_at_once() -> None:
+async def test_a_client_shutdown_fails_all_callers_at_once() -> None:
     network = Network()
     client = network.transport()
     producer = await network.producer(
@@ -104,7 +104,7 @@ async def test_a_client_that_is_shut_down_tells_all_callers_at_once() -> None:
     assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
 
 
-def test_frames_are_written_by_count_too() -> None:
+def test_the_number_of_frames_also_limits_a_write() -> None:
     pending: PendingSends[int] = PendingSends()
     for number in range(10):
         pending.add(PendingSend(b"%d" % number, number, [number], since=0.0))
@@ -115,7 +115,9 @@ def test_frames_are_written_by_count_too() -> None:
 
 
 @virtual
-async def test_receipts_of_large_batches_end_a_step_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_receipts_of_large_batches_end_a_step_earlier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = Network()
     producer = await network.producer(
         batching_max_messages=100,
@@ -130,7 +132,7 @@ async def test_receipts_of_large_batches_end_a_step_sooner(monkeypatch: pytest.M
         loop.advance(session_module.PART_S / 8)
         return received(self, receipt)
 
-    # All receipts come in one read: of 20 batches, each takes an eighth of a step.
+    # One read has the receipts of 20 batches, and each takes an eighth of a step.
     network_session: Any = producer.parts[0]._session
     read: list[bytes] = []
     receive = network_session.receive
@@ -141,9 +143,9 @@ async def test_receipts_of_large_batches_end_a_step_sooner(monkeypatch: pytest.M
         await asyncio.sleep(0.01)
     monkeypatch.setattr(network_session, "receive", receive)
     network_session.receive(b"".join(read))
-    told = sum(each.done() for each in sends)
-    assert 0 < told <= 10 * 100
-    steps = await told_per_pass(sends)
+    completed = sum(each.done() for each in sends)
+    assert 0 < completed <= 10 * 100
+    steps = await completed_per_pass(sends)
     assert max(steps) <= 10 * 100
     assert all(isinstance(each, MessageId) for each in await outcomes(sends))
     await producer.close()

@@ -1,4 +1,4 @@
-"""A client and a broker that set no timer of their own, and what a client does about losses."""
+"""A client and a broker without periodic timers, and their reaction to losses."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ PARTS = "persistent://public/default/parts"
 VOLATILE = "non-persistent://public/default/v"
 
 
-class WhenTold:
-    """Looks when a test says so (`RefreshSchedule`)."""
+class ManualRefresh:
+    """A `RefreshSchedule` that refreshes when a test calls `again`."""
 
     def __init__(self) -> None:
-        self.told = asyncio.Event()
+        self.due = asyncio.Event()
         self.asked_again = 0
 
     async def next(self, every_s: float) -> None:
-        await self.told.wait()
-        self.told.clear()
+        await self.due.wait()
+        self.due.clear()
 
     def again(self) -> None:
         self.asked_again += 1
 
 
-def quiet(rig: Rig, rounds: list[WhenTold]) -> NativeTransport:
+def quiet(rig: Rig, rounds: list[ManualRefresh]) -> NativeTransport:
     def make() -> RefreshSchedule:
-        rounds.append(WhenTold())
+        rounds.append(ManualRefresh())
         return rounds[-1]
 
     return NativeTransport(URL, QUIET, dialer=rig.dialer, make_round=make)
@@ -58,11 +58,11 @@ def test_without_a_keep_alive_and_a_period_there_is_no_timer() -> None:
         run_in_virtual_time(main(), patience_s=0.5)
 
 
-def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_refused() -> None:
+def test_new_partitions_are_looked_for_on_schedule_and_again_after_a_refusal() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(keep_alive_s=math.inf))
         rig.service.catalogue.create_partitioned(PARTS, 1)
-        rounds: list[WhenTold] = []
+        rounds: list[ManualRefresh] = []
         transport = quiet(rig, rounds)
         link = await transport.subscribe(subscription(topics=(PARTS,)))
         listener = Collector()
@@ -73,10 +73,10 @@ def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_ref
         rig.service.faults = FaultPlan(
             [Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError")]
         )
-        rounds[0].told.set()
+        rounds[0].due.set()
         await settle()
         assert (len(link.sources()), rounds[0].asked_again) == (1, 1)
-        rounds[0].told.set()
+        rounds[0].due.set()
         await settle()
         assert (len(link.sources()), rounds[0].asked_again) == (2, 1)
         await transport.close()
@@ -84,8 +84,8 @@ def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_ref
     run(main())
 
 
-def test_a_reader_misses_nothing_of_a_partition_that_comes_later() -> None:
-    """What is put there before it has looked is behind the end at which it began."""
+def test_a_reader_misses_no_message_of_a_later_partition() -> None:
+    """Messages published before the reader finds the partition are behind its start position."""
 
     async def main() -> None:
         rig = Rig()
@@ -104,8 +104,8 @@ def test_a_reader_misses_nothing_of_a_partition_that_comes_later() -> None:
     run(main())
 
 
-def test_a_reader_of_a_topic_that_keeps_nothing_gets_all_of_it() -> None:
-    """All its messages have the same id, and none is a place."""
+def test_a_reader_of_a_non_persistent_topic_gets_every_message() -> None:
+    """All messages of a non-persistent topic have the same id, so no id is a position."""
 
     async def main() -> None:
         rig = Rig()
@@ -120,7 +120,7 @@ def test_a_reader_of_a_topic_that_keeps_nothing_gets_all_of_it() -> None:
     run(main())
 
 
-def test_a_position_that_is_asked_for_after_a_loss_waits_for_the_connection() -> None:
+def test_a_position_request_after_a_loss_waits_for_the_connection() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"0", b"1")
@@ -142,8 +142,8 @@ def test_a_position_that_is_asked_for_after_a_loss_waits_for_the_connection() ->
     run(main())
 
 
-def test_whose_turn_it_is_is_told_after_that_it_is_connected() -> None:
-    """A broker says it with its answer to SUBSCRIBE, in one read."""
+def test_the_active_consumer_change_is_reported_after_the_connection() -> None:
+    """The broker sends it with its answer to SUBSCRIBE, and both arrive in one read."""
 
     async def main() -> None:
         rig = Rig()
@@ -159,7 +159,7 @@ def test_whose_turn_it_is_is_told_after_that_it_is_connected() -> None:
     run(main())
 
 
-def test_a_seek_is_no_connection_that_is_back() -> None:
+def test_a_seek_is_not_reported_as_a_reconnect() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"0")
@@ -176,7 +176,7 @@ def test_a_seek_is_no_connection_that_is_back() -> None:
     run(main())
 
 
-def test_who_rests_before_another_attempt_can_be_told_that_it_is_worth_while() -> None:
+def test_a_retry_delay_can_be_ended_early() -> None:
     async def main() -> None:
         rig = Rig(settings=ClientSettings(backoff_s=50))
         link = await rig.transport.subscribe(subscription())
@@ -191,7 +191,7 @@ def test_who_rests_before_another_attempt_can_be_told_that_it_is_worth_while() -
     run(main())
 
 
-def test_who_waits_on_a_transport_that_is_shut_down_is_told() -> None:
+def test_callers_get_an_error_when_the_transport_shuts_down() -> None:
     async def main() -> None:
         rig = Rig()
         links = [await rig.transport.subscribe(subscription()) for _ in range(2)]
@@ -204,6 +204,6 @@ def test_who_waits_on_a_transport_that_is_shut_down_is_told() -> None:
         rig.transport.shutdown()
         rig.transport.shutdown()
         assert [listener.names for listener in sinks] == [[], ["failed"]]
-        assert isinstance(sinks[1].told[0][1], encore.ClosedError)
+        assert isinstance(sinks[1].calls[0][1], encore.ClosedError)
 
     run(main())

@@ -1,4 +1,4 @@
-"""Whole consumers and producers over the native transport, in the moments between two steps."""
+"""Whole consumers and producers on the native transport, between two steps of a procedure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pulsar_encore.values.outgoing_message import OutgoingMessage
 
 
 async def subscribed(client: encore.Client, **options: Any) -> encore.Consumer:
-    """From the beginning; Shared unless said otherwise."""
+    """Subscribe from the first message, with Shared by default."""
     options.setdefault("consumer_type", ConsumerType.Shared)
     return await client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest, **options)
 
 
 async def all_of(consumer: encore.Consumer, timeout: float = 300) -> list[bytes]:
-    """What comes, each acked, until nothing comes for so long (virtual) seconds."""
+    """Receive and ack messages until none arrives for this time, in virtual seconds."""
     got = []
     while True:
         try:
@@ -36,7 +36,7 @@ async def all_of(consumer: encore.Consumer, timeout: float = 300) -> list[bytes]
         await consumer.acknowledge(message)
 
 
-def test_a_run_with_a_message_that_is_held_here_loses_nothing_of_it() -> None:
+def test_a_run_that_contains_a_held_message_loses_no_message() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"0", b"1")
@@ -56,7 +56,7 @@ def test_a_run_with_a_message_that_is_held_here_loses_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
-def test_a_rewind_while_it_subscribes_again_is_of_the_new_epoch(kind: ConsumerType) -> None:
+def test_a_rewind_during_a_reattach_uses_the_new_epoch(kind: ConsumerType) -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(10)))
@@ -73,7 +73,7 @@ def test_a_rewind_while_it_subscribes_again_is_of_the_new_epoch(kind: ConsumerTy
     run(main())
 
 
-def test_a_seek_that_is_lost_behind_its_deadline_leaves_a_consumer_that_attaches() -> None:
+def test_a_consumer_reattaches_after_a_seek_that_is_lost_after_its_deadline() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(5)))
@@ -82,7 +82,7 @@ def test_a_seek_that_is_lost_behind_its_deadline_leaves_a_consumer_that_attaches
             rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK", times=9)])
             seeking = asyncio.ensure_future(consumer.seek(0))
             await asyncio.sleep(29)
-            rig.dialer.drop()  # asked again
+            rig.dialer.drop()  # the SEEK is sent again
             await asyncio.sleep(3)
             rig.dialer.drop()
             with pytest.raises(encore.TransportError):
@@ -97,8 +97,8 @@ def test_a_seek_that_is_lost_behind_its_deadline_leaves_a_consumer_that_attaches
     run(main())
 
 
-def test_seeks_one_after_the_other_wait_for_no_backoff() -> None:
-    """A broker closes what seeks, and that is no loss after which one waits longer each time."""
+def test_consecutive_seeks_do_not_wait_for_a_backoff() -> None:
+    """The broker closes a consumer that seeks. This is no loss that would make retries slower."""
 
     async def main() -> None:
         rig = Rig()
@@ -115,8 +115,8 @@ def test_seeks_one_after_the_other_wait_for_no_backoff() -> None:
 
 
 @pytest.mark.parametrize("sought", [True, False])
-def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
-    """Behind the SEEK it would be wrong: void when that took effect, sent when it failed."""
+def test_acks_during_a_seek_are_held_back_until_it_completes(sought: bool) -> None:
+    """Sent behind the SEEK, they would be void after a success. After a failure they are sent."""
 
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
@@ -148,8 +148,8 @@ def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
     run(main())
 
 
-def test_a_seek_waits_until_the_acks_before_it_have_been_written() -> None:
-    """A broker that is still writing an ack takes the reset of a cursor for done, and skips it."""
+def test_a_seek_waits_until_earlier_acks_have_been_written() -> None:
+    """A broker that still writes an ack takes the cursor reset for done, and skips it."""
 
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
@@ -165,7 +165,7 @@ def test_a_seek_waits_until_the_acks_before_it_have_been_written() -> None:
             await consumer.negative_acknowledge(third, delay=0)
             await seeking
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
-            assert seek.at_ms - ack.at_ms >= 499.9  # of half a second, in floats
+            assert seek.at_ms - ack.at_ms >= 499.9  # half a second, as a float
             assert await all_of(consumer) == [b"a", b"b", b"c"]
             await asyncio.sleep(5)
             began = asyncio.get_running_loop().time()
@@ -175,7 +175,7 @@ def test_a_seek_waits_until_the_acks_before_it_have_been_written() -> None:
     run(main())
 
 
-def test_what_is_acked_without_being_a_message_does_not_hold_up_a_seek_for_ever() -> None:
+def test_acks_of_entries_that_are_no_messages_do_not_block_a_seek_for_ever() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
@@ -197,7 +197,7 @@ def test_what_is_acked_without_being_a_message_does_not_hold_up_a_seek_for_ever(
     run(main())
 
 
-def test_a_connection_lost_before_the_seek_has_acks_leave_before_permits() -> None:
+def test_acks_are_sent_before_permits_when_a_connection_is_lost_before_the_seek() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
         rig.store(b"a", b"b")
@@ -214,7 +214,7 @@ def test_a_connection_lost_before_the_seek_has_acks_leave_before_permits() -> No
             came = [each.type for each in rig.service.recorder.find(direction="in")]
             assert came.index("ACK") < came.index("FLOW") < came.index("SEEK")
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
-            assert seek.at_ms - ack.at_ms >= 499.9  # of half a second, in floats
+            assert seek.at_ms - ack.at_ms >= 499.9  # half a second, as a float
             assert await all_of(consumer) == [b"a", b"b"]
 
     run(main())
@@ -222,7 +222,7 @@ def test_a_connection_lost_before_the_seek_has_acks_leave_before_permits() -> No
 
 @pytest.mark.parametrize("given_up", [False, True])
 @pytest.mark.parametrize("gap_s", [0, 0.005, 0.1, 0.3])
-def test_of_two_seeks_the_later_one_counts(gap_s: float, given_up: bool) -> None:
+def test_the_later_of_two_seeks_wins(gap_s: float, given_up: bool) -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(6)))
@@ -240,7 +240,7 @@ def test_of_two_seeks_the_later_one_counts(gap_s: float, given_up: bool) -> None
     run(main())
 
 
-def test_a_seek_of_one_topic_does_not_hold_up_the_acks_of_another() -> None:
+def test_a_seek_of_one_topic_does_not_delay_the_acks_of_another() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
         other = f"{TOPIC}-2"
@@ -268,7 +268,7 @@ def test_a_seek_of_one_topic_does_not_hold_up_the_acks_of_another() -> None:
     run(main())
 
 
-def test_a_consumer_that_is_closed_during_a_seek_sends_its_acks_at_once() -> None:
+def test_a_consumer_closed_during_a_seek_sends_its_acks_at_once() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c")
@@ -292,7 +292,7 @@ def test_a_consumer_that_is_closed_during_a_seek_sends_its_acks_at_once() -> Non
     run(main())
 
 
-def test_a_nack_during_a_seek_that_fails_brings_nothing_acked_along() -> None:
+def test_a_nack_during_a_failed_seek_does_not_redeliver_acked_messages() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c", batch=True)
@@ -315,7 +315,7 @@ def test_a_nack_during_a_seek_that_fails_brings_nothing_acked_along() -> None:
     run(main())
 
 
-def test_nacks_that_fell_due_while_it_was_away_are_not_put_off_after_that() -> None:
+def test_nacks_that_fell_due_during_an_outage_are_not_delayed_further() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b")
@@ -335,7 +335,7 @@ def test_nacks_that_fell_due_while_it_was_away_are_not_put_off_after_that() -> N
     run(main())
 
 
-def test_a_seek_that_waits_for_a_connection_ends_with_the_consumer() -> None:
+def test_closing_the_consumer_ends_a_seek_that_waits_for_a_connection() -> None:
     async def main() -> None:
         rig = Rig()
         async with encore.Client(URL, transport=rig.transport) as client:
@@ -352,7 +352,9 @@ def test_a_seek_that_waits_for_a_connection_ends_with_the_consumer() -> None:
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_what_was_sought_past_comes_when_somebody_else_goes_back(batch: bool) -> None:
+def test_messages_before_a_seek_are_delivered_after_another_consumer_seeks_back(
+    batch: bool,
+) -> None:
     async def main() -> None:
         rig = Rig()
         sent = [b"%d" % number for number in range(5)]
@@ -364,7 +366,7 @@ def test_what_was_sought_past_comes_when_somebody_else_goes_back(batch: bool) ->
             await consumer.seek(messages[3 if batch else 4].message_id())
             if batch:
                 await consumer.acknowledge(await consumer.receive(timeout=5))
-            await asyncio.sleep(120)  # nothing is in doubt any more
+            await asyncio.sleep(120)  # no duplicates are expected any more
             other = await subscribed(client)
             await other.seek(0)
             await other.close()
@@ -373,21 +375,21 @@ def test_what_was_sought_past_comes_when_somebody_else_goes_back(batch: bool) ->
     run(main())
 
 
-def test_with_a_queue_of_nothing_a_duplicate_does_not_count_as_what_is_waited_for() -> None:
+def test_with_a_queue_of_0_a_duplicate_does_not_satisfy_a_receive() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a", b"b", b"c")
         async with encore.Client(URL, transport=rig.transport) as client:
             consumer = await subscribed(client, receiver_queue_size=0)
-            await consumer.receive(timeout=5)  # held
-            rig.dialer.drop()  # it comes again, and is dropped
+            await consumer.receive(timeout=5)  # held by the application
+            rig.dialer.drop()  # the broker sends the held message again, and it is dropped
             await asyncio.sleep(5)
             assert (await consumer.receive(timeout=600)).data() == b"b"
 
     run(main())
 
 
-def test_an_ack_without_an_answer_is_not_tried_after_the_close() -> None:
+def test_an_ack_without_a_receipt_is_not_retried_after_close() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(b"a")
@@ -414,7 +416,7 @@ def test_an_ack_without_an_answer_is_not_tried_after_the_close() -> None:
     run(main())
 
 
-def test_a_reader_that_flaps_holds_no_more_than_its_queue() -> None:
+def test_a_reader_with_a_flapping_connection_holds_no_more_than_its_queue() -> None:
     async def main() -> None:
         rig = Rig()
         rig.store(*(b"%d" % number for number in range(2000)))
@@ -436,7 +438,7 @@ def test_a_reader_that_flaps_holds_no_more_than_its_queue() -> None:
     run(main())
 
 
-def test_who_waits_for_room_of_a_lazy_partition_is_told_what_became_of_it() -> None:
+def test_a_sender_that_waits_for_a_lazy_partition_gets_its_error() -> None:
     async def main() -> None:
         network = Network()
         network.service.catalogue.create_partitioned(TOPIC, 2)

@@ -1,4 +1,4 @@
-"""Attaching again: its time limit, and attempts that are made early."""
+"""Reattaching: its time limit, and early attempts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_reattach_timeout_ends_the_retrying_while_a_token_supplier_hangs() -> No
     run(main())
 
 
-def test_a_connection_is_given_up_when_the_token_supplier_hangs() -> None:
+def test_a_connection_attempt_ends_when_the_token_supplier_hangs() -> None:
     async def main() -> None:
         rig = Rig()
         supplier = Hanging()
@@ -114,8 +114,8 @@ def test_a_connection_is_given_up_when_the_token_supplier_hangs() -> None:
     run(main())
 
 
-def test_a_supplier_that_raises_cancelled_error_is_asked_again() -> None:
-    """E.g. one that awaits a refresh task which is shared, and cancelled."""
+def test_a_token_supplier_that_raises_cancelled_error_is_called_again() -> None:
+    """E.g. a supplier that awaits a shared refresh task that was cancelled."""
 
     class Supplier:
         method_name = "token"
@@ -172,7 +172,7 @@ def test_an_attempt_is_made_shortly_before_reattach_timeout_ends() -> None:
     run(main())
 
 
-def test_all_attach_soon_once_a_broker_that_was_away_can_be_reached() -> None:
+def test_all_consumers_attach_soon_after_the_broker_returns() -> None:
     async def main() -> None:
         rig = Rig()
         links = []

@@ -1,4 +1,4 @@
-"""Receipts and notices of the native transport as a consumer has them, on the broker's core."""
+"""Ack receipts and notices of the native transport, with the broker in memory."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def subscribe(client: encore.Client, topic: str = TOPIC, **options: Any) -
 
 @pytest.mark.parametrize("lost", ["ACK", "ACK_RESPONSE"])
 @pytest.mark.parametrize("how", [UNLOADED, LOST, SILENT])
-def test_an_ack_is_awaited_until_the_broker_has_it(lost: str, how: str) -> None:
-    """Whether it or its answer got lost, and whoever noticed."""
+def test_an_awaited_ack_completes_when_the_broker_has_it(lost: str, how: str) -> None:
+    """The ack or its receipt may be lost, and either side may notice."""
 
     async def main() -> None:
         rig = Rig()
@@ -77,7 +77,7 @@ def test_an_ack_is_awaited_until_the_broker_has_it(lost: str, how: str) -> None:
     run(main())
 
 
-def test_what_was_not_confirmed_leaves_before_any_permit_however_old() -> None:
+def test_unconfirmed_acks_of_any_age_are_sent_before_permits() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True), ClientSettings(operation_timeout_s=7200))
         rig.store(b"a")
@@ -100,7 +100,7 @@ def test_what_was_not_confirmed_leaves_before_any_permit_however_old() -> None:
     run(main())
 
 
-def test_turns_of_a_failover() -> None:
+def test_failover_changes_the_active_consumer() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(failover_delay_ms=50))
         rig.service.catalogue.create_partitioned(TOPIC, 2)
@@ -129,7 +129,7 @@ def test_turns_of_a_failover() -> None:
     run(main())
 
 
-def test_an_end_of_topic_a_loss_and_a_new_partition() -> None:
+def test_end_of_topic_loss_and_new_partition_are_reported() -> None:
     async def main() -> None:
         rig = Rig()
         rig.service.catalogue.create_partitioned(TOPIC, 1)

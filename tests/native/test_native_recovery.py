@@ -43,24 +43,24 @@ class Listening:
 
     def __init__(self) -> None:
         self.notices: list[RetryNotice] = []
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.errors: list[Exception] = []
 
     def on_retrying(self, notice: RetryNotice) -> None:
         self.notices.append(notice)
-        self.told.append("retrying")
+        self.calls.append("retrying")
 
     def on_disconnected(self, topic: str) -> None:
-        """Not recorded: the tests themselves cause the losses."""
+        """Do nothing: the tests themselves cause the losses."""
 
     def on_connected(self, topic: str) -> None:
-        self.told.append("connected")
+        self.calls.append("connected")
 
     def on_removed(self, topic: str) -> None:
-        self.told.append("removed")
+        self.calls.append("removed")
 
     def on_failed(self, topic: str, error: Exception) -> None:
-        self.told.append("failed")
+        self.calls.append("failed")
         self.errors.append(error)
 
 
@@ -120,17 +120,17 @@ def test_a_refusal_at_any_step_after_the_first_success_is_retried_until_it_stops
         )
         rig.dialer.drop()
         await asyncio.sleep(100)
-        assert "failed" not in (*pair.listener.names, *pair.listening.told)
+        assert "failed" not in (*pair.listener.names, *pair.listening.calls)
         if step not in ("PRODUCER", "PARTITIONED_METADATA"):
             assert not pair.link.is_connected()
             assert "retrying" in pair.listener.names
         if step != "SUBSCRIBE":
             assert not pair.producer.is_connected()
-            assert "retrying" in pair.listening.told
+            assert "retrying" in pair.listening.calls
         rig.service.faults = None
         await asyncio.sleep(61)
         await pair.works()
-        assert pair.listening.told[-1:] == ["connected"]
+        assert pair.listening.calls[-1:] == ["connected"]
 
     run(main())
 
@@ -154,7 +154,7 @@ def test_a_terminated_topic_a_fenced_producer_and_an_invalid_name_are_final(
         rig.dialer.drop()
         await asyncio.sleep(5)
         if step != "SUBSCRIBE":
-            assert pair.listening.told.count("failed") == 1
+            assert pair.listening.calls.count("failed") == 1
             assert isinstance(pair.listening.errors[0], error)
             with pytest.raises(error):
                 await pair.producer.publish(message(1))
@@ -183,8 +183,8 @@ def test_retries_are_reported_at_growing_intervals_with_the_reason() -> None:
         assert times[0] <= 0.2 and max(gaps) <= 300 + 61
         assert len(notices) < 30
         assert [each.attempts for each in notices] == sorted(each.attempts for each in notices)
-        told = [each[2] for each in pair.listener.told if each[0] == "retrying"]
-        assert told and all(isinstance(each, RetryNotice) for each in told)
+        notices = [each[2] for each in pair.listener.calls if each[0] == "retrying"]
+        assert notices and all(isinstance(each, RetryNotice) for each in notices)
 
     run(main())
 
@@ -223,11 +223,11 @@ def test_reattach_timeout_ends_the_retrying_with_the_last_refusal() -> None:
         )
         began = loop.time()
         rig.dialer.drop()
-        while "failed" not in pair.listener.names or "failed" not in pair.listening.told:
+        while "failed" not in pair.listener.names or "failed" not in pair.listening.calls:
             await asyncio.sleep(0.1)
         assert 20 <= loop.time() - began <= 21
         assert isinstance(pair.listening.errors[0], AuthenticationError)
-        assert isinstance(pair.listener.told[-1][1], AuthenticationError)
+        assert isinstance(pair.listener.calls[-1][1], AuthenticationError)
 
     run(main())
 
@@ -240,7 +240,7 @@ def test_reattach_timeout_ends_an_attempt_that_hangs() -> None:
         rig.dialer.drop()
         await asyncio.sleep(11)
         assert pair.listener.names[-1] == "failed"
-        assert isinstance(pair.listener.told[-1][1], TransportTimeout)
+        assert isinstance(pair.listener.calls[-1][1], TransportTimeout)
 
     run(main())
 
@@ -329,7 +329,7 @@ def test_a_topic_that_is_created_again_with_any_number_of_partitions_works(
         assert {b"%d" % each for each in range(100, 120)} <= set(pair.listener.payloads)
         await pair.works()
         assert len(pair.producer.parts) == max(1, after)
-        assert "failed" not in (*pair.listener.names, *pair.listening.told)
+        assert "failed" not in (*pair.listener.names, *pair.listening.calls)
         parts = {
             int(stored[each].partition())
             for each in range(20)
@@ -366,7 +366,7 @@ def test_messages_of_a_topic_created_again_are_received_from_the_first_one(
 
 
 @pytest.mark.parametrize(("before", "after"), BEFORE_AND_AFTER)
-def test_a_reader_goes_on_in_a_topic_that_is_created_again(before: int, after: int) -> None:
+def test_a_reader_continues_in_a_recreated_topic(before: int, after: int) -> None:
     async def main() -> None:
         rig = Rig()
         create(rig, before)
@@ -418,7 +418,7 @@ def test_a_broker_that_creates_partitioned_topics_does_so_after_a_while() -> Non
     run(main())
 
 
-def test_a_topic_stays_deleted_on_a_broker_without_creation_and_is_waited_for() -> None:
+def test_a_consumer_waits_for_a_deleted_topic_on_a_broker_without_creation() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(auto_create=False))
         create(rig, 2)
@@ -426,7 +426,7 @@ def test_a_topic_stays_deleted_on_a_broker_without_creation_and_is_waited_for() 
         rig.service.delete(TOPIC)
         await asyncio.sleep(1000)
         assert not pair.exists()
-        assert "failed" not in (*pair.listener.names, *pair.listening.told)
+        assert "failed" not in (*pair.listener.names, *pair.listening.calls)
         create(rig, 2)
         await asyncio.sleep(61)
         await pair.works()
@@ -463,7 +463,7 @@ def test_a_non_persistent_topic_is_created_again_at_once() -> None:
     run(main())
 
 
-def test_a_topic_of_a_pattern_leaves_and_is_found_again() -> None:
+def test_a_topic_of_a_pattern_is_removed_and_found_again() -> None:
     async def main() -> None:
         rig = Rig()
         create(rig, 0)
@@ -530,7 +530,7 @@ def test_sends_without_a_topic_end_by_their_own_timeout() -> None:
     run(main())
 
 
-def test_a_lazy_partition_does_not_bring_a_deleted_topic_back() -> None:
+def test_a_lazy_partition_does_not_recreate_a_deleted_topic() -> None:
     async def main() -> None:
         rig = Rig()
         create(rig, 4)
@@ -561,7 +561,7 @@ def test_a_value_that_is_not_a_number_of_seconds_is_refused(name: str, value: An
         ClientOptions(service_url="pulsar://h:1", **{name: value})
 
 
-def test_the_options_reach_the_native_transport_and_not_stock() -> None:
+def test_the_options_reach_the_native_transport_and_not_the_stock_transport() -> None:
     options = ClientOptions(service_url="pulsar://h:1", reattach_timeout=7, recreate_after=1.5)
     settings = of_options(options)[1]
     assert (settings.reattach_timeout_s, settings.recreate_after_s) == (7, 1.5)
@@ -600,7 +600,7 @@ def test_changed_credentials_are_sent_on_a_new_connection_after_a_refusal() -> N
         refused = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=6)
         rig.service.faults = FaultPlan([refused])
         supplier.token = b"another role"
-        for each in pair.link.topic_consumers:  # as an unload does
+        for each in pair.link.topic_consumers:  # like an unload
             each.on_closed_by_broker(None)
         await asyncio.sleep(20)
         assert len(rig.dialer.lines) == 2, "one with each token"

@@ -1,4 +1,4 @@
-"""Connections whose credentials the application has replaced."""
+"""Connections with credentials that the application has replaced."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Minted:
     """A supplier of tokens.
 
     Attributes:
-        calls: How often it was asked.
-        fresh: True if each call gives another token.
+        calls: Number of calls.
+        fresh: True if each call returns another token.
     """
 
     method_name = "token"
@@ -71,7 +71,7 @@ def test_a_token_per_call_and_a_refused_topic_do_not_lead_to_a_connection_per_co
 
 
 class Handler:
-    """A producer that is told of the loss of its connection."""
+    """A producer that records the loss of its connection."""
 
     def on_lost(self, error: Exception) -> None:
         pass
@@ -104,7 +104,7 @@ def test_a_pool_on_a_closed_loop_severs_outdated_connections_too() -> None:
     assert old.closed and new.closed
 
 
-def test_an_outdated_connection_is_known_until_it_ends() -> None:
+def test_an_outdated_connection_is_tracked_until_it_ends() -> None:
     async def main() -> None:
         pool, old, new = await with_outdated(Minted(fresh=True))
         assert pool.way_of(old) == pool.way_of(new) is not None

@@ -39,7 +39,7 @@ def refused(log: RetryLog, topic: str, now_s: float) -> None:
     log.refused(topic, now_s, ValueError("no"), attempts=3, elapsed_s=now_s, next_s=16.4)
 
 
-def test_a_line_tells_how_many_topics_are_away_and_when_the_next_attempt_is(
+def test_a_line_has_the_number_of_lost_topics_and_the_time_of_the_next_attempt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = RetryLog("consumer of subscription 's' on t")
@@ -52,7 +52,7 @@ def test_a_line_tells_how_many_topics_are_away_and_when_the_next_attempt_is(
     ]
 
 
-def test_the_only_topic_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_single_topic_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     log = RetryLog("producer on t")
     refused(log, "t", 2.0)
     assert lines(caplog) == [
@@ -68,7 +68,7 @@ def test_refusals_are_reported_at_growing_intervals(caplog: pytest.LogCaptureFix
     assert 5 <= len(lines(caplog)) <= 9
 
 
-def test_one_line_tells_when_the_last_topic_is_attached_again(
+def test_one_line_reports_that_the_last_topic_is_attached_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -86,7 +86,7 @@ def test_one_line_tells_when_the_last_topic_is_attached_again(
     assert len(lines(caplog, logging.INFO)) == 1
 
 
-def test_a_topic_that_is_not_waited_for_any_more_is_not_counted(
+def test_a_topic_that_is_no_longer_waited_for_is_not_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = RetryLog("producer on t")
@@ -101,13 +101,13 @@ def test_a_topic_that_is_not_waited_for_any_more_is_not_counted(
     assert "not attached" in lines(caplog)[-1]
 
 
-# In a client
+# In a whole client
 
 
 def test_an_outage_of_30_s_of_100_partitions_is_a_few_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was 851 lines."""
+    """An earlier version logged 851 lines."""
 
     async def main() -> None:
         rig = Rig()
@@ -122,17 +122,17 @@ def test_an_outage_of_30_s_of_100_partitions_is_a_few_lines(
                 await asyncio.sleep(1)
 
     run(main())
-    told = lines(caplog)
+    logged = lines(caplog)
     for name in (NAME, PRODUCER):
-        own = [each for each in told if each.startswith(f"{name}: ")]
+        own = [each for each in logged if each.startswith(f"{name}: ")]
         assert 3 <= len(own) <= 10, own
         assert "100 of its topics are not attached; attempt 1 on " in own[0]
         assert re.search(r"attached again after \d+\.\d s \(100 topics\)$", own[-1])
         assert all("retried in about" in each for each in own[:-1])
-    assert len(told) <= 22, told
+    assert len(logged) <= 22, logged
 
 
-def test_a_loss_that_is_over_at_once_is_told_at_info(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_loss_is_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def main() -> None:
@@ -149,10 +149,10 @@ def test_a_loss_that_is_over_at_once_is_told_at_info(caplog: pytest.LogCaptureFi
         assert re.search(r"attached again after \d+\.\d s \(1 topic\)$", record.getMessage())
 
 
-def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
+def test_the_error_of_reattach_timeout_names_the_option_and_the_remedy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`ended for good: TopicNotFound` told nobody that a new consumer was needed."""
+    """The text `ended for good: TopicNotFound` did not say that a new consumer was needed."""
 
     async def main() -> None:
         rig = Rig(settings=ClientSettings(reattach_timeout_s=20.0))
@@ -165,7 +165,7 @@ def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
         )
         rig.dialer.drop()
         await asyncio.sleep(22)
-        for error in (listener.told[-1][1], producer.parts[0].error):
+        for error in (listener.calls[-1][1], producer.parts[0].error):
             assert isinstance(error, AuthorizationError)
             assert isinstance(error.__cause__, AuthorizationError)
             assert str(error.__cause__) in str(error)
@@ -178,7 +178,7 @@ def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-def test_the_log_tells_that_a_topic_is_gone_and_that_it_is_created_again(
+def test_the_log_reports_the_deletion_and_the_recreation_of_a_topic(
     partitions: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -191,23 +191,23 @@ def test_the_log_tells_that_a_topic_is_gone_and_that_it_is_created_again(
         assert link.is_connected() and producer.is_connected()
 
     run(main())
-    told = lines(caplog)
+    logged = lines(caplog)
     for name in (NAME, PRODUCER):
-        own = [each for each in told if each.startswith(f"{name}: ")]
+        own = [each for each in logged if each.startswith(f"{name}: ")]
         (gone,) = (each for each in own if f"the topic {TOPIC} does not exist any more" in each)
         assert gone == (
             f"{name}: the topic {TOPIC} does not exist any more. This client waits for it, and "
             "creates it after 60 s (recreate_after) if it is still missing then"
         )
-        # Either of the two creates it, and the other one finds it.
+        # Either the consumer or the producer creates the topic, and the other finds it.
         assert [each for each in own if f"the topic {TOPIC} is created again after 6" in each] or [
             each for each in own if f"the topic {TOPIC} exists again after 6" in each
         ]
-    assert any("is created again after 6" in each for each in told)
-    assert len(told) <= 30
+    assert any("is created again after 6" in each for each in logged)
+    assert len(logged) <= 30
 
 
-def test_the_last_line_about_a_deleted_topic_of_a_pattern_is_that_it_is_gone(
+def test_the_last_line_about_a_deleted_topic_of_a_pattern_reports_its_deletion(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -227,6 +227,6 @@ def test_the_last_line_about_a_deleted_topic_of_a_pattern_is_that_it_is_gone(
     assert f"on the pattern {TOPIC}.*" in about[-1]
 
 
-def test_a_topic_not_found_error_of_the_retrying_is_kept_as_its_class() -> None:
+def test_a_retry_keeps_the_class_of_a_topic_not_found_error() -> None:
     error = TopicNotFound("gone")
     assert type(error)(str(error)).result == error.result

@@ -1,4 +1,4 @@
-"""Schema objects become what the protocol says of a schema; the numbers are the broker's."""
+"""Schema objects are translated to the protocol's schema with the broker's type numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_bytes_have_no_schema(schema: Any) -> None:
         (AvroSchema(Order), pb.Schema.Avro),
     ],
 )
-def test_what_stock_s_objects_say(schema: Any, number: int) -> None:
+def test_schema_objects_of_the_c_client_are_translated(schema: Any, number: int) -> None:
     made = wire_schema(schema)
     assert made is not None
     assert (made.type, made.name) == (number, schema.schema_info().name())
@@ -59,16 +59,16 @@ def test_what_stock_s_objects_say(schema: Any, number: int) -> None:
 @pytest.mark.parametrize(
     ("label", "number"), [("INT8", 6), ("KEY_VALUE", 15), ("PROTOBUF_NATIVE", 20), ("DOUBLE", 11)]
 )
-def test_every_type_has_the_protocol_s_number(label: str, number: int) -> None:
+def test_every_type_has_the_protocols_number(label: str, number: int) -> None:
     made = wire_schema(schema_of(label))
     assert made == pb.Schema(name="n", type=number, schema_data=b"s")  # type: ignore[arg-type]
 
 
-def test_a_schema_in_the_protocol_s_own_form_is_taken_as_it_is() -> None:
+def test_a_schema_in_the_protocols_form_is_unchanged() -> None:
     own = pb.Schema(name="n", type=pb.Schema.Json, schema_data=b"{}")
     assert wire_schema(SimpleNamespace(schema_info=lambda: own)) is own
 
 
-def test_an_unknown_type_is_named() -> None:
+def test_an_unknown_type_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match="TELEPATHY"):
         wire_schema(schema_of("TELEPATHY"))

@@ -1,4 +1,4 @@
-"""One connection, the client's core and the broker's back to back: handshake, requests, its end."""
+"""One session, back to back with the broker's core: handshake, requests and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pulsar_encore.wire.entries import encode_body
 
 
 class Writer:
-    """A socket that nobody reads."""
+    """A socket without a reader."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -44,7 +44,7 @@ class Writer:
 
 
 class Handler:
-    """A consumer that notes what it is told."""
+    """A consumer that records its calls."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, int, int, int, bytes]] = []
@@ -84,7 +84,7 @@ class Handler:
 
 
 def alone(handler: Handler | None = None) -> tuple[Session, Writer]:
-    """A session whose broker is the test, already accepted."""
+    """Return an accepted session with the test as its broker."""
     writer = Writer()
     session = Session(
         writer,
@@ -107,7 +107,7 @@ def body(text: bytes = b"x") -> bytes:
     )
 
 
-def test_a_connection_is_accepted_and_knows_the_broker() -> None:
+def test_a_connection_is_accepted_and_records_the_brokers_version() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(max_message_size=100_000))
         pool = rig.lookup.pool
@@ -119,7 +119,7 @@ def test_a_connection_is_accepted_and_knows_the_broker() -> None:
     run(main())
 
 
-def test_many_who_ask_at_once_share_one_connection_and_may_be_cancelled() -> None:
+def test_concurrent_callers_share_one_connection_and_can_be_cancelled() -> None:
     async def main() -> None:
         rig = Rig()
         pool = rig.lookup.pool
@@ -134,7 +134,7 @@ def test_many_who_ask_at_once_share_one_connection_and_may_be_cancelled() -> Non
     run(main())
 
 
-def test_a_refused_login_is_named() -> None:
+def test_a_refused_login_is_an_authentication_error() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(token="secret"))
         with pytest.raises(AuthenticationError):
@@ -143,7 +143,7 @@ def test_a_refused_login_is_named() -> None:
     run(main())
 
 
-def test_a_broker_that_cannot_be_reached_is_named() -> None:
+def test_an_unreachable_broker_is_an_error_that_names_it() -> None:
     async def main() -> None:
         rig = Rig()
         rig.dialer.reachable = False
@@ -153,7 +153,7 @@ def test_a_broker_that_cannot_be_reached_is_named() -> None:
     run(main())
 
 
-def test_a_refusal_is_its_requests_error_and_the_connection_stays() -> None:
+def test_a_refusal_fails_its_request_and_keeps_the_connection() -> None:
     async def main() -> None:
         rig = Rig()
         lookup = rig.lookup
@@ -165,7 +165,7 @@ def test_a_refusal_is_its_requests_error_and_the_connection_stays() -> None:
     run(main())
 
 
-def test_a_request_without_an_answer_ends_in_time_and_a_late_answer_is_nobodys() -> None:
+def test_a_request_without_an_answer_times_out_and_a_late_answer_is_ignored() -> None:
     async def main() -> None:
         session, _ = alone()
         asked = session.ask(
@@ -184,7 +184,7 @@ def test_a_request_without_an_answer_ends_in_time_and_a_late_answer_is_nobodys()
     run(main())
 
 
-def test_the_end_of_a_connection_fails_what_is_asked_and_tells_who_is_attached_once() -> None:
+def test_the_end_of_a_connection_fails_requests_and_notifies_each_handler_once() -> None:
     async def main() -> None:
         handler = Handler()
         session, _ = alone(handler)
@@ -206,7 +206,7 @@ def test_the_end_of_a_connection_fails_what_is_asked_and_tells_who_is_attached_o
     run(main())
 
 
-def test_a_silent_broker_is_given_up_and_one_that_answers_is_not() -> None:
+def test_a_silent_broker_is_disconnected_and_one_that_answers_is_not() -> None:
     async def main() -> None:
         handler = Handler()
         session, writer = alone(handler)
@@ -235,7 +235,7 @@ def test_a_silent_broker_is_given_up_and_one_that_answers_is_not() -> None:
         b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff",
     ],
 )
-def test_garbage_ends_the_connection_by_name(garbage: bytes) -> None:
+def test_garbage_ends_the_connection_with_an_error(garbage: bytes) -> None:
     async def main() -> None:
         handler = Handler()
         session, _ = alone(handler)
@@ -248,7 +248,9 @@ def test_garbage_ends_the_connection_by_name(garbage: bytes) -> None:
 
 
 @given(st.binary(max_size=300), st.randoms(use_true_random=False))
-def test_whatever_comes_ends_or_is_understood_and_holds_little(data: bytes, rng: Random) -> None:
+def test_any_input_is_understood_or_ends_the_connection_and_holds_little_memory(
+    data: bytes, rng: Random
+) -> None:
     async def main() -> None:
         session, _ = alone(Handler())
         at = 0
@@ -261,7 +263,7 @@ def test_whatever_comes_ends_or_is_understood_and_holds_little(data: bytes, rng:
     run(main())
 
 
-def test_an_error_without_a_request_is_the_connections() -> None:
+def test_an_error_without_a_request_ends_the_connection() -> None:
     async def main() -> None:
         session, _ = alone()
         refusal = pb.CommandError(
@@ -274,8 +276,8 @@ def test_an_error_without_a_request_is_the_connections() -> None:
 
 
 @given(st.data())
-def test_messages_are_the_same_however_the_stream_is_cut(data: st.DataObject) -> None:
-    """The fast way through equal commands gives what the general one gives."""
+def test_messages_do_not_depend_on_how_the_stream_is_cut(data: st.DataObject) -> None:
+    """The fast path for equal commands gives the same result as the general path."""
     numbers = data.draw(
         st.lists(
             st.tuples(
@@ -318,7 +320,7 @@ def test_messages_are_the_same_however_the_stream_is_cut(data: st.DataObject) ->
     assert run(main()) == expected
 
 
-def test_entries_come_before_a_close_that_follows_them_and_none_after_it() -> None:
+def test_entries_are_handled_before_a_close_that_follows_and_none_after_it() -> None:
     async def main() -> None:
         handler = Handler()
         session, _ = alone(handler)
@@ -332,7 +334,7 @@ def test_entries_come_before_a_close_that_follows_them_and_none_after_it() -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_whole_conversation_cut_anywhere(seed: int) -> None:
+def test_a_whole_conversation_can_be_cut_anywhere(seed: int) -> None:
     async def main() -> None:
         rig = Rig(cuts=at_random(Random(seed)))
         pool: ConnectionPool = rig.lookup.pool
@@ -345,7 +347,7 @@ def test_a_whole_conversation_cut_anywhere(seed: int) -> None:
     run(main())
 
 
-def test_little_is_written_once_per_turn_and_much_at_once_in_order() -> None:
+def test_small_writes_are_joined_per_loop_pass_and_large_ones_keep_their_order() -> None:
     async def main() -> None:
         session, writer = alone()
         await settle()

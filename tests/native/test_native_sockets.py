@@ -1,4 +1,4 @@
-"""Sockets: which of several addresses of a host is connected to, and that no other stays open."""
+"""Sockets: which address of a host is connected to. No other socket stays open."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Opened:
         self.peer = "test"
 
     def lost(self, error: Exception | None) -> None:
-        """The connection has ended."""
+        """Do nothing when the connection ends."""
 
 
 async def dial() -> Any:

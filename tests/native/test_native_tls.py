@@ -1,4 +1,4 @@
-"""TLS over real sockets: who is trusted, and what is said when it is not as it should be."""
+"""TLS over real sockets: trust, client certificates and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAYS = datetime.timedelta(days=1)
 
 
 class ByCertificate:
-    """The handshake has said who we are."""
+    """Authentication by the client certificate of the TLS handshake."""
 
     method_name = "tls"
 
@@ -60,7 +60,7 @@ def service(
 async def connected(
     url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
 ) -> AsyncIterator[Session]:
-    """A session that was accepted; nothing is left behind it."""
+    """Connect a session that the broker accepts, and close it at the end."""
     settings = ClientSettings(connection_timeout_s=5.0)
     pool = ConnectionPool(service(url, tls, credentials), settings, Random(1))
     try:
@@ -73,7 +73,7 @@ async def connected(
 async def refused(
     url: str, tls: TlsContext, credentials: ConnectionCredentials | None = None
 ) -> PulsarException:
-    """The error of connecting."""
+    """Return the error of a connect."""
     with pytest.raises(PulsarException) as caught:
         async with connected(url, tls, credentials):
             pass
@@ -87,7 +87,7 @@ def broker(authority: Authority, *hosts: str, **settings: Any) -> Broker:
     )
 
 
-async def test_a_whole_consumer_by_tls(authority: Authority) -> None:
+async def test_a_whole_consumer_works_over_tls(authority: Authority) -> None:
     async with broker(authority) as server:
         tls = TlsContext(trust_file=authority.file)
         transport = NativeTransport(OneCluster(service(server.url_tls, tls)))
@@ -101,7 +101,7 @@ async def test_a_whole_consumer_by_tls(authority: Authority) -> None:
         await transport.close()
 
 
-async def test_the_name_counts_and_is_told_to_the_server(authority: Authority) -> None:
+async def test_the_host_name_is_verified_and_sent_to_the_server(authority: Authority) -> None:
     async with broker(authority, "localhost") as server:
         by_name = server.url_tls.replace("127.0.0.1", "localhost")
         tls = TlsContext(trust_file=authority.file)
@@ -115,7 +115,7 @@ async def test_the_name_counts_and_is_told_to_the_server(authority: Authority) -
             pass
 
 
-async def test_a_certificate_of_nobody_known_is_not_taken(
+async def test_a_certificate_of_an_unknown_authority_is_rejected(
     authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "other")
@@ -127,7 +127,7 @@ async def test_a_certificate_of_nobody_known_is_not_taken(
 
 
 @pytest.mark.parametrize(("age", "said"), [(5 * DAYS, "has expired"), (-5 * DAYS, "not valid yet")])
-async def test_a_certificate_of_another_time_is_not_taken(
+async def test_an_expired_or_future_certificate_is_rejected(
     authority: Authority, age: datetime.timedelta, said: str
 ) -> None:
     certificate, key = authority.issue("broker", "127.0.0.1", age=age)
@@ -138,7 +138,7 @@ async def test_a_certificate_of_another_time_is_not_taken(
         assert said in str(error)
 
 
-async def test_plain_and_tls_ports_mixed_up_are_named_so(authority: Authority) -> None:
+async def test_the_error_for_mixed_up_plain_and_tls_ports_says_so(authority: Authority) -> None:
     async with broker(authority) as server:
         tls = TlsContext(trust_file=authority.file)
         error = await refused(server.url.replace("pulsar:", "pulsar+ssl:"), tls)
@@ -149,7 +149,9 @@ async def test_plain_and_tls_ports_mixed_up_are_named_so(authority: Authority) -
         assert "pulsar+ssl://" in str(error)
 
 
-async def test_a_client_certificate_says_who_we_are(authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_certificate_authenticates_the_client(
+    authority: Authority, tmp_path: Path
+) -> None:
     certificate, key = authority.issue("broker", "127.0.0.1")
     ours = authority.issue("somebody")
     strangers = Authority(tmp_path, "other").issue("stranger")
@@ -171,12 +173,12 @@ async def test_a_client_certificate_says_who_we_are(authority: Authority, tmp_pa
             chosen = files or (None, None)
             tls = TlsContext(trust_file=trust, certificate_file=chosen[0], key_file=chosen[1])
             error = await refused(server.url_tls, tls, ByCertificate())
-            # The refusal may be overtaken by the end of the connection.
+            # The connection may end before the refusal arrives.
             assert isinstance(error, (AuthenticationError, ConnectError)), error
             assert "client's certificate" in str(error)
 
 
-async def test_a_certificate_that_is_replaced_is_used_from_the_next_connection_on(
+async def test_a_replaced_certificate_is_used_from_the_next_connection(
     authority: Authority, tmp_path: Path
 ) -> None:
     certificate, key = authority.issue("broker", "127.0.0.1")
@@ -200,7 +202,9 @@ async def test_a_certificate_that_is_replaced_is_used_from_the_next_connection_o
             assert tls.context() is tls.context(), "not made anew without a reason"
 
 
-def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_errors_that_name_them(
+    authority: Authority, tmp_path: Path
+) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nothing")
     certificate, key = authority.issue("ours")
@@ -223,7 +227,7 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     assert tls.context().verify_mode is ssl.CERT_REQUIRED
 
 
-def test_the_oldest_protocol_is_1_2_and_names_are_compared() -> None:
+def test_tls_1_2_is_the_minimum_and_host_names_are_compared() -> None:
     context = TlsContext().context()
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert context.check_hostname
@@ -231,7 +235,7 @@ def test_the_oldest_protocol_is_1_2_and_names_are_compared() -> None:
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[int, asyncio.Event, asyncio.Event]]:
-    """Something that accepts and says nothing: its port, that somebody came, that they left."""
+    """Listen without an answer: yields the port, and events for a connect and a disconnect."""
     came, left = asyncio.Event(), asyncio.Event()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -251,7 +255,7 @@ async def listening() -> AsyncIterator[tuple[int, asyncio.Event, asyncio.Event]]
 
 
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
-async def test_a_port_that_accepts_and_says_nothing_costs_the_timeout(scheme: str) -> None:
+async def test_a_port_that_accepts_and_never_answers_causes_a_timeout(scheme: str) -> None:
     async with listening() as (port, _, _):
         settings = ClientSettings(connection_timeout_s=0.05)
         pool = ConnectionPool(
@@ -263,7 +267,7 @@ async def test_a_port_that_accepts_and_says_nothing_costs_the_timeout(scheme: st
 
 
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
-async def test_a_connect_that_is_cut_short_leaves_no_socket(scheme: str) -> None:
+async def test_a_cancelled_connect_leaves_no_socket(scheme: str) -> None:
     async with listening() as (port, came, left):
         pool = ConnectionPool(
             service(f"{scheme}://127.0.0.1:{port}", TlsContext()), ClientSettings(), Random(1)
@@ -276,7 +280,7 @@ async def test_a_connect_that_is_cut_short_leaves_no_socket(scheme: str) -> None
         await asyncio.wait_for(left.wait(), 5)
 
 
-async def test_nobody_there_is_a_connect_error() -> None:
+async def test_a_refused_connection_is_a_connect_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     error = await refused(f"pulsar://127.0.0.1:{port}", TlsContext())
@@ -285,7 +289,9 @@ async def test_nobody_there_is_a_connect_error() -> None:
     assert isinstance(error, ConnectError)
 
 
-def test_where_the_system_trusts_nobody_it_is_as_in_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_system_certificates_the_default_matches_the_stock_transport(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self: None)
     nowhere = ssl.DefaultVerifyPaths(None, None, "", "", "", "")
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nowhere)

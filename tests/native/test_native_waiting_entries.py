@@ -64,7 +64,7 @@ def check_permits(rig: Rig, link: Any) -> None:
 
 
 def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) -> None:
-    """Call `check` with a consumer, `count` large messages waiting in the line."""
+    """Call `check` with a consumer while `count` large messages wait."""
 
     async def main() -> None:
         rig, codecs = held_rig()
@@ -84,7 +84,7 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
 
 
 async def rest(codecs: Any, consumer: Any) -> list[int]:
-    """Decompress all, and receive all."""
+    """Decompress and receive all remaining messages."""
     received: list[int] = []
     while True:
         await decompress_all(codecs)
@@ -117,14 +117,15 @@ def test_an_ack_by_id_covers_an_entry_that_waits(which: list[int]) -> None:
     async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
         for each in which:
             await consumer.acknowledge(id_of(consumer, each))
-        # Dropping the head changes the ids that `id_of` counts from, so all acks leave together.
+        # All acks are sent together because dropping the head changes the ids from which `id_of`
+        # counts.
         await settle(LATER_S)
         assert await rest(codecs, consumer) == [each for each in range(4) if each not in which]
 
     with_consumer(ConsumerType.Shared, 4, check)
 
 
-def test_a_decompression_under_way_of_an_acked_entry_is_discarded() -> None:
+def test_the_result_of_a_decompression_is_discarded_after_an_ack_of_its_entry() -> None:
     async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
         future, work = codecs.calls.pop()
         assert future.set_running_or_notify_cancel()
@@ -138,7 +139,7 @@ def test_a_decompression_under_way_of_an_acked_entry_is_discarded() -> None:
 
 
 @pytest.mark.parametrize("cumulative", [True, False])
-def test_an_ack_of_a_part_of_a_batch_that_waits_is_not_delivered(cumulative: bool) -> None:
+def test_acked_messages_of_a_waiting_batch_are_not_delivered(cumulative: bool) -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         kind = ConsumerType.Exclusive if cumulative else ConsumerType.Shared
@@ -183,7 +184,7 @@ def test_a_chunked_message_whose_chunks_wait_is_covered_by_a_cumulative_ack() ->
     run(main())
 
 
-def test_the_end_of_the_topic_is_reported_when_all_that_waited_was_acked() -> None:
+def test_the_end_of_the_topic_is_reported_when_all_waiting_entries_are_acked() -> None:
     async def main() -> None:
         rig, _ = held_rig()
         store_large(rig, 0, 1)
@@ -202,7 +203,7 @@ def test_the_end_of_the_topic_is_reported_when_all_that_waited_was_acked() -> No
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
-def test_asking_for_everything_leaves_one_copy_of_each_entry_in_the_line(
+def test_redelivering_everything_leaves_one_copy_of_each_waiting_entry(
     kind: ConsumerType,
 ) -> None:
     async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
@@ -216,7 +217,7 @@ def test_asking_for_everything_leaves_one_copy_of_each_entry_in_the_line(
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
-def test_a_message_that_waited_while_everything_was_asked_for_has_no_attempt_more(
+def test_redelivering_everything_adds_no_delivery_attempt_to_a_waiting_message(
     is_batch: bool,
 ) -> None:
     async def main() -> None:

@@ -70,13 +70,13 @@ def test_an_answer_without_a_tls_address_is_refused_and_says_what_to_change() ->
 
 
 @pytest.mark.parametrize("url", ["pulsar+ssl://b:6651", "pulsar+ssl://b", "pulsar+ssl://b,c"])
-def test_an_address_with_tls_is_taken(url: str) -> None:
+def test_an_address_with_tls_is_accepted(url: str) -> None:
     address = referred(url, asked=ASKED, secure=True, doing="t")
     assert address == Address("pulsar+ssl", "b", 6651)
 
 
 @pytest.mark.parametrize("url", ["pulsar://b:6650", "pulsar+ssl://b:6651"])
-def test_a_plain_client_takes_either_kind(url: str) -> None:
+def test_a_client_without_tls_accepts_both_kinds_of_address(url: str) -> None:
     assert str(referred(url, asked="pulsar://h:6650", secure=False, doing="t")) == url
 
 
@@ -95,7 +95,7 @@ def test_a_malformed_address_is_refused(url: str) -> None:
     ("asked", "to"),
     [("http://a/x", "http://b/x"), ("http://a", "https://b"), ("https://a", "https://b:1/x?y=z")],
 )
-def test_a_redirect_that_weakens_nothing_is_followed(asked: str, to: str) -> None:
+def test_a_redirect_that_does_not_weaken_tls_is_followed(asked: str, to: str) -> None:
     assert redirected(to, asked=asked, doing="t") == to
 
 
@@ -111,7 +111,7 @@ def test_a_redirect_that_weakens_nothing_is_followed(asked: str, to: str) -> Non
         ("https://a:1/x", "https://[b:2/x", "https://a:1"),
     ],
 )
-def test_a_redirect_to_less_is_refused_and_both_addresses_are_named(
+def test_a_redirect_that_weakens_tls_is_refused_and_both_addresses_are_named(
     asked: str, to: str, named: str
 ) -> None:
     with pytest.raises(TopicLookupError) as caught:
@@ -189,7 +189,7 @@ def test_a_first_attempt_fails_at_once_and_nothing_is_dialed(lookup: dict[str, A
 
 
 async def _nothing(session: Session) -> None:
-    """Attach to nothing."""
+    """Do nothing on attach."""
 
 
 def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_right() -> None:
@@ -248,19 +248,22 @@ def test_a_proxy_with_tls_may_name_a_plain_broker_and_gets_the_connection() -> N
         session = await Lookup(network.pool("pulsar+ssl://h:1")).owner(TOPIC)
         assert session.peer == "pulsar+ssl://h:1 for inside:6650"
         assert network.addresses == ["pulsar+ssl://h:1"] * 2
-        assert _told(session, plain=inside, by_tls="") is None
-        assert _told(session, plain=inside, by_tls="pulsar://other:1") == "pulsar://other:1"
+        assert _reported_address(session, plain=inside, by_tls="") is None
+        assert (
+            _reported_address(session, plain=inside, by_tls="pulsar://other:1")
+            == "pulsar://other:1"
+        )
 
     run(main())
 
 
-def _told(session: Session, *, plain: str, by_tls: str) -> str | None:
+def _reported_address(session: Session, *, plain: str, by_tls: str) -> str | None:
     """Return the address that a consumer gets from a CLOSE_CONSUMER with these two addresses."""
-    told: list[str | None] = []
+    reported: list[str | None] = []
 
     class Handler:
         def on_closed_by_broker(self, address: str | None) -> None:
-            told.append(address)
+            reported.append(address)
 
     session.attach_consumer(77, Handler())  # type: ignore[arg-type]
     close = pb.CommandCloseConsumer(
@@ -270,7 +273,7 @@ def _told(session: Session, *, plain: str, by_tls: str) -> str | None:
         request_id=NO_REQUEST,
     )
     session.receive(frames.encode(close))
-    return told[0]
+    return reported[0]
 
 
 def test_an_answer_of_the_former_cluster_gets_no_credentials_of_the_next() -> None:
@@ -319,18 +322,18 @@ async def test_a_token_for_one_cluster_is_not_sent_to_the_web_service_of_the_nex
 
 
 class Listener:
-    """A port without TLS. `heard` has the bytes of all connections; `came` counts them."""
+    """A port without TLS that records all received bytes and counts its connections."""
 
     def __init__(self) -> None:
-        self.heard = b""
-        self.came = 0
+        self.received = b""
+        self.connections = 0
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.came += 1
+        self.connections += 1
         try:
             while data := await reader.read(1000):
-                self.heard += data
+                self.received += data
         except ConnectionError:
             pass
         finally:
@@ -348,8 +351,8 @@ async def plain_listener() -> AsyncIterator[Listener]:
     finally:
         server.close()
         await asyncio.sleep(0.01)
-    assert listener.came == 0
-    assert listener.heard == b""
+    assert listener.connections == 0
+    assert listener.received == b""
 
 
 @pytest.fixture

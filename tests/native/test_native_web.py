@@ -1,4 +1,4 @@
-"""Lookups by HTTP: a small web server says what brokers would; connections to topics are binary."""
+"""Lookups over HTTP with a small web server. Connections to topics use the binary protocol."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Site:
     """A web server.
 
     Attributes:
-        pages: What it answers: (status, JSON or bytes, headers) by path; "*" for all others.
-        asked: Paths that were asked for.
-        headers: Of the last request.
+        pages: Answers by path: (status, JSON or bytes, headers). "*" holds for all other paths.
+        asked: The requested paths.
+        headers: The headers of the last request.
     """
 
     def __init__(self, **pages: Any) -> None:
@@ -85,7 +85,7 @@ class Site:
             )
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has gone
+            pass  # the client has disconnected
         finally:
             writer.close()
 
@@ -122,7 +122,7 @@ async def end(lookup: Lookup) -> None:
     await lookup.pool.gone()
 
 
-async def test_a_whole_consumer_of_an_http_address() -> None:
+async def test_a_whole_consumer_works_with_an_http_address() -> None:
     async with Broker(BrokerSettings()) as broker, serving(Site()) as site:
         site.pages = {
             PARTITIONS: (200, {"partitions": 0}),
@@ -137,7 +137,7 @@ async def test_a_whole_consumer_of_an_http_address() -> None:
         assert site.asked == [PARTITIONS, OWNER]
 
 
-async def test_what_is_asked_and_what_is_answered() -> None:
+async def test_http_lookups_send_the_expected_requests_and_parse_the_answers() -> None:
     listed = [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1", "persistent://public/default/b"]
     async with serving(Site()) as site:
         site.pages = {
@@ -160,7 +160,7 @@ async def test_what_is_asked_and_what_is_answered() -> None:
         (AuthenticationBasic("u", "p"), "basic", "Basic dTpw"),
     ],
 )
-async def test_credentials_go_along_also_where_it_is_referred_to(
+async def test_credentials_are_also_sent_to_the_target_of_a_redirect(
     credentials: Any, method: str, value: str
 ) -> None:
     async with serving(Site()) as site, serving(Site()) as other:
@@ -174,7 +174,7 @@ async def test_credentials_go_along_also_where_it_is_referred_to(
         await end(lookup)
 
 
-async def test_the_listener_is_named() -> None:
+async def test_the_listener_name_is_sent() -> None:
     async with serving(Site()) as site:
         lookup = lookup_by(site.url, listener_name="out")
         with pytest.raises(TopicNotFound):
@@ -187,7 +187,7 @@ async def test_the_listener_is_named() -> None:
     ("status", "error"),
     [(401, AuthenticationError), (403, AuthorizationError), (404, TopicNotFound)],
 )
-async def test_a_refusal_is_named_with_the_brokers_words(
+async def test_a_refusal_contains_the_brokers_text(
     status: int, error: type[PulsarException]
 ) -> None:
     async with serving(Site(**{"*": (status, {"reason": "because"})})) as site:
@@ -198,7 +198,7 @@ async def test_a_refusal_is_named_with_the_brokers_words(
         await end(lookup)
 
 
-async def test_what_may_be_answered_in_a_while_is_asked_again() -> None:
+async def test_a_temporary_error_is_retried() -> None:
     async with serving(Site(**{"*": (503, b"not yet")})) as site:
         lookup = lookup_by(site.url, operation_timeout_s=30)
         asking = asyncio.ensure_future(lookup.partitions(TOPIC))
@@ -209,7 +209,7 @@ async def test_what_may_be_answered_in_a_while_is_asked_again() -> None:
         await end(lookup)
 
 
-async def test_the_broker_s_words_are_said_when_there_is_no_time_to_ask_again() -> None:
+async def test_the_brokers_text_is_raised_when_no_time_is_left_to_retry() -> None:
     async with serving(Site(**{"*": (503, b"not yet")})) as site:
         lookup = lookup_by(site.url, **ASKED_ONCE)
         with pytest.raises(ServiceUnitNotReady, match="not yet"):
@@ -218,7 +218,7 @@ async def test_the_broker_s_words_are_said_when_there_is_no_time_to_ask_again() 
         await end(lookup)
 
 
-async def test_another_address_is_asked_when_one_does_not_answer() -> None:
+async def test_another_address_is_used_when_one_does_not_answer() -> None:
     async with serving(Site()) as gone:
         dead = gone.url
     async with serving(Site(**{"*": (200, {"partitions": 1})})) as site:
@@ -242,7 +242,7 @@ async def test_another_address_is_asked_when_one_does_not_answer() -> None:
         ((200, b"[" * 2_000), "more than 1000 bytes"),
     ],
 )
-async def test_an_answer_that_makes_no_sense_is_named(
+async def test_an_invalid_answer_is_an_error_that_shows_it(
     page: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web, "_MAX_ANSWER_BYTES", 1000)
@@ -253,7 +253,7 @@ async def test_an_answer_that_makes_no_sense_is_named(
         await end(lookup)
 
 
-async def test_redirects_in_a_circle_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redirect_loop_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "_MAX_REDIRECTS", 2)
     async with serving(Site(**{"*": (307, {}, {"Location": "/again"})})) as site:
         lookup = lookup_by(site.url)
@@ -263,7 +263,7 @@ async def test_redirects_in_a_circle_are_left(monkeypatch: pytest.MonkeyPatch) -
         await end(lookup)
 
 
-async def test_a_list_or_an_address_that_makes_no_sense_is_named() -> None:
+async def test_an_invalid_list_or_address_is_an_error_that_shows_it() -> None:
     async with serving(Site(**{"*": (200, {"brokerUrl": None})})) as site:
         lookup = lookup_by(site.url)
         with pytest.raises(TopicLookupError, match="no plain address"):
@@ -278,7 +278,7 @@ async def test_a_list_or_an_address_that_makes_no_sense_is_named() -> None:
         await end(lookup)
 
 
-async def test_by_https_certificates_and_names_count(tmp_path: Path) -> None:
+async def test_https_verifies_certificates_and_host_names(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("broker", "127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -306,7 +306,7 @@ async def test_by_https_certificates_and_names_count(tmp_path: Path) -> None:
         await end(stranger)
 
 
-async def test_a_silent_web_service_costs_the_timeout() -> None:
+async def test_a_silent_web_service_causes_a_timeout() -> None:
     hold = asyncio.Event()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -325,7 +325,7 @@ async def test_a_silent_web_service_costs_the_timeout() -> None:
     await asyncio.sleep(0.01)
 
 
-async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
@@ -335,7 +335,7 @@ async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         await lookup.partitions(TOPIC)
 
 
-async def test_a_method_that_http_has_no_header_for_is_said() -> None:
+async def test_an_authentication_method_without_an_http_header_is_an_error() -> None:
     class Other:
         method_name = "sasl"
 

@@ -1,4 +1,4 @@
-"""`has_null_value` equals the decoded metadata, also where it does not decode the metadata."""
+"""`has_null_value` equals the decoded metadata, also when it does not decode the metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_batch(metadata: bytes, payload: bytes = b"") -> BatchMessage:
 
 
 @given(null=NULL, key=KEYS, sequence_id=NUMBERS, time=NUMBERS, payload=st.binary(max_size=3))
-def test_a_message_that_is_its_entry(
+def test_an_unbatched_message_agrees_with_its_metadata(
     null: bool | None, key: str, sequence_id: int, time: int, payload: bytes
 ) -> None:
     metadata = pb.MessageMetadata(
@@ -43,7 +43,7 @@ def test_a_message_that_is_its_entry(
 
 
 @given(null=NULL, key=KEYS, sequence_id=NUMBERS, payload=st.binary(max_size=3))
-def test_a_message_of_a_batch(
+def test_a_batch_message_agrees_with_its_metadata(
     null: bool | None, key: str, sequence_id: int, payload: bytes
 ) -> None:
     single = pb.SingleMessageMetadata(
@@ -57,18 +57,18 @@ def test_a_message_of_a_batch(
 
 
 @pytest.mark.parametrize("tag", [b"\xc8\x01\x01", b"\xc8\x81\x00\x01", b"\xc8\x01\x81\x00"])
-def test_a_tag_of_an_entry_in_any_encoding(tag: bytes) -> None:
+def test_an_entrys_tag_in_any_encoding_is_found(tag: bytes) -> None:
     head = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0).SerializeToString()
     assert plain(head + tag).has_null_value()
 
 
 @pytest.mark.parametrize("tag", [b"\x48\x01", b"\xc8\x00\x01", b"\xc8\x80\x00\x01"])
-def test_a_tag_of_a_batch_message_in_any_encoding(tag: bytes) -> None:
+def test_a_batch_messages_tag_in_any_encoding_is_found(tag: bytes) -> None:
     head = pb.SingleMessageMetadata(payload_size=0).SerializeToString()
     assert in_batch(head + tag).has_null_value()
 
 
-def test_null_messages_beside_others_of_their_batch() -> None:
+def test_null_messages_beside_siblings_are_found() -> None:
     singles = [pb.SingleMessageMetadata(null_value=each) for each in (None, True, False)]
     payloads = (b"\x48", b"", b"")
     buffer = encode_batch(list(zip(singles, payloads, strict=True)))

@@ -1,4 +1,4 @@
-"""Batches: nothing lost, order and bounds kept, by count, by size and by key."""
+"""Batches by count, size and key lose no message and keep order and limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key(message: OutgoingMessage) -> bytes | None:
     st.integers(1, 300),
     st.booleans(),
 )
-def test_batches(
+def test_batches_keep_every_message_the_order_and_the_limits(
     given_: list[tuple[OutgoingMessage, int, bool]], most: int, max_bytes: int, by_key: bool
 ) -> None:
     batching: SendBatches[int] = SendBatches(max_messages=most, max_bytes=max_bytes, by_key=by_key)
@@ -82,8 +82,8 @@ def test_batches_by_key_keep_the_order_of_each_key() -> None:
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-def test_the_cost_of_a_message(by_key: bool) -> None:
-    """A bound that a slower machine meets too: about 1 us where it was measured."""
+def test_the_cost_of_a_message_is_bounded(by_key: bool) -> None:
+    """The bound holds on slower machines too: the measured cost was about 1 us."""
     message, best = OutgoingMessage(payload=bytes(100)), 1.0
     for _ in range(5):
         batching: SendBatches[int] = SendBatches(max_messages=1000, max_bytes=10**6, by_key=by_key)

@@ -1,4 +1,4 @@
-"""What is written by hand is what protobuf would have written, and no entry is over a limit."""
+"""Hand-written encodings equal protobuf's, and no entry exceeds a limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def encoder(**changed: Any) -> SendEncoder:
 
 
 def opened(frame: bytes) -> tuple[pb.CommandSend, pb.MessageMetadata, bytes]:
-    """A frame as the broker reads it, with its checksum verified and the payload decompressed."""
+    """Read a frame like the broker: verify the checksum and decompress the payload."""
     (decoded,) = FrameDecoder(LIMIT + FRAME_OVERHEAD).feed(frame)
     assert decoded.body is not None
     entry = decode_body(decoded.body)
@@ -67,7 +67,7 @@ sequence_ids = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), sequence_ids), min_size=1, max_size=20))
-def test_plain_heads_are_what_protobuf_writes(messages: list[tuple[int, int]]) -> None:
+def test_plain_heads_equal_protobufs(messages: list[tuple[int, int]]) -> None:
     heads = PlainHeads()
     for size, start in messages:
         for sequence_id in (start, start + 1, start + 127):
@@ -95,9 +95,7 @@ def check_described(metadata: Any, message: OutgoingMessage) -> None:
 
 
 @given(outgoing, sequence_ids)
-def test_a_message_in_a_batch_says_what_the_application_said(
-    message: OutgoingMessage, sequence_id: int
-) -> None:
+def test_a_batch_message_keeps_all_fields(message: OutgoingMessage, sequence_id: int) -> None:
     payload = message.payload or b""
     batch = described_head(message, sequence_id) + payload
     ((metadata, got),) = decode_batch(batch, 1)
@@ -114,7 +112,7 @@ def test_a_message_in_a_batch_says_what_the_application_said(
     st.none() | st.lists(texts, max_size=2),
     st.booleans(),
 )
-def test_a_message_that_is_its_entry(
+def test_an_unbatched_message_keeps_all_fields(
     message: OutgoingMessage,
     sequence_id: int,
     schema_version: bytes,
@@ -151,7 +149,7 @@ def test_a_message_that_is_its_entry(
 
 @pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
 @pytest.mark.parametrize("by_key", [False, True])
-def test_a_batch(codec: int, by_key: bool) -> None:
+def test_a_batch_keeps_all_messages(codec: int, by_key: bool) -> None:
     heads = PlainHeads()
     contents = [b"payload %d " % each * 3 for each in range(100)]
     parts = [p for at, each in enumerate(contents) for p in (heads.head(len(each), 200 + at), each)]
@@ -168,7 +166,7 @@ def test_a_batch(codec: int, by_key: bool) -> None:
     assert [bytes(each) for _, each in decode_batch(payload, 100)] == contents
 
 
-def test_what_compression_makes_larger_is_sent_as_it_is() -> None:
+def test_a_payload_that_compression_enlarges_is_sent_uncompressed() -> None:
     message = OutgoingMessage(payload=bytes(range(256)))
     _, metadata, payload = opened(encoder(codec=pb.ZSTD).single(message, 0, NOW_MS))
     assert metadata.compression == pb.NONE and not metadata.uncompressed_size
@@ -188,14 +186,14 @@ def test_a_batch_has_the_key_of_its_first_message(
         assert getattr(metadata, name) == getattr(alone, name)
 
 
-def test_a_plain_batch_says_how_many_it_has_right_after_its_time() -> None:
-    """Fast consumers look for it there first: `docs/notes/wire-protocol.md#cost-per-message`."""
+def test_a_plain_batch_has_its_count_right_after_its_publish_time() -> None:
+    """Fast consumers look at this offset first: `docs/notes/wire-protocol.md#cost-per-message`."""
     frame = encoder().batch(OutgoingMessage(payload=b"x"), [b"x"], 2, 0, 1, NOW_MS)
     assert b"\x18" + varint(NOW_MS) + b"\x58\x02" in frame
 
 
 @pytest.mark.parametrize("codec", [pb.NONE, pb.ZLIB])
-def test_a_message_over_the_limit_is_named(codec: int) -> None:
+def test_a_message_over_the_limit_is_an_error(codec: int) -> None:
     payload = bytes(range(256)) * (LIMIT // 256) + bytes(LIMIT % 256)
     assert encoder().single(OutgoingMessage(payload=payload), 0, NOW_MS)
     with pytest.raises(MessageTooBig, match=f"{LIMIT + 1} bytes.*takes {LIMIT}.*chunking_enabled"):
@@ -204,7 +202,7 @@ def test_a_message_over_the_limit_is_named(codec: int) -> None:
     assert len(small) < LIMIT
 
 
-def test_metadata_over_the_limit_is_named_instead_of_costing_the_connection() -> None:
+def test_metadata_over_the_limit_is_an_error_and_keeps_the_connection() -> None:
     fits = OutgoingMessage(payload=bytes(LIMIT), properties={"k": "v" * (FRAME_OVERHEAD - 200)})
     opened(encoder().single(fits, 0, NOW_MS))
     too_much = OutgoingMessage(payload=bytes(LIMIT), properties={"k": "v" * FRAME_OVERHEAD})
@@ -217,7 +215,7 @@ def test_metadata_over_the_limit_is_named_instead_of_costing_the_connection() ->
 
 @pytest.mark.parametrize("size", [0, 1, 9_000, 9_999, 30_000, 100_001])
 @pytest.mark.parametrize("codec", [pb.NONE, pb.SNAPPY])
-def test_chunks_are_the_message(size: int, codec: int) -> None:
+def test_chunks_join_to_the_message(size: int, codec: int) -> None:
     payload = bytes(range(251)) * (size // 251) + bytes(size % 251)
     message = OutgoingMessage(payload=payload, properties={"a": "b"}, partition_key=b"\xff")
     frames = encoder(codec=codec).chunks(message, 7, NOW_MS)
@@ -243,7 +241,7 @@ def test_chunks_are_the_message(size: int, codec: int) -> None:
     assert decompress(metadata.compression, joined, metadata.uncompressed_size, 10**7) == payload
 
 
-def test_an_entry_is_encrypted_after_compression_and_each_chunk_by_itself() -> None:
+def test_an_entry_is_encrypted_after_compression_and_each_chunk_separately() -> None:
     seen: list[bytes] = []
 
     def encrypt(payload: Any, metadata: pb.MessageMetadata) -> bytes:
@@ -269,8 +267,8 @@ def sent_as_it_is(frame: bytes) -> tuple[pb.CommandSend, pb.MessageMetadata, byt
     return decoded.command.send, entry.metadata, bytes(entry.payload)
 
 
-def test_the_cost_of_a_plain_message() -> None:
-    """A bound that a slower machine meets too: about 0.3 us where it was measured."""
+def test_the_cost_of_a_plain_message_is_bounded() -> None:
+    """The bound holds on slower machines too: the measured cost was about 0.3 us."""
     heads, payload = PlainHeads(), bytes(100)
     parts: list[bytes] = []
     best = 1.0

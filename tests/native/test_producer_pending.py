@@ -1,4 +1,4 @@
-"""What has no receipt yet, against a list that is rewritten with every step."""
+"""Sends without a receipt, compared with a model that rewrites a list at each step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def sending(number: int) -> PendingSend[int]:
 
 
 class PendingModel(RuleBasedStateMachine):
-    """A broker that takes what is written, in order, and answers in order, sometimes too late."""
+    """A broker that reads written frames in order and answers in order, sometimes too late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pending: PendingSends[int] = PendingSends()
         self.numbers = count()
-        self.waited: list[PendingSend[int]] = []  # of what somebody waits for, in order
-        self.wire: list[int] = []  # what the broker has to answer
+        self.waited: list[PendingSend[int]] = []  # sends that a caller awaits, in order
+        self.wire: list[int] = []  # sends that the broker has to answer
 
     @rule()
     def add(self) -> None:
@@ -38,7 +38,7 @@ class PendingModel(RuleBasedStateMachine):
     @rule()
     def write(self) -> None:
         frames = []
-        while self.pending.waits:  # in several turns
+        while self.pending.waits:  # in several steps
             frames += self.pending.to_write(10)
         new = [each for each in self.waited if each.sequence_id not in self.wire]
         assert frames == [each.frame for each in new]
@@ -110,7 +110,7 @@ TestPending = PendingModel.TestCase
 
 
 def test_a_refusal_names_the_last_message_of_a_batch() -> None:
-    # As Pulsar 4.2.4 does; one that was not recognised was sent again until its time was up.
+    # Pulsar 4.2.4 does so. A message whose refusal was not recognised was resent until its timeout.
     pending: PendingSends[int] = PendingSends()
     batches = [
         PendingSend(b"x", first, [first], since=0.0, last=first + 9) for first in (0, 10, 20)

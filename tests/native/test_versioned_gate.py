@@ -1,4 +1,4 @@
-"""What waits for its schema is dropped source by source, and only where it comes again."""
+"""The schema gate drops waiting messages topic by topic, and only if they are redelivered."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ WRITTEN = SchemaDefinition(
 
 
 class Rig:
-    """A gate whose versions come when they are let come.
+    """A gate with schema versions that arrive when the test releases them.
 
     Attributes:
-        credits: (source, messages) that were given back.
+        credits: (topic, messages) for which permits were returned.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Rig:
         return self._answer
 
     def arrive(self, *sources: int, version: int = 0) -> None:
-        """A message of each, with the source as its value."""
+        """Deliver a message of each topic, with the topic as its value."""
         metadata = pb.MessageMetadata(schema_version=version.to_bytes(8, "big"))
         for source in sources:
             origin = SimpleNamespace(topic=f"t-partition-{source}")
@@ -65,21 +65,21 @@ class Rig:
             self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
     def arrive_null(self, source: int) -> None:
-        """A message without a value, written with a version that is not here."""
+        """Deliver a message without a value, written with a version that is not known."""
         metadata = pb.MessageMetadata(schema_version=b"\0" * 7 + b"\x05", null_value=True)
         origin = SimpleNamespace(topic=f"t-partition-{source}")
         message = PlainMessage(origin, b"", metadata, b"")
         self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
     async def values(self) -> list[int]:
-        """What was let through once the versions came."""
+        """Return the values that passed the gate after the versions arrived."""
         self.answered.set()
         for _ in range(10):
             await asyncio.sleep(0)
         return [m.value()["n"] for each in self.listener.deliveries for m in each.messages]
 
 
-async def test_in_order_once_the_version_is_here() -> None:
+async def test_messages_pass_in_order_once_the_version_is_known() -> None:
     rig = Rig()
     rig.arrive(0, 1, 2)
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
     message = encore.Message.of_reader(delivery.messages[0], AvroSchema(None, SCHEMA), ANY_ID)
     assert message.value() is None
     rig.arrive(1)
-    rig.arrive_null(2)  # behind a message that waits, it keeps the order
+    rig.arrive_null(2)  # it keeps the order behind a message that waits
     assert [each.source for each in rig.listener.deliveries] == [0]
     rig.answered.set()
     for _ in range(10):
@@ -106,7 +106,7 @@ async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
     assert [each.source for each in rig.listener.deliveries] == [0, 1, 2]
 
 
-async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
+async def test_a_lost_connection_drops_only_the_waiting_messages_of_its_topics() -> None:
     rig = Rig()
     rig.arrive(0, 1, 2, 1)
     rig.gate.on_disconnected((1,))
@@ -115,7 +115,7 @@ async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
     assert await rig.values() == [0, 2]
 
 
-async def test_of_a_reader_nothing_comes_again_and_all_stays() -> None:
+async def test_waiting_messages_of_a_reader_stay_because_they_are_not_redelivered() -> None:
     rig = Rig(durable=False)
     rig.arrive(0, 1)
     rig.gate.on_disconnected()
@@ -123,7 +123,7 @@ async def test_of_a_reader_nothing_comes_again_and_all_stays() -> None:
     assert not rig.credits
 
 
-async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
+async def test_a_seek_also_drops_the_waiting_messages_of_a_reader() -> None:
     rig = Rig(durable=False)
     rig.arrive(0, 1)
     rig.gate.on_seek((0,))
@@ -134,7 +134,7 @@ async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
     ("answer", "why"),
     [(SchemaDefinition("Json", "{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
 )
-async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_error(
+async def test_a_message_with_an_unknown_version_is_delivered_and_its_value_raises(
     answer: Any, why: str
 ) -> None:
     rig = Rig(answer=answer)
@@ -145,14 +145,14 @@ async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_e
     assert not rig.gate.holds
 
 
-async def test_closed_nothing_is_handed_over_any_more() -> None:
+async def test_a_closed_gate_delivers_nothing() -> None:
     rig = Rig()
     rig.arrive(0)
     rig.gate.close()
     assert await rig.values() == []
 
 
-async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> None:
+async def test_versions_of_a_recreated_topic_are_fetched_again() -> None:
     rig = Rig()
     rig.arrive(1)
     assert await rig.values() == [1]
@@ -162,7 +162,7 @@ async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> Non
     )
     gone = RetryNotice("t-partition-1", TopicNotFound("deleted"), 1, 0.1)
     rig.gate.on_retrying(1, gone)
-    assert rig.listener.told == [("retrying", 1, gone)]
+    assert rig.listener.calls == [("retrying", 1, gone)]
     metadata = pb.MessageMetadata(schema_version=bytes(8))
     message = PlainMessage(SimpleNamespace(topic="t-partition-1"), b"", metadata, bytes([2, 14]))
     rig.gate.on_deliveries([Delivery(1, 2, 0, 0, 0, (0,), (message,))])

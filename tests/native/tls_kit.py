@@ -1,4 +1,4 @@
-"""Certificates that live for a day, or have expired, made in a folder."""
+"""Certificates in a folder that are valid for a day or have expired."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates; `file` is its own."""
+    """A certificate authority. `file` holds its own certificate."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class Authority:
     def issue(
         self, name: str, *hosts: str, age: datetime.timedelta = datetime.timedelta(0)
     ) -> tuple[str, str]:
-        """Files of a certificate and its key; `age` since it was issued."""
+        """Write a certificate and its key. `age` is the time since the certificate was issued."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate, secret = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         certificate.write_bytes(self._sign(_name(name), key.public_key(), list(hosts), age))
@@ -42,7 +42,7 @@ class Authority:
         return str(certificate), str(secret)
 
     def encrypted_key(self, name: str) -> str:
-        """A key that needs a password."""
+        """Write a key that needs a password."""
         path = self._folder / f"{name}.key"
         key = ec.generate_private_key(ec.SECP256R1())
         path.write_bytes(

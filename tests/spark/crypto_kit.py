@@ -1,4 +1,4 @@
-"""Keys in files, as a job's options name them."""
+"""Keys in files, as the options of a job name them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NAME = "pulsar-key"
 
 
 class KeyFiles(NamedTuple):
-    """Paths of one pair."""
+    """Paths of one key pair."""
 
     public: str
     private: str
 
     @property
     def reader(self) -> CryptoKeyReader:
-        """Of producers and readers that are not Spark's."""
+        """Return a key reader for producers and readers outside Spark."""
         return CryptoKeyReader(self.public, self.private)
 
 
@@ -39,7 +39,7 @@ def _pair(name: str) -> tuple[bytes, bytes]:
 
 
 def key_files(folder: Path, name: str = "ours") -> KeyFiles:
-    """A pair of that name, the same in a process."""
+    """Return the key pair of that name, always the same one in a process."""
     found = []
     for kind, pem in zip(("public", "private"), _pair(name), strict=True):
         path = folder / f"{name}-{kind}.pem"

@@ -1,4 +1,4 @@
-"""Mischief between a plan and its read."""
+"""Faults between the plan of a read and the read."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SMALL: Final = {"pulsar.reader.receiverQueueSize": "10", "maxRecordsPerBatch": "
 
 
 def hidden(monkeypatch: pytest.MonkeyPatch, entries: Collection[int]) -> None:
-    """Entries that no subscription is shown, and that the broker acks itself, as it does markers.
+    """Hide entries from every subscription. The broker acks them itself, as it does with markers.
 
     Args:
-        monkeypatch: Undoes it.
-        entries: Counted from the topic's first.
+        monkeypatch: Restores the broker at the end of the test.
+        entries: Numbers of the entries, counted from the topic's first.
     """
 
     class Hiding(Cursor):
@@ -37,7 +37,7 @@ def hidden(monkeypatch: pytest.MonkeyPatch, entries: Collection[int]) -> None:
 
 
 def expire(broker: BrokerThread, upto: int) -> None:
-    """As an expiry does: every cursor of the topic goes past its first so many entries."""
+    """Expire messages: each cursor of the topic moves past this number of first entries."""
 
     def go(each: Broker) -> None:
         for subscription in each.service.catalogue.topic(
@@ -49,7 +49,7 @@ def expire(broker: BrokerThread, upto: int) -> None:
 
 
 def pass_time(broker: BrokerThread, seconds: int) -> None:
-    """The broker is so much older, and has asked who is logged in for a credential that is good."""
+    """Advance the broker's clock. The broker then challenges clients to renew their credentials."""
 
     def go(each: Broker) -> None:
         each.service._started_ms -= seconds * 1000
@@ -63,7 +63,7 @@ def pass_time(broker: BrokerThread, seconds: int) -> None:
 
 @contextmanager
 def slow_read(url: str, **options: Any) -> Iterator[Iterator[list[dict[str, Any]]]]:
-    """A batch of the topic as one task, planned; its rows in small batches."""
+    """Plan a batch of the topic as one task, with its rows in small record batches."""
     made = source(url, **SMALL, **options)
     reader = made.reader(made.schema())
     [whole] = reader.partitions()
@@ -79,12 +79,12 @@ MADE: Final[list[tuple[encore.Client, threading.Lock]]] = []
 
 
 def client_with_a_lock(url: str, **options: Any) -> encore.Client:
-    """For `clientFactory`."""
+    """Return a client with a lock, for `clientFactory`."""
     client = encore.Client(url, **options)
     MADE.append((client, threading.Lock()))
     return client
 
 
 def no_client(url: str, **options: Any) -> object:
-    """For `clientFactory`."""
+    """Return no client, for `clientFactory`."""
     return object()

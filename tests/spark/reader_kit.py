@@ -1,4 +1,4 @@
-"""The source's readers, driven as PySpark drives them, without Spark."""
+"""The source's readers without Spark, called in the way PySpark calls them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC = "persistent://public/default/t"
 
 
 def source(url: str, **options: Any) -> PulsarDataSource:
-    """Options with `__` for dots."""
+    """Return options, with `__` in place of dots."""
     given = {name.replace("__", ".").lower(): str(value) for name, value in options.items()}
     if "topicspattern" not in given:
         given.setdefault("topic", TOPIC)
@@ -24,7 +24,7 @@ def source(url: str, **options: Any) -> PulsarDataSource:
 
 
 def read_ranges(reader: Any, ranges: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of ranges, read by a copy of the reader, as a task has one."""
+    """Return the rows of ranges, read by a copy of the reader as in a task."""
     task = pickle.loads(pickle.dumps(reader))
     found: list[dict[str, Any]] = []
     for each in ranges:
@@ -34,14 +34,14 @@ def read_ranges(reader: Any, ranges: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def read_batch(url: str, schema: StructType | None = None, **options: Any) -> list[dict[str, Any]]:
-    """As ``spark.read``."""
+    """Read a batch like ``spark.read``."""
     made = source(url, **options)
     reader = made.reader(schema or made.schema())
     return read_ranges(reader, reader.partitions())
 
 
 class Stream:
-    """A query without Spark: offsets, batches, and what they gave."""
+    """A query without Spark: its offsets, its batches and their rows."""
 
     def __init__(self, url: str, checkpoint: dict[str, Any] | None = None, **options: Any) -> None:
         made = source(url, **options)
@@ -51,7 +51,7 @@ class Stream:
         self.sizes: list[int] = []
 
     def step(self) -> int:
-        """A batch; how many rows it had."""
+        """Run one batch and return its number of rows."""
         end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
         if end == self.offset:
             return 0
@@ -62,7 +62,7 @@ class Stream:
         return len(rows)
 
     def run(self, most: int = 100) -> Stream:
-        """Batches until nothing is left."""
+        """Run batches until no messages are left."""
         for _ in range(most):
             if not self.step():
                 return self

@@ -1,6 +1,6 @@
-"""What the tests of the sink share: schemas, record batches, and a broker with a process's runtime.
+"""Helpers for the tests of the sink: schemas, record batches, and a broker with a runtime.
 
-Owns `Home`. Each test has a runtime of its own, as each of Spark's workers has.
+Each test has its own runtime, like each of Spark's workers.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ KINDS: Final[Mapping[str, DataType]] = {
 
 
 def schema_of(**columns: str) -> StructType:
-    """A schema by words of `KINDS`."""
+    """Return a schema from words of `KINDS`."""
     return StructType([StructField(name, KINDS[kind]) for name, kind in columns.items()])
 
 
 def batch_of(schema: StructType, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    """Rows as Spark hands them to a writer."""
+    """Return rows as a record batch, like Spark hands them to a writer."""
     arrow = arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) or [() for _ in schema]
     arrays = [pa.array(list(each), field.type) for each, field in zip(columns, arrow, strict=True)]
@@ -65,11 +65,11 @@ def batch_of(schema: StructType, rows: Sequence[Sequence[Any]]) -> pa.RecordBatc
 
 
 class Home:
-    """A broker, and what writes to it.
+    """A broker and the runtime that writes to it.
 
     Attributes:
-        broker: In a thread of its own.
-        runtime: Of this test.
+        broker: A broker in its own thread.
+        runtime: The runtime of this test.
     """
 
     def __init__(self, broker: BrokerThread, runtime: Runtime) -> None:
@@ -83,7 +83,7 @@ class Home:
         options: Mapping[str, str],
         streaming: bool = False,
     ) -> SinkCommit:
-        """Run a task on these batches of rows."""
+        """Run a task on these record batches."""
         make = stream_writer if streaming else batch_writer
         writer = make({"service.url": self.broker.url, **options}, schema, False)
         said = writer.write(iter([batch_of(schema, each) for each in batches]))
@@ -91,7 +91,7 @@ class Home:
         return said
 
     def stored(self, topic: str) -> list[encore.Message]:
-        """All messages of a topic without partitions, in order."""
+        """Return all messages of an unpartitioned topic, in order."""
         connection = ConnectionOptions(service_url=self.broker.url)
         client = self.runtime.client(connection)
 
@@ -105,13 +105,13 @@ class Home:
         return self.runtime.call(read(), f"read {topic}", 30)
 
     def topics(self) -> list[str]:
-        """Names of all topics, without their namespace."""
+        """Return the names of all topics, without their namespace."""
         return sorted(each.removeprefix(NAMESPACE) for each in self.broker.topics())
 
 
 @contextmanager
 def home(settings: BrokerSettings | None = None, faults: FaultPlan | None = None) -> Iterator[Home]:
-    """A broker and a runtime; both end with the block."""
+    """Start a broker and a runtime, and end both with the block."""
     runtime = Runtime()
     with run_in_thread(settings or BrokerSettings(keep_acked=True), faults=faults) as broker:
         try:

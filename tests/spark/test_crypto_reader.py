@@ -1,6 +1,7 @@
-"""Encrypted topics as Spark reads them, on the development broker: with keys, without, with others.
+"""Spark reads encrypted topics with keys, without keys, and with wrong keys.
 
-What a task cannot decrypt is an error, left out or handed on, as the options say; never a silence.
+The options decide whether an undecryptable message is an error, left out or delivered encrypted. It
+never disappears silently.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def test_chunked_messages_are_read_in_clear(url: str, keys: KeyFiles) -> None:
 @BOTH
 @pytest.mark.parametrize("batch", [0, 7])
 @pytest.mark.parametrize("given", [False, True])
-def test_what_cannot_be_decrypted_is_an_error_at_once(
+def test_an_undecryptable_message_is_an_error_at_once(
     url: str, keys: KeyFiles, tmp_path: Path, transport: str, batch: int, given: bool
 ) -> None:
     options = on(transport)
@@ -78,7 +79,7 @@ def test_what_cannot_be_decrypted_is_an_error_at_once(
     publish(url, *numbered(3, 8))
     began = time.monotonic()
     with pytest.raises(CryptoError) as caught:
-        # It is not lost, and so no matter of this option.
+        # The message is not lost, so this option does not apply.
         read_batch(url, failOnDataLoss="false", **options)
     assert time.monotonic() - began < 20
     said = str(caught.value)
@@ -92,7 +93,9 @@ def test_what_cannot_be_decrypted_is_an_error_at_once(
 
 
 @pytest.mark.parametrize("batch", [0, 5])
-def test_an_error_in_what_is_left_of_a_batch_too(url: str, keys: KeyFiles, batch: int) -> None:
+def test_an_undecryptable_rest_of_a_batch_is_also_an_error(
+    url: str, keys: KeyFiles, batch: int
+) -> None:
     sent = publish(
         url, *numbered(5), batch=batch, encryption_key=NAME, crypto_key_reader=keys.reader
     )
@@ -102,7 +105,7 @@ def test_an_error_in_what_is_left_of_a_batch_too(url: str, keys: KeyFiles, batch
         read_batch(url, startingOffsets=f'{{"t": "{begin}"}}')
 
 
-def test_what_is_encrypted_outside_of_a_range_is_not_its_business(url: str, keys: KeyFiles) -> None:
+def test_encrypted_messages_outside_the_range_do_not_matter(url: str, keys: KeyFiles) -> None:
     seal(url, keys, *numbered(3))
     clear = publish(url, *numbered(4, 3))
     seal(url, keys, *numbered(3, 7))
@@ -115,12 +118,12 @@ def test_what_is_encrypted_outside_of_a_range_is_not_its_business(url: str, keys
 
 @BOTH
 @pytest.mark.parametrize("batch", [0, 7])
-def test_discard_leaves_out_what_is_sealed_and_says_how_much(
+def test_discard_leaves_out_encrypted_messages_and_reports_their_number(
     url: str, keys: KeyFiles, transport: str, batch: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     seal(url, keys, *numbered(5), batch=batch)
     publish(url, *numbered(4, 5))
-    seal(url, keys, *numbered(6, 9), batch=batch)  # also where the range ends
+    seal(url, keys, *numbered(6, 9), batch=batch)  # also at the end of the range
     caplog.set_level(logging.WARNING, "pulsar_encore.spark")
     began = time.monotonic()
     rows = read_batch(
@@ -137,20 +140,20 @@ def test_discard_leaves_out_what_is_sealed_and_says_how_much(
 
 
 @BOTH
-def test_consume_hands_on_the_bytes_as_they_are(url: str, keys: KeyFiles, transport: str) -> None:
+def test_consume_delivers_the_encrypted_bytes(url: str, keys: KeyFiles, transport: str) -> None:
     seal(url, keys, *numbered(2))
     publish(url, *numbered(2, 2))
     seal(url, keys, *numbered(5, 4), batch=5)
     rows = read_batch(url, pulsar__reader__cryptoFailureAction="consume", **on(transport))
-    first, second, third, fourth, batch = values(rows)  # a sealed batch is one message
+    first, second, third, fourth, batch = values(rows)  # an encrypted batch is one message
     assert (third, fourth) == (b"00002", b"00003")
-    assert len(first) == len(second) == 5 + 16  # as long as its clear text, and a tag
+    assert len(first) == len(second) == 5 + 16  # the length of the clear text plus a tag
     assert first != b"00000"
     assert len(batch) > 25
 
 
 def test_planning_needs_no_keys(url: str, keys: KeyFiles) -> None:
-    """Times and splits: what the driver has to look at is not encrypted."""
+    """The driver reads only times and batch sizes, which are not encrypted."""
     seal(url, keys, *numbered(20))
     began = time.monotonic()
     options = {"startingTime": "1", "minPartitions": "4", "endingTime": "9999999999999"}
@@ -162,7 +165,7 @@ def test_planning_needs_no_keys(url: str, keys: KeyFiles) -> None:
         read_ranges(reader, ranges)
 
 
-def test_a_stream_goes_on_behind_what_it_leaves_out(url: str, keys: KeyFiles) -> None:
+def test_a_stream_continues_behind_messages_that_it_leaves_out(url: str, keys: KeyFiles) -> None:
     options = {"startingOffsets": "earliest", "latestOffsetPollMs": "0", "subscription": "s"}
     seal(url, keys, *numbered(3))
     stream = Stream(url, pulsar__reader__cryptoFailureAction="DISCARD", **options)
@@ -184,7 +187,7 @@ def test_a_stream_fails_on_the_same_batch_until_it_has_the_key(url: str, keys: K
     assert again.run().values() == numbered(3)
 
 
-# Where keys are
+# Sources of keys
 
 
 class Vault(CryptoKeyReader):
@@ -210,7 +213,7 @@ def files() -> CryptoKeyReader:
     return CryptoKeyReader(FOUND[-1], FOUND[-1])
 
 
-def test_a_function_may_say_where_keys_are(url: str, keys: KeyFiles) -> None:
+def test_a_function_can_supply_the_keys(url: str, keys: KeyFiles) -> None:
     FOUND.append(keys.private)
     seal(url, keys, *numbered(5))
     hook = {"pulsar__reader__cryptoKeyReader": f"{__name__}:vault"}
@@ -228,7 +231,7 @@ def test_a_function_may_say_where_keys_are(url: str, keys: KeyFiles) -> None:
         ("nothing", "cannot be imported"),
     ],
 )
-def test_a_function_that_does_not_say_it_is_named(
+def test_the_error_names_a_key_function_that_supplies_no_keys(
     url: str, keys: KeyFiles, function: str, said: str
 ) -> None:
     seal(url, keys, *numbered(1))
@@ -238,7 +241,7 @@ def test_a_function_that_does_not_say_it_is_named(
     assert "sesame" not in str(caught.value)
 
 
-def test_a_key_that_is_not_there_is_said_when_a_query_is_planned(
+def test_a_missing_key_file_is_an_error_of_the_plan(
     url: str, keys: KeyFiles, tmp_path: Path
 ) -> None:
     nowhere = source(url, pulsar__reader__cryptoPrivateKeyPath=tmp_path / "none.pem")
@@ -250,7 +253,7 @@ def test_a_key_that_is_not_there_is_said_when_a_query_is_planned(
             plan(public)
 
 
-def test_a_key_that_is_not_on_a_worker_is_said_by_its_task(url: str, keys: KeyFiles) -> None:
+def test_a_key_file_missing_on_a_worker_is_an_error_of_its_task(url: str, keys: KeyFiles) -> None:
     seal(url, keys, *numbered(3))
     made = source(url, pulsar__reader__cryptoPrivateKeyPath=keys.private)
     reader = made.reader(made.schema())

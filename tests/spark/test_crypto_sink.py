@@ -1,4 +1,4 @@
-"""Rows that the sink encrypts, on the development broker: nobody reads them without the key."""
+"""Rows that the sink encrypts on the development broker are unreadable without the key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_keys(keys: KeyFiles, *names: str) -> dict[str, str]:
 
 
 def stored(url: str, topic: str, keys: KeyFiles | None) -> list[tuple[bytes, list[str]]]:
-    """What is on a topic, and the names of its keys; without a key as it is there."""
+    """Return the messages of a topic with their key names. Without a key they stay encrypted."""
 
     async def read() -> list[tuple[bytes, list[str]]]:
         found = []
@@ -70,7 +70,7 @@ def stored(url: str, topic: str, keys: KeyFiles | None) -> list[tuple[bytes, lis
         {"pulsar.producer.chunkingEnabled": "true"},
     ],
 )
-def test_rows_are_encrypted_for_all_that_are_named(
+def test_rows_are_encrypted_for_all_named_keys(
     here: Home, keys: KeyFiles, transport: str, more: dict[str, str]
 ) -> None:
     here.write(
@@ -137,7 +137,7 @@ def vault() -> CryptoKeyReader:
     return Vault("none.pem", "none.pem")
 
 
-def test_a_function_may_say_where_keys_are(here: Home, keys: KeyFiles) -> None:
+def test_a_function_can_supply_the_keys(here: Home, keys: KeyFiles) -> None:
     FOUND.append(keys.public)
     options = {
         "topic": "t",
@@ -154,7 +154,7 @@ def test_a_function_may_say_where_keys_are(here: Home, keys: KeyFiles) -> None:
         )
 
 
-def test_a_key_that_is_not_there_is_said_when_a_query_is_planned(
+def test_a_missing_key_file_is_an_error_of_the_plan(
     here: Home, keys: KeyFiles, tmp_path: Path
 ) -> None:
     secret = Path(keys.private).read_text().splitlines()[1:-1]

@@ -1,4 +1,4 @@
-"""The subscription of a query is taken though brokers are still removing who asked for it."""
+"""A query gets its subscription although the broker still removes the previous consumer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Link:
 
 
 class Broker:
-    """Removes a subscription that is not durable a while after its consumer has gone.
+    """A broker that removes a non-durable subscription some time after its consumer has closed.
 
     Attributes:
-        asked: All that were asked for.
+        asked: All subscriptions that were requested.
     """
 
     capabilities = SimpleNamespace(name="native")
@@ -58,7 +58,7 @@ def held(broker: Broker) -> QueryCursors:
         return QueryCursors(None, options, None)  # type: ignore[arg-type]
 
 
-def test_it_is_asked_for_until_the_one_that_looked_is_gone() -> None:
+def test_the_subscription_is_requested_until_the_previous_consumer_is_gone() -> None:
     broker = Broker(refusals=3)
 
     async def main() -> None:
@@ -68,12 +68,12 @@ def test_it_is_asked_for_until_the_one_that_looked_is_gone() -> None:
 
     run(main())
     assert [each.durable for each in broker.asked] == [False, True, True, True, True]
-    # Should a broker give its place to who comes next, that is the beginning, and not the end.
+    # If a broker gave its position to the next consumer, that would be the beginning, not the end.
     assert broker.asked[0].start_message_id == MessageId.earliest
 
 
 class Admin:
-    """Knows who consumes, or does not answer."""
+    """A web service that reports the consumers, or that does not answer."""
 
     def __init__(self, holders: list[str] | None) -> None:
         self._holders = holders
@@ -97,7 +97,7 @@ class Admin:
         (None, r"pulsar-admin topics stats.*admin\.url"),
     ],
 )
-def test_who_holds_a_subscription_that_stays_busy(admin: Any, said: str) -> None:
+def test_the_error_for_a_busy_subscription_names_its_consumers(admin: Any, said: str) -> None:
     class Busy(Broker):
         async def subscribe(self, subscription: Subscription) -> Any:
             raise ConsumerBusy("Exclusive consumer is already connected")
@@ -113,7 +113,7 @@ def test_who_holds_a_subscription_that_stays_busy(admin: Any, said: str) -> None
         run(main())
 
 
-def test_one_that_stays_is_said() -> None:
+def test_a_subscription_that_stays_busy_is_an_error() -> None:
     async def main() -> None:
         await held(Broker(refusals=10_000)).position(TOPIC, EARLIEST)
 

@@ -1,4 +1,4 @@
-"""What goes wrong between the plan of a read and its last row, on the development broker."""
+"""Failures between the plan of a read and its last row, on the development broker."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def values(rows: list[dict[str, Any]]) -> list[bytes]:
 
 
 def planned(url: str, **options: Any) -> tuple[Any, list[Any]]:
-    """A reader and its ranges."""
+    """Return a reader and its ranges."""
     made = source(url, **options)
     reader = made.reader(made.schema())
     return reader, reader.partitions()
 
 
-# Entries that a broker shows to nobody
+# Entries that the broker delivers to no consumer
 
 
 @pytest.mark.parametrize(
     "unseen", [{9}, {7, 8, 9}, {0, 4, 9}, set(range(10)), set(range(1, 10)), {0}, {3, 4}]
 )
-def test_a_range_that_ends_in_markers_ends_there(
+def test_a_range_can_end_in_markers(
     url: str, monkeypatch: pytest.MonkeyPatch, unseen: set[int]
 ) -> None:
     hidden(monkeypatch, unseen)
@@ -71,7 +71,7 @@ def test_a_range_that_ends_in_markers_ends_there(
     assert values(rows) == [b"%05d" % each for each in range(10) if each not in unseen]
 
 
-def test_a_range_that_begins_in_a_batch_and_ends_in_markers(
+def test_a_range_can_begin_in_a_batch_and_end_in_markers(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden(monkeypatch, {1, 2})
@@ -81,12 +81,12 @@ def test_a_range_that_begins_in_a_batch_and_ends_in_markers(
     assert values(read_batch(url, startingOffsets=start, pollTimeoutMs=5000)) == numbered(2, 2)
 
 
-# What goes while it is read
+# Deletions during a read
 
 
 @pytest.mark.parametrize("upto", [150, 290, 300])
-def test_messages_that_expire_while_they_are_read_are_read(broker: BrokerThread, upto: int) -> None:
-    """A time-to-live moves the cursors of readers too, past what was not sent yet."""
+def test_messages_that_expire_during_a_read_are_read(broker: BrokerThread, upto: int) -> None:
+    """A time-to-live also moves the cursors of readers, past messages that were not sent yet."""
     publish(broker.url, *numbered(300))
     with slow_read(broker.url) as reading:
         first = next(reading)
@@ -96,7 +96,7 @@ def test_messages_that_expire_while_they_are_read_are_read(broker: BrokerThread,
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
+def test_a_topic_recreated_between_plan_and_read_is_data_loss(
     broker: BrokerThread, after: int
 ) -> None:
     url = broker.url
@@ -123,7 +123,7 @@ def _place(url: str, at: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_topic_deleted_while_it_is_read_is_an_error_and_no_shorter_batch(
+def test_a_topic_deleted_during_a_read_is_an_error_and_no_shorter_batch(
     broker: BrokerThread, again: bool
 ) -> None:
     publish(broker.url, *numbered(300))
@@ -137,7 +137,7 @@ def test_a_topic_deleted_while_it_is_read_is_an_error_and_no_shorter_batch(
     assert TOPIC in str(told.value)
 
 
-def test_an_unload_while_it_is_read_costs_nothing(broker: BrokerThread) -> None:
+def test_an_unload_during_a_read_loses_nothing(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(300), batch=3)
     with slow_read(broker.url) as reading:
         rows = next(reading)
@@ -151,7 +151,7 @@ def test_an_unload_while_it_is_read_costs_nothing(broker: BrokerThread) -> None:
 # A broker that is down
 
 
-def test_down_while_it_is_read_it_is_one_sentence_in_the_configured_time(
+def test_an_outage_during_a_read_is_a_short_error_after_the_configured_time(
     broker: BrokerThread,
 ) -> None:
     publish(broker.url, *numbered(300))
@@ -168,7 +168,7 @@ def test_down_while_it_is_read_it_is_one_sentence_in_the_configured_time(
     assert values(read_batch(broker.url, **HURRIED)) == numbered(300)
 
 
-def test_down_for_a_moment_while_it_is_read_costs_nothing(broker: BrokerThread) -> None:
+def test_a_short_outage_during_a_read_loses_nothing(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(300))
     with slow_read(broker.url) as reading:
         rows = next(reading)
@@ -177,7 +177,9 @@ def test_down_for_a_moment_while_it_is_read_costs_nothing(broker: BrokerThread) 
     assert values(rows) == numbered(300)
 
 
-def test_down_between_batches_it_is_said_and_the_query_can_go_on(broker: BrokerThread) -> None:
+def test_an_outage_between_batches_is_an_error_and_the_query_can_continue(
+    broker: BrokerThread,
+) -> None:
     publish(broker.url, *numbered(10))
     query = Stream(
         broker.url, startingOffsets="earliest", subscription="s", latestOffsetPollMs=0, **HURRIED
@@ -193,8 +195,8 @@ def test_down_between_batches_it_is_said_and_the_query_can_go_on(broker: BrokerT
     query.reader.stop()
 
 
-def test_back_after_a_while_it_is_found_at_the_next_look(broker: BrokerThread) -> None:
-    """And not when the backoff of a connection that was lost long ago has passed."""
+def test_the_next_check_finds_a_broker_that_is_back(broker: BrokerThread) -> None:
+    """The check does not wait for the backoff of a connection that was lost long ago."""
     publish(broker.url, *numbered(10))
     once = {**HURRIED, "fetchOffset__numRetries": 0, "latestOffsetPollMs": 0}
     query = Stream(broker.url, startingOffsets="earliest", **once).run()
@@ -208,7 +210,7 @@ def test_back_after_a_while_it_is_found_at_the_next_look(broker: BrokerThread) -
     assert query.run().values() == numbered(20)
 
 
-def test_down_for_a_moment_between_batches_is_not_told(broker: BrokerThread) -> None:
+def test_a_short_outage_between_batches_is_not_reported(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(10))
     query = Stream(broker.url, startingOffsets="earliest", latestOffsetPollMs=0)
     broker.outage(0.3)
@@ -237,8 +239,8 @@ def token_of(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("when", ["between plan and read", "while it is read"])
 @pytest.mark.parametrize("renewed", [True, False])
-def test_a_token_that_expires(tmp_path: Path, when: str, renewed: bool) -> None:
-    """From a file it is asked for again; one that is said is an error that names it."""
+def test_a_token_can_expire_during_a_query(tmp_path: Path, when: str, renewed: bool) -> None:
+    """A token from a file is read again. A fixed token causes an error that names it."""
     file = tmp_path / "token"
     file.write_text("early")
     with secured(early=60.0, late=None) as broker:
@@ -264,7 +266,7 @@ def test_a_token_that_expires(tmp_path: Path, when: str, renewed: bool) -> None:
         assert values(rows) == numbered(300)
 
 
-# Many of them
+# Many partitions
 
 
 def test_a_thousand_partitions_cost_a_few_requests_each(broker: BrokerThread) -> None:
@@ -288,7 +290,7 @@ def test_a_thousand_partitions_cost_a_few_requests_each(broker: BrokerThread) ->
     )
     assert query.run().sizes == [100, 100, 100]
     assert Counter(row["__topic"] for row in query.rows).most_common()[-1][1] == 30
-    # Water-filled: after the first batch each of the ten has had its tenth.
+    # The limit is shared evenly: after the first batch each of the ten has had its tenth.
     assert set(Counter(row["__topic"] for row in query.rows[:100]).values()) == {10}
     asked = Counter(each.type for each in broker.recorded(direction="in"))
     assert asked["CONNECT"] <= 2
@@ -305,8 +307,8 @@ def test_a_thousand_partitions_cost_a_few_requests_each(broker: BrokerThread) ->
     query.reader.stop()
 
 
-def test_two_attempts_of_one_task_read_the_same_at_once(url: str) -> None:
-    """As speculation has it: neither is in the other's way."""
+def test_two_attempts_of_one_task_can_read_at_the_same_time(url: str) -> None:
+    """Speculative execution does this: neither attempt disturbs the other."""
     publish(url, *numbered(3000), batch=10)
     reader, [whole] = planned(url, pulsar__reader__receiverQueueSize=20)
     found: list[list[bytes]] = []
@@ -325,7 +327,7 @@ def test_two_attempts_of_one_task_read_the_same_at_once(url: str) -> None:
 # Topics that change
 
 
-def test_partitions_added_while_a_query_runs(broker: BrokerThread) -> None:
+def test_partitions_added_during_a_query_are_read(broker: BrokerThread) -> None:
     url = broker.url
     broker.create_partitioned_topic("parted", 2)
     options = {"topic": "parted", "startingOffsets": "earliest", "subscription": "s"}
@@ -339,7 +341,9 @@ def test_partitions_added_while_a_query_runs(broker: BrokerThread) -> None:
     query.reader.stop()
 
 
-def test_partitions_added_during_available_now_are_for_the_next_run(broker: BrokerThread) -> None:
+def test_partitions_added_during_available_now_are_read_in_the_next_run(
+    broker: BrokerThread,
+) -> None:
     url = broker.url
     broker.create_partitioned_topic("parted", 2)
     publish(url, *numbered(6), topic="parted")
@@ -361,7 +365,7 @@ def test_partitions_added_during_available_now_are_for_the_next_run(broker: Brok
     assert sorted(again.run().values()) == numbered(8, 6)
 
 
-def test_a_range_whose_end_is_before_its_start_is_empty(url: str) -> None:
+def test_a_range_with_its_end_before_its_start_is_empty(url: str) -> None:
     """Spark asks twice where a query begins when its first batch crashes."""
     publish(url, *numbered(5))
     query = Stream(url)
@@ -374,7 +378,7 @@ def test_a_range_whose_end_is_before_its_start_is_empty(url: str) -> None:
     assert read_ranges(reader, [turned]) == []
 
 
-def test_an_empty_topic_is_no_batch_until_something_comes(url: str) -> None:
+def test_an_empty_topic_gives_no_batch_until_a_message_arrives(url: str) -> None:
     publish(url)
     query = Stream(url, startingOffsets="earliest", latestOffsetPollMs=0)
     assert query.reader.latestOffset(query.offset, ReadAllAvailable()) == query.offset
@@ -383,8 +387,11 @@ def test_an_empty_topic_is_no_batch_until_something_comes(url: str) -> None:
     assert query.run().values() == numbered(3)
 
 
-def test_a_client_that_cannot_be_pickled_is_made_where_it_is_used(url: str) -> None:
-    """`clientFactory` is a name: what it makes, locks and all, stays in its process."""
+def test_a_client_that_cannot_be_pickled_is_created_where_it_is_used(url: str) -> None:
+    """`clientFactory` is a name.
+
+    The client that it creates, with its locks, stays in its process.
+    """
     publish(url, *numbered(3))
     rows = read_batch(url, clientFactory="failing_kit:client_with_a_lock")
     assert values(rows) == numbered(3)
@@ -394,20 +401,21 @@ def test_a_client_that_cannot_be_pickled_is_made_where_it_is_used(url: str) -> N
         read_batch(url, clientFactory="failing_kit:no_client")
 
 
-def test_what_cannot_be_unpacked_here_is_an_error_that_names_it_or_is_left_out(
+def test_an_unavailable_codec_is_an_error_that_names_it_or_the_value_is_left_out(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(url, b"a")
     sent = publish(url, b"b" * 500, compression_type=encore.CompressionType.LZ4)
     publish(url, b"c")
     place = f"{sent[0].ledger_id()}:{sent[0].entry_id()}"
-    monkeypatch.setitem(sys.modules, "cramjam", None)  # what unpacks it is not installed
+    # the package that decompresses it is not installed
+    monkeypatch.setitem(sys.modules, "cramjam", None)
     with pytest.raises(DataLossError, match=rf"{place} of {TOPIC} cannot be read here: .*cramjam"):
         read_batch(url)
     assert [row["value"] for row in read_batch(url, failOnDataLoss="false")] == [b"a", b"c"]
     assert f"{place} of {TOPIC} cannot be read here" in caplog.text
     schema = StructType([each for each in source(url).schema() if each.name == "__topic"])
-    assert len(read_batch(url, schema)) == 3  # nobody asked for values
+    assert len(read_batch(url, schema)) == 3  # the query does not read values
 
 
 def test_a_topic_deleted_between_plan_and_read_is_data_loss(

@@ -1,4 +1,4 @@
-"""Filters of a query: what is read less because of them changes nothing of its result."""
+"""Filters of a query reduce the messages that are read and never change the result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOPICS = ("persistent://t/n/a", "persistent://t/n/a-partition-0", "persistent://
 
 
 class Stored(NamedTuple):
-    """A message as a row tells of it."""
+    """A message with the columns of its row."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 def holds(one: Filter, row: Stored) -> bool | None:
-    """As SQL has it: None is null, and a row is kept where it is true."""
+    """Evaluate a filter like SQL: None is null, and only rows with a true result are kept."""
     if isinstance(one, Not):
         held = holds(one.child, row)
         return None if held is None else not held
@@ -130,7 +130,7 @@ ALL = st.one_of(
 
 @st.composite
 def topics(draw: st.DrawFn) -> dict[str, tuple[LedgerSize, ...]]:
-    """What is stored; ledgers may be empty, and their numbers have gaps."""
+    """Return stored messages. Ledgers can be empty, and their numbers have gaps."""
     return {
         topic: tuple(
             LedgerSize(number, draw(st.integers(0, 4)), 0, closed=True)
@@ -143,7 +143,7 @@ def topics(draw: st.DrawFn) -> dict[str, tuple[LedgerSize, ...]]:
 def messages(topic: str, ledgers: tuple[LedgerSize, ...], times: int) -> list[Stored]:
     partition = int(topic[-1]) if "partition" in topic else -1
     return [
-        # Times are in no order.
+        # Publish times are in random order.
         Stored(topic, partition, ledger.id, entry, index, hash((times, ledger.id, entry)) % 9)
         for ledger in ledgers
         for entry in range(ledger.entries)
@@ -158,7 +158,7 @@ def messages(topic: str, ledgers: tuple[LedgerSize, ...], times: int) -> list[St
     parts=st.integers(1, 3),
     times=st.integers(),
 )
-def test_narrowed_and_filtered_is_filtered(
+def test_narrowing_does_not_change_the_filtered_result(
     stored: dict[str, tuple[LedgerSize, ...]],
     filters: list[Filter],
     known: bool,
@@ -215,24 +215,26 @@ def span(*filters: Filter, known: bool = True) -> tuple[Position, Position]:
             Position(7, 4),
             Position(7, 5),
         ),
-        ([EqualTo(("__entryId",), 5)], BEGIN, END),  # in each ledger there is one
+        ([EqualTo(("__entryId",), 5)], BEGIN, END),  # one such entry exists in each ledger
         ([EqualTo(("ledgerId",), 7)], BEGIN, END),  # a field of the value
         ([EqualTo(("__ledgerId", "x"), 7)], BEGIN, END),
         ([Not(EqualTo(("__ledgerId",), 7))], BEGIN, END),
     ],
 )
-def test_less_is_read(filters: list[Filter], start: Position, end: Position) -> None:
+def test_filters_reduce_the_entries_that_are_read(
+    filters: list[Filter], start: Position, end: Position
+) -> None:
     assert span(*filters) == (start, end)
 
 
-def test_a_ledger_whose_end_is_not_known_is_one_task() -> None:
+def test_a_ledger_with_an_unknown_end_is_one_task() -> None:
     start, end = span(EqualTo(("__ledgerId",), 7), known=False)
     assert start == Position(7, -1)
     assert Position(7, 10**9).order < end.order < Position(8, 0).order
     assert split(EntrySpan(start, end), 4) == [(start, end)]
 
 
-def test_nothing_is_read_of_what_there_cannot_be() -> None:
+def test_an_impossible_filter_reads_nothing() -> None:
     for filters in (
         [GreaterThan(("__ledgerId",), 12)],
         [LessThan(("__ledgerId",), 3)],
@@ -242,7 +244,7 @@ def test_nothing_is_read_of_what_there_cannot_be() -> None:
         assert start.order >= end.order or not split(EntrySpan(start, end, LEDGERS), 1)
 
 
-def test_topics_and_partitions_are_left_out() -> None:
+def test_filters_exclude_topics_and_partitions() -> None:
     def kept(*filters: Filter) -> list[str]:
         made = narrowing_of(filters, NAMES)
         numbers = zip(TOPICS, (-1, 0, 1), strict=True)
@@ -254,10 +256,10 @@ def test_topics_and_partitions_are_left_out() -> None:
     assert kept(Not(EqualTo(("__topic",), TOPICS[1]))) == [TOPICS[0], TOPICS[2]]
     assert kept(In(("__partition",), (0, 5))) == [TOPICS[1]]
     assert kept(GreaterThanOrEqual(("__partition",), 0)) == list(TOPICS[1:])
-    assert kept(EqualTo(("__partition",), "0")) == list(TOPICS)  # what is not understood
+    assert kept(EqualTo(("__partition",), "0")) == list(TOPICS)  # a filter that is not understood
 
 
-# In the reader that PySpark calls
+# In PySpark's reader
 
 
 @pytest.fixture
@@ -268,7 +270,7 @@ def url() -> Iterator[str]:
 
 
 def reader_in(module: str, url: str) -> PulsarBatchReader:
-    """As that module of PySpark makes one."""
+    """Return a reader that this module of PySpark created."""
     made = source(url, topic="parted", includeMetadata="full")
     spec = ModuleSpec(module, None)
     found: dict[str, Any] = {"__spec__": spec, "made": made}
@@ -278,10 +280,10 @@ def reader_in(module: str, url: str) -> PulsarBatchReader:
     return reader
 
 
-def test_filters_are_taken_where_pyspark_has_some_and_refused_nowhere(url: str) -> None:
+def test_filters_are_accepted_where_pyspark_supports_them_and_never_refused(url: str) -> None:
     publish(url, *numbered(30), topic="parted")
     plain = reader_in("pyspark.sql.worker.plan_data_source_read", url)
-    # What PySpark looks at, to refuse a reader that takes filters when they are disabled.
+    # PySpark checks this to refuse a reader that accepts filters when filters are disabled.
     assert plain.pushFilters.__func__ is DataSourceReader.pushFilters
     assert len(plain.partitions()) == 3
 
@@ -289,7 +291,8 @@ def test_filters_are_taken_where_pyspark_has_some_and_refused_nowhere(url: str) 
     assert isinstance(pushed, NarrowedBatchReader)
     filters = [EqualTo(("__partition",), 1), IsNotNull(("__key",))]
     left = pushed.pushFilters(filters)
-    assert [id(each) for each in left] == [id(each) for each in filters]  # Spark applies them too
+    # Spark applies the filters too.
+    assert [id(each) for each in left] == [id(each) for each in filters]
     ranges = pushed.partitions()
     assert [each.partition for each in ranges if isinstance(each, ReadRange)] == [1]
     rows = read_ranges(pushed, ranges)
@@ -297,7 +300,7 @@ def test_filters_are_taken_where_pyspark_has_some_and_refused_nowhere(url: str) 
     assert rows == [row for row in everything if row["__partition"] == 1] != []
 
 
-def test_a_field_of_the_value_named_like_a_column_that_is_not_read(url: str) -> None:
+def test_a_value_field_with_the_name_of_an_unread_column_is_not_filtered(url: str) -> None:
     publish(url, *[b'{"__partition": 7}'] * 3, topic="parted")
     made = source(url, topic="parted", valueFormat="json", valueSchema="__partition INT")
     options = made._planned(streaming=False)
@@ -306,6 +309,6 @@ def test_a_field_of_the_value_named_like_a_column_that_is_not_read(url: str) -> 
     assert len(read_ranges(reader, reader.partitions())) == 3
 
 
-def test_those_are_the_modules_of_this_pyspark() -> None:
+def test_the_expected_modules_of_this_pyspark_exist() -> None:
     assert find_spec("pyspark.sql.worker.data_source_pushdown_filters") is not None
     assert find_spec("pyspark.sql.worker.plan_data_source_read") is not None

@@ -1,4 +1,4 @@
-"""What a letter says, as columns: nothing that it says can end a read."""
+"""Columns of a letter: no property of a letter can end a read."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def values(properties: dict[str, str], written_ms: int = 5) -> dict[str, object]
     return letter_values(LetterFacts(Given(properties, written_ms)), TOPIC)
 
 
-def test_a_letter_is_due_a_delay_behind_its_writing() -> None:
+def test_a_letter_is_due_one_delay_after_its_publish_time() -> None:
     found = values({DELAY_TIME: "1000", FIRST_TIME: "7", REAL_TOPIC: "orders"}, 500)
     assert (found["delayTime"], found["dueTime"], found["firstTime"]) == (1000, 1_500_000, 7000)
     assert found["realSubscription"] == "billing"
 
 
-def test_a_subscription_that_is_said_to_be_blank_is_none_of_the_topics_name() -> None:
-    # A replay refuses that letter; routed by the name, it ended each run of a triage.
+def test_a_blank_subscription_property_does_not_fall_back_to_the_topic_name() -> None:
+    # A replay refuses such a letter. Routed by the topic name, it ended each run of a triage.
     found = values({REAL_TOPIC: "orders", REAL_SUBSCRIPTION: ""})
     assert found["realSubscription"] == ""
 
 
 @pytest.mark.parametrize("written_ms", [LAST_US // 1000, 1 << 62, (1 << 63) - 1, (1 << 64) - 1])
-def test_a_time_that_spark_does_not_have_is_null(written_ms: int) -> None:
+def test_a_time_outside_of_sparks_range_is_null(written_ms: int) -> None:
     late = str(LAST_US // 1000 + 1)
     found = values({DELAY_TIME: "1000", FIRST_TIME: late, LAST_TIME: "0"}, written_ms)
     assert (found["dueTime"], found["firstTime"], found["lastTime"]) == (None, None, 0)

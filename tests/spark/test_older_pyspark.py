@@ -1,4 +1,4 @@
-"""The source as PySpark 4.0 and 4.1 drive it, which do not say where a batch begins."""
+"""The source with PySpark 4.0 and 4.1, which do not pass the start of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker() -> Iterator[BrokerThread]:
 
 
 class OldReader:
-    """Hides from a query what PySpark before 4.2 does not hand over."""
+    """A reader without the methods that PySpark before 4.2 does not call."""
 
     def __init__(self, reader: Any) -> None:
         self.whole = reader
@@ -51,7 +51,7 @@ class OldStream(Stream):
         self.reader: Any = OldReader(self.reader)
 
 
-def test_a_query_goes_on_where_it_was(broker: BrokerThread) -> None:
+def test_a_query_continues_at_its_offset(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(100))
     query = OldStream(broker.url, subscription="s", **EARLIEST).run()
     query.reader.stop()
@@ -74,10 +74,10 @@ def test_limits_need_pyspark_4_2(broker: BrokerThread, monkeypatch: pytest.Monke
     assert Stream(broker.url, **EARLIEST).run().values() == numbered(10)
 
 
-def test_a_query_of_all_there_is_asks_for_the_end_before_the_beginning(
+def test_available_now_asks_for_the_end_before_the_beginning(
     broker: BrokerThread,
 ) -> None:
-    """The first answer must not make the subscription, which would be at the wrong place."""
+    """The first answer must not create the subscription, because its position would be wrong."""
     sent = publish(broker.url, *numbered(10))
     query = OldStream(broker.url, offset_json({}), startingOffsets="latest", subscription="s")
     end = query.reader.whole.latestOffset()
@@ -86,7 +86,7 @@ def test_a_query_of_all_there_is_asks_for_the_end_before_the_beginning(
     query.reader.stop()
 
 
-def test_a_topic_that_was_made_again_while_no_query_ran_is_data_loss(broker: BrokerThread) -> None:
+def test_a_topic_recreated_between_two_runs_is_data_loss(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(10))
     query = OldStream(broker.url, startingOffsets="earliest").run()
     query.reader.stop()
@@ -102,7 +102,7 @@ def test_a_topic_that_was_made_again_while_no_query_ran_is_data_loss(broker: Bro
 
 
 class Context:
-    """A `SparkContext`, as far as it is asked."""
+    """The parts of a `SparkContext` that the code uses."""
 
     pythonExec = "python3"
 
@@ -119,7 +119,7 @@ def used(context: Context) -> str:
     return context.pythonExec
 
 
-def test_workers_of_a_local_session_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_a_local_session_use_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     assert used(Context("local[2]")) == sys.executable
     assert used(Context("local", sys.executable)) == sys.executable
@@ -132,7 +132,7 @@ def test_workers_of_a_local_session_run_this_interpreter(monkeypatch: pytest.Mon
     use_this_python(SimpleNamespace())  # type: ignore[arg-type]  # of Spark Connect
 
 
-def test_an_interpreter_without_this_package_is_named(tmp_path: Path) -> None:
+def test_the_error_names_an_interpreter_without_this_package(tmp_path: Path) -> None:
     program = tmp_path / "python3"
     said = "ModuleNotFoundError: No module named 'pulsar_encore'"
     program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
@@ -146,7 +146,7 @@ def test_an_interpreter_without_this_package_is_named(tmp_path: Path) -> None:
     check_python(sys.executable)
 
 
-def test_an_interpreter_that_does_not_answer_is_named(
+def test_the_error_names_an_interpreter_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "python3"
@@ -157,7 +157,7 @@ def test_an_interpreter_that_does_not_answer_is_named(
         check_python(str(program))
 
 
-def test_an_interpreter_that_fails_without_a_word_is_named(tmp_path: Path) -> None:
+def test_the_error_names_an_interpreter_that_fails_without_output(tmp_path: Path) -> None:
     program = tmp_path / "python3"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
@@ -165,7 +165,7 @@ def test_an_interpreter_that_fails_without_a_word_is_named(tmp_path: Path) -> No
         check_python(str(program))
 
 
-def test_only_names_of_this_environment_are_not_started(
+def test_names_that_resolve_to_this_environment_are_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
@@ -186,7 +186,7 @@ def test_only_names_of_this_environment_are_not_started(
     assert started == [other], "it is the same file, with packages of its own"
 
 
-def test_an_older_pyspark_is_named_by_its_version(tmp_path: Path) -> None:
+def test_the_error_names_the_version_of_an_older_pyspark(tmp_path: Path) -> None:
     package = tmp_path / "pyspark"
     package.mkdir()
     (package / "__init__.py").write_text('__version__ = "3.5.1"')

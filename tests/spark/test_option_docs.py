@@ -15,7 +15,7 @@ HEADERS = {"| option | default | |": SOURCE, "| option of a write | default | |"
 
 
 def rows(header: str) -> Iterator[tuple[list[str], str]]:
-    """(names, text of the default) of each row of a table."""
+    """Return (names, text of the default) of each row of a table."""
     lines = PAGE.read_text("utf-8").splitlines()
     for line in lines[lines.index(header) + 2 :]:
         if not line.startswith("|"):

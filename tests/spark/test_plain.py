@@ -1,4 +1,4 @@
-"""What is read of a batch all at once is what each of its messages says."""
+"""The fast decoder of whole batches equals the decoding of each message."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_plain_messages_are_found(
 )
 @pytest.mark.parametrize("at", [0, 30, 59])
 @pytest.mark.parametrize("sequence_id", [None, 3])
-def test_a_message_that_holds_more_is_not_plain(
+def test_a_message_with_more_fields_is_not_plain(
     more: dict[str, Any], at: int, sequence_id: int | None
 ) -> None:
     messages = [(pb.SingleMessageMetadata(sequence_id=sequence_id), b"x")] * 60
@@ -87,14 +87,14 @@ def test_a_message_that_holds_more_is_not_plain(
 
 
 @pytest.mark.parametrize("size", [b"\x85\x80\x80\x80\x10", b"\xff" * 9 + b"\x01", b"\xff" * 40])
-def test_a_number_that_reaches_beyond_the_batch_is_not_plain(size: bytes) -> None:
+def test_a_length_beyond_the_batch_is_not_plain(size: bytes) -> None:
     metadata = b"\x18" + size
     message = len(metadata).to_bytes(4, "big") + metadata + b"abcde"
     assert plain_messages(message * 60, range(0, 60 * len(message), len(message))) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30))
-def test_a_column_is_what_was_gathered(steps: list[tuple[int, int]]) -> None:
+def test_a_column_equals_the_gathered_values(steps: list[tuple[int, int]]) -> None:
     column, once = ColumnValues(pa.int64()), 7
     expected: list[int] = []
     for kind, count in steps:

@@ -27,11 +27,13 @@ from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.testing import run
 
 TOPIC = "persistent://public/default/orders"
-T = 5.0  # s, the operation timeout
+T = 5.0  # operation timeout, in s
 
 
 def asked(took_s: float, retries: int = 3) -> tuple[Cluster, Callable[[], Any], list[float]]:
-    """A cluster without brokers, an attempt that fails after a while, and the times of attempts."""
+    """A cluster without brokers: an attempt that fails after a while, and the times of all
+    attempts.
+    """
     options = read_options(
         {
             "service.url": "pulsar://nowhere:6650",
@@ -67,7 +69,7 @@ def test_brokers_that_never_answered_are_reported_within_the_operation_timeout(
     run(scenario())
 
 
-def test_brokers_that_answered_before_are_asked_as_often_as_the_options_say() -> None:
+def test_brokers_that_answered_before_are_retried_as_often_as_the_options_allow() -> None:
     async def scenario() -> None:
         made, attempt, times = asked(T)
 
@@ -83,18 +85,18 @@ def test_brokers_that_answered_before_are_asked_as_often_as_the_options_say() ->
 
 
 def reported(raised: Callable[[], None]) -> str:
-    """What PySpark sends to the JVM of an exception."""
+    """Return the text that PySpark sends to the JVM for an exception."""
     out = io.BytesIO()
     try:
         raised()
     except Exception as error:
         handle_worker_exception(error, out)
-    return out.getvalue()[8:].decode()  # behind two numbers
+    return out.getvalue()[8:].decode()  # the text follows two numbers
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # so that it is removed at the end
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # monkeypatch removes the variable at the end
     monkeypatch.setattr(module, "_in_worker", lambda: True)
 
 
@@ -114,19 +116,19 @@ def test_an_error_of_this_package_is_one_line(error: Exception) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_any_other_exception_has_its_traceback() -> None:
+def test_any_other_exception_keeps_its_traceback() -> None:
     told = reported(lambda: fails(KeyError("x")))
     assert told.count("Traceback") == 2
     assert "OSError: refused" in told
 
 
-def test_outside_of_a_worker_nothing_changes() -> None:
+def test_nothing_changes_outside_of_a_worker() -> None:
     told = reported(lambda: fails(ConfigurationError("there is no topic t")))
     assert told.count("Traceback") == 2
     assert not os.environ.get("SPARK_HIDE_TRACEBACK")
 
 
-def test_all_that_pyspark_calls_is_surrounded() -> None:
+def test_every_method_that_pyspark_calls_shortens_errors() -> None:
     from pulsar_encore.spark.data_source import PulsarDataSource
     from pulsar_encore.spark.driver.batch import PulsarBatchReader
     from pulsar_encore.spark.driver.stream import PulsarStreamReader
@@ -146,7 +148,7 @@ def test_all_that_pyspark_calls_is_surrounded() -> None:
                 assert hasattr(method, "__wrapped__"), (kind, name)
 
 
-def test_a_worker_is_known_by_its_main_module(tmp_path: Path) -> None:
+def test_a_worker_is_recognised_by_its_main_module(tmp_path: Path) -> None:
     package = tmp_path / "pyspark"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Positions: their order, their text, and the forms that users write."""
+"""Positions: their order, their text, and the forms that users can write."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ positions = st.builds(
 
 
 @given(st.dictionaries(st.text(min_size=1), positions | st.just(EARLIEST)))
-def test_offsets_are_read_as_they_were_written(offsets: dict[str, Position]) -> None:
+def test_serialised_offsets_can_be_parsed(offsets: dict[str, Position]) -> None:
     text = json.dumps(offset_json(offsets))
     assert read_offset(text) == read_offset(json.loads(text)) == offsets
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), positions), unique_by=lambda each: each[0]))
-def test_the_same_offsets_are_the_same_text(pairs: list[tuple[str, Position]]) -> None:
+def test_equal_offsets_have_equal_text(pairs: list[tuple[str, Position]]) -> None:
     """Spark plans an empty batch when the text of two equal offsets differs."""
     one, other = offset_json(dict(pairs)), offset_json(dict(reversed(pairs)))
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_all_of_an_entry_is_behind_each_of_its_messages() -> None:
+def test_the_position_after_an_entry_is_behind_each_of_its_messages() -> None:
     entry = [Position(3, 4, 0), Position(3, 4, 1), Position(3, 4, 1000), Position(3, 4)]
     following = [Position(3, 5, 0), Position(4, 0), LATEST]
     in_order = [EARLIEST, Position(3, 3), *entry, *following]
@@ -58,13 +58,13 @@ def test_all_of_an_entry_is_behind_each_of_its_messages() -> None:
         ({"v": 1, "p": {"t": "a:b:c"}}, "the offset of t"),
     ],
 )
-def test_what_is_no_offset_is_an_error_that_says_what_to_do(wrong: object, said: str) -> None:
+def test_the_error_for_an_invalid_offset_says_how_to_solve_it(wrong: object, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read_offset(wrong)
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(-1, 2**20))
-def test_every_way_to_write_an_id_is_the_same(ledger: int, entry: int, index: int) -> None:
+def test_all_forms_of_an_id_are_equivalent(ledger: int, entry: int, index: int) -> None:
     serialized = MessageId(2, ledger, entry, index).serialize()
     forms = [
         f"{ledger}:{entry}:{index}",
@@ -82,7 +82,7 @@ def test_every_way_to_write_an_id_is_the_same(ledger: int, entry: int, index: in
 
 @pytest.mark.parametrize("earliest", ["earliest", -2])
 @pytest.mark.parametrize("latest", ["latest", -1])
-def test_the_ends_have_names(earliest: object, latest: object) -> None:
+def test_both_ends_have_names(earliest: object, latest: object) -> None:
     assert user_position(earliest, "") == EARLIEST
     assert user_position(latest, "") == LATEST
     for end, position in ((MessageId.earliest, EARLIEST), (MessageId.latest, LATEST)):
@@ -108,12 +108,12 @@ def test_the_ends_have_names(earliest: object, latest: object) -> None:
         5,
     ],
 )
-def test_what_is_no_id_is_an_error_that_names_the_option(wrong: object) -> None:
+def test_the_error_for_an_invalid_id_names_the_option(wrong: object) -> None:
     with pytest.raises(ConfigurationError, match="startingOffsets of t"):
         user_position(wrong, "startingOffsets of t")
 
 
-def test_a_read_that_begins_with_a_message_is_behind_the_one_before() -> None:
+def test_a_read_that_starts_at_a_message_is_positioned_behind_the_previous_one() -> None:
     assert before(Position(3, 4, 7)) == Position(3, 4, 6)
     assert before(Position(3, 4, 0)) == before(Position(3, 4)) == Position(3, 3)
     assert before(Position(3, 0)) == Position(3, -1)

@@ -1,4 +1,4 @@
-"""A range gets each of its messages once, in order, whatever comes again or in parts."""
+"""A range yields each of its messages once and in order, despite redeliveries and split entries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def worlds(draw: st.DrawFn) -> tuple[Topic, Position, Position, Random]:
     for size in sizes:
         if draw(st.integers(0, 4)) == 0:
             ledger, entry = ledger + draw(st.integers(1, 3)), 0
-        entry += draw(st.sampled_from([0, 0, 0, 1, 2]))  # a marker, or compacted away
+        # a marker, or an entry that compaction removed
+        entry += draw(st.sampled_from([0, 0, 0, 1, 2]))
         topic.append((ledger, entry, size))
         entry += 1
 
@@ -56,7 +57,7 @@ def expected(topic: Topic, start: Position, end: Position) -> list[Any]:
 
 
 @given(worlds())
-def test_with_reconnects_that_bring_entries_again(
+def test_reconnects_that_redeliver_entries_yield_each_message_once(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
@@ -71,7 +72,7 @@ def test_with_reconnects_that_bring_entries_again(
 
 
 @given(worlds())
-def test_of_an_engine_that_splits_entries(
+def test_a_transport_that_splits_entries_yields_each_message_once(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
@@ -87,7 +88,7 @@ def test_of_an_engine_that_splits_entries(
 
 
 @given(worlds())
-def test_what_is_done_with_is_where_a_reconnect_goes_on(
+def test_a_reconnect_continues_after_finished_entries(
     world: tuple[Topic, Position, Position, Random],
 ) -> None:
     topic, start, end, rng = world
@@ -100,7 +101,7 @@ def test_what_is_done_with_is_where_a_reconnect_goes_on(
     assert taken(cuts) == expected(topic, start, end)
 
 
-def test_an_end_that_is_no_message_ends_it_too() -> None:
+def test_a_range_can_end_at_an_entry_that_is_no_message() -> None:
     cutter = RangeFilter(EARLIEST, Position(3, 5), whole=True)
     assert cutter.take(delivery(3, 4, 2)) is not None
     assert not cutter.done
@@ -109,8 +110,8 @@ def test_an_end_that_is_no_message_ends_it_too() -> None:
     assert cutter.last == Position(3, 5)
 
 
-def test_a_range_that_runs_backwards_is_empty() -> None:
-    """As after a crash in the first batch of a query that begins at the end."""
+def test_a_range_with_its_end_before_its_start_is_empty() -> None:
+    """This occurs after a crash in the first batch of a query that begins at the end."""
     cutter = RangeFilter(Position(3, 5), Position(3, 2), whole=True)
     assert cutter.done
     assert cutter.take(delivery(3, 2, 0)) is None

@@ -1,4 +1,4 @@
-"""What a batch takes, and how it is cut: complete, without overlap, within its limits, and fair."""
+"""Planned batches and tasks are complete, disjoint, within their limits, and fair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pulsar_encore.spark.task_split import Slicing, shared_parts, split
 
 @st.composite
 def spans(draw: st.DrawFn) -> EntrySpan:
-    """A topic of some ledgers, read from anywhere to anywhere."""
+    """Return a range of a topic with several ledgers, with any start and end."""
     sizes = draw(st.lists(st.integers(0, 60), min_size=1, max_size=6))
     assume(sum(sizes))
     ids = sorted(draw(st.sets(st.integers(1, 99), min_size=len(sizes), max_size=len(sizes))))
@@ -43,7 +43,7 @@ def spans(draw: st.DrawFn) -> EntrySpan:
 
 
 def entries(span: EntrySpan) -> list[tuple[int, int]]:
-    """Places of all entries of a span, whole or in part."""
+    """Return the positions of all entries of a range, whole or in part."""
     stretches = span.stretches()
     assert stretches is not None
     return [
@@ -55,7 +55,7 @@ topics = st.dictionaries(st.sampled_from("abcdefgh"), spans(), min_size=1)
 
 
 @given(spans())
-def test_the_entries_of_a_span_are_those_between_its_ends(span: EntrySpan) -> None:
+def test_a_range_contains_the_entries_between_its_ends(span: EntrySpan) -> None:
     expected = [
         (each.id, entry)
         for each in span.ledgers
@@ -66,7 +66,7 @@ def test_the_entries_of_a_span_are_those_between_its_ends(span: EntrySpan) -> No
 
 
 @given(spans(), st.integers(1, 20), st.booleans())
-def test_parts_are_the_whole_and_do_not_overlap(
+def test_parts_cover_the_whole_range_without_overlap(
     span: EntrySpan, parts: int, by_ledger: bool
 ) -> None:
     ranges = split(span, parts, by_ledger=by_ledger)
@@ -84,7 +84,7 @@ def test_parts_are_the_whole_and_do_not_overlap(
 
 
 @given(spans(), st.integers(1, 20))
-def test_parts_are_of_nearly_the_same_size(span: EntrySpan, parts: int) -> None:
+def test_parts_have_nearly_the_same_size(span: EntrySpan, parts: int) -> None:
     total = len(entries(span))
     sizes = [len(entries(EntrySpan(start, end, span.ledgers))) for start, end in split(span, parts)]
     if total:
@@ -100,7 +100,7 @@ def test_parts_by_ledger_are_whole_ledgers(span: EntrySpan, parts: int) -> None:
 
 
 @given(st.dictionaries(st.integers(0, 9), st.floats(0, 1e6)), st.floats(0, 1e6))
-def test_shares_use_the_limit_and_are_as_equal_as_they_can_be(
+def test_shares_use_the_limit_and_are_as_equal_as_possible(
     wants: dict[int, float], limit: float
 ) -> None:
     shares = water_fill({str(key): want for key, want in wants.items()}, limit)
@@ -114,7 +114,7 @@ def test_shares_use_the_limit_and_are_as_equal_as_they_can_be(
 
 
 @given(topics, st.integers(1, 200))
-def test_no_more_entries_than_the_limit_and_no_fewer_than_there_is_room_for(
+def test_a_batch_takes_as_many_entries_as_the_limit_allows(
     read: dict[str, EntrySpan], limit: int
 ) -> None:
     taken = taken_of(read, Quota(entries=limit))
@@ -132,7 +132,9 @@ def taken_of(read: dict[str, EntrySpan], quota: Quota) -> int:
 
 
 @given(topics, st.integers(1, 5000))
-def test_rows_hold_unless_one_entry_alone_is_more(read: dict[str, EntrySpan], limit: int) -> None:
+def test_a_row_limit_holds_unless_a_single_entry_exceeds_it(
+    read: dict[str, EntrySpan], limit: int
+) -> None:
     ends = admit(read, Quota(rows=limit))
     took = {
         topic: len(entries(EntrySpan(span.start, ends[topic], span.ledgers)))
@@ -173,7 +175,7 @@ def test_batch_by_batch_everything_is_read_once(read: dict[str, EntrySpan], limi
     assert sorted(seen) == sorted(expected)
 
 
-def test_one_hot_topic_leaves_room_to_nine_quiet_ones_and_takes_the_rest() -> None:
+def test_one_busy_topic_leaves_a_share_to_nine_quiet_ones_and_takes_the_rest() -> None:
     ledgers = (LedgerSize(1, 10_000, 1_000_000, False),)
     read = {"hot": EntrySpan(EARLIEST, Position(1, 9_999), ledgers)}
     read |= {f"quiet-{each}": EntrySpan(EARLIEST, Position(1, 1), ledgers) for each in range(9)}
@@ -182,9 +184,10 @@ def test_one_hot_topic_leaves_room_to_nine_quiet_ones_and_takes_the_rest() -> No
     assert all(ends[f"quiet-{each}"] == Position(1, 1) for each in range(9))
 
 
-@pytest.mark.parametrize("size", [600, 1000, 5000])  # more than its share, than all, and by far
+# more than its share, more than the whole limit, and far more
+@pytest.mark.parametrize("size", [600, 1000, 5000])
 @pytest.mark.parametrize("small", [1, 250])
-def test_large_entries_beside_small_ones_have_their_turn(size: int, small: int) -> None:
+def test_large_entries_beside_small_ones_are_not_starved(size: int, small: int) -> None:
     large = EntrySpan(EARLIEST, Position(1, 9), (LedgerSize(1, 10, 10, False),), float(size))
     begin = EARLIEST
     taken = []
@@ -200,7 +203,7 @@ def test_large_entries_beside_small_ones_have_their_turn(size: int, small: int) 
     assert large.empty, f"entries were taken in batches {taken}"
 
 
-def test_with_more_topics_than_entries_each_has_its_turn() -> None:
+def test_with_more_topics_than_entries_no_topic_is_starved() -> None:
     ledgers = (LedgerSize(1, 100, 100, False),)
     left = {f"t{each}": EntrySpan(EARLIEST, Position(1, 99), ledgers) for each in range(10)}
     waited = dict.fromkeys(left, 0)
@@ -212,12 +215,12 @@ def test_with_more_topics_than_entries_each_has_its_turn() -> None:
         assert max(waited.values()) <= 10
 
 
-def test_what_cannot_be_counted_is_read_to_its_end() -> None:
+def test_a_range_that_cannot_be_counted_is_read_to_its_end() -> None:
     unknown = EntrySpan(Position(1, 5), Position(3, 7))
     assert unknown.stretches() is None
     assert admit({"t": unknown}, Quota(entries=2)) == {"t": Position(3, 7)}
     assert split(unknown, 4) == [(unknown.start, unknown.end)]
-    # Within a ledger there is nothing to ask for.
+    # The web service gives no counts within a ledger.
     known = EntrySpan(Position(3, 1), Position(3, 7))
     assert admit({"t": known}, Quota(entries=2)) == {"t": Position(3, 3)}
     assert len(split(known, 3)) == 3
@@ -238,7 +241,7 @@ def test_a_position_in_a_batch_leaves_the_rest_of_its_entry() -> None:
     st.integers(1, 40),
     st.none() | st.integers(1, 300),
 )
-def test_tasks_are_at_least_so_many_as_far_as_there_are_entries(
+def test_a_minimum_of_tasks_is_met_if_there_are_enough_entries(
     counts: dict[str, int], parts: int, most: int | None
 ) -> None:
     shared = shared_parts(counts, parts, most)
@@ -258,23 +261,23 @@ LEDGERS = (LedgerSize(7, 5, 50, True), LedgerSize(9, 0, 0, True), LedgerSize(12,
     [
         (EARLIEST, None, (), False),
         (Position(7, 2), None, (), False),
-        (Position(8, 2), None, (), False),  # behind the first that is stored: it held nothing
+        (Position(8, 2), None, (), False),  # behind the first stored ledger, which was empty
         (Position(5, 2), None, (), True),
         (Position(5, 2), 4, (), True),
         (Position(5, 3), 4, (), False),
         (Position(5, 3, 0), 4, (), True),
-        (Position(5, 3), 4, (6,), True),  # it was read to its end, and the next was not
+        (Position(5, 3), 4, (6,), True),  # it was read to its end, and the next ledger was not read
         (Position(5, 3), 4, (7, 12), False),
     ],
 )
-def test_what_may_be_gone_with_ledgers(
+def test_messages_that_may_be_lost_with_deleted_ledgers(
     start: Position, entries: int | None, seen: tuple[int, ...], gone: bool
 ) -> None:
     assert may_be_gone(start, LEDGERS, entries, seen) is gone
-    assert not may_be_gone(start, (), entries, seen)  # nobody was asked
+    assert not may_be_gone(start, (), entries, seen)  # the broker was not asked
 
 
 @pytest.mark.parametrize("slicing", [Slicing(), Slicing(7), Slicing(1, 90, True)])
-def test_a_slicing_is_read_as_it_was_written(slicing: Slicing) -> None:
+def test_a_serialised_plan_of_tasks_can_be_parsed(slicing: Slicing) -> None:
     assert Slicing.read(str(slicing)) == slicing
     assert Slicing.read("") == Slicing()

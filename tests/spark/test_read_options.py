@@ -1,4 +1,4 @@
-"""Options: what they mean, and the sentence that says what is wrong with one."""
+"""Read options: their meaning, and the error for an invalid value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def options(streaming: bool | None = True, **given: str) -> ReadOptions:
     return read_options({"service.url": URL, "topic": "orders", **named}, streaming=streaming)
 
 
-def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
+def test_option_names_are_case_insensitive() -> None:
     given = {"SERVICE.URL": URL, "Topics": "a, b,a", "failondataloss": "FALSE"}
     read = read_options(given, streaming=True)
     assert read.topics.names == (
@@ -32,7 +32,7 @@ def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
     assert not read.fail_on_data_loss
 
 
-def test_the_names_of_other_connectors_mean_the_same() -> None:
+def test_option_names_of_other_connectors_are_accepted() -> None:
     assert read_options(
         {
             "service.url": URL,
@@ -54,12 +54,12 @@ def test_the_names_of_other_connectors_mean_the_same() -> None:
     )
 
 
-def test_a_batch_begins_at_the_beginning_and_a_stream_at_the_end() -> None:
+def test_a_batch_starts_at_the_beginning_and_a_stream_at_the_end() -> None:
     assert options(streaming=False).start.word == "earliest"
     assert options(streaming=True).start.word == "latest"
 
 
-def test_options_go_to_tasks_and_back_and_show_no_secret() -> None:
+def test_options_can_be_pickled_and_show_no_secret() -> None:
     read = options(
         pulsar__client__authPluginClassName="AuthenticationToken",
         pulsar__client__authParams="token:sesame",
@@ -128,7 +128,7 @@ def test_options_go_to_tasks_and_back_and_show_no_secret() -> None:
         ({"predefinedSubscription": "a", "subscription": "b"}, "subscription was given twice"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -> None:
+def test_an_invalid_option_is_one_sentence(given: dict[str, str], said: str) -> None:
     base = {"service.url": URL, "topic": "orders"}
     with pytest.raises(ConfigurationError) as error:
         read = read_options({**base, **given}, streaming=True)
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
-def test_a_batch_does_not_begin_at_a_subscription() -> None:
+def test_a_batch_cannot_start_at_a_subscription() -> None:
     given = {"service.url": URL, "topic": "orders", "startingOffsets": "subscription"}
     for more in ({}, {"subscription": "s"}):
         with pytest.raises(ConfigurationError, match=r"is for spark\.readStream only: a batch"):
@@ -149,13 +149,13 @@ def test_a_batch_does_not_begin_at_a_subscription() -> None:
     "given",
     ["-----BEGIN PRIVATE KEY-----\nsesame\n-----END", "data:;base64,sesame", "x\nsesame"],
 )
-def test_a_key_in_place_of_its_path_is_refused_and_not_shown(given: str) -> None:
+def test_a_key_in_place_of_a_path_is_refused_and_not_shown(given: str) -> None:
     with pytest.raises(ConfigurationError, match="takes the path of a PEM file") as error:
         options(pulsar__reader__cryptoPrivateKeyPath=given)
     assert "sesame" not in str(error.value)
 
 
-def test_a_long_line_that_is_no_file_is_not_shown() -> None:
+def test_a_long_line_in_place_of_a_file_is_not_shown() -> None:
     key = "sesame" * 50
     read = options(pulsar__reader__cryptoPrivateKeyPath=key)
     assert "sesame" not in repr(read)
@@ -177,14 +177,14 @@ def test_an_option_of_streams_is_refused_in_a_batch(name: str) -> None:
     [("json", "a " + "ARRAY<" * 9000, "types in types"), ("avro", '{"type":' * 9000, "no Avro")],
     ids=["json", "avro"],
 )
-def test_a_schema_without_end_is_refused(value_format: str, nested: str, said: str) -> None:
+def test_an_unbounded_schema_is_refused(value_format: str, nested: str, said: str) -> None:
     given = {"service.url": URL, "topic": "orders", "valueformat": value_format}
     with pytest.raises(ConfigurationError, match=said):
         PulsarDataSource({**given, "valueschema": nested}).schema()
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:99999", "http://[::"])
-def test_a_web_address_that_is_none_is_called_by_its_option(url: str) -> None:
+def test_the_error_for_an_invalid_web_address_names_its_option(url: str) -> None:
     def admin() -> Admin:
         given = {"service.url": URL, "topic": "a", "admin.url": url}
         return Admin(read_options(given, streaming=True).connection)
@@ -193,19 +193,19 @@ def test_a_web_address_that_is_none_is_called_by_its_option(url: str) -> None:
         admin()
 
 
-def test_what_is_no_web_address_is_said_before_spark_runs() -> None:
+def test_an_invalid_web_address_is_an_error_before_spark_runs() -> None:
     given = {"service.url": URL, "topic": "a", "admin.url": "nonsense"}
     with pytest.raises(ConfigurationError, match=r"^admin\.url must be like http"):
         read_options(given, streaming=True)
 
 
-def test_a_topic_that_is_assigned_by_two_names_is_refused() -> None:
+def test_a_topic_given_under_two_names_is_refused() -> None:
     chosen = f'{{"orders": [0], "{TOPIC}": [1]}}'
     with pytest.raises(ConfigurationError, match=r"assign names .*orders twice"):
         read_options({"service.url": URL, "assign": chosen}, streaming=True)
 
 
-def test_no_url_and_no_topic_are_said_by_name() -> None:
+def test_a_missing_url_or_topic_is_an_error_that_names_the_option() -> None:
     with pytest.raises(ConfigurationError, match=r"service\.url is missing"):
         read_options({"topic": "a"}, streaming=True)
     with pytest.raises(ConfigurationError, match="none was given"):
@@ -224,11 +224,11 @@ def test_no_url_and_no_topic_are_said_by_name() -> None:
         ('{"other": "3:4"}', "latest"),
     ],
 )
-def test_a_read_begins_with_the_message_that_is_named(text: str, expected: Any) -> None:
+def test_a_read_starts_with_the_named_message(text: str, expected: Any) -> None:
     assert edge_position(options(startingOffsets=text).start, TOPIC, TOPIC) == expected
 
 
-def test_positions_of_a_partition_go_before_those_of_its_topic() -> None:
+def test_positions_of_a_partition_override_those_of_its_topic() -> None:
     part = f"{TOPIC}-partition-1"
     text = f'{{"orders": "3:4", "{part}": "5:6"}}'
     start = options(startingOffsets=text).start
@@ -236,17 +236,17 @@ def test_positions_of_a_partition_go_before_those_of_its_topic() -> None:
     assert edge_position(start, f"{TOPIC}-partition-0", TOPIC) == Position(3, 3)
 
 
-def test_the_end_is_read_itself() -> None:
+def test_the_message_of_an_end_position_is_read() -> None:
     end = options(streaming=False, endingOffsets='{"orders": "3:4:2"}').end
     assert edge_position(end, TOPIC, TOPIC) == Position(3, 4, 2)
 
 
-def test_times_are_of_all_topics_or_of_each() -> None:
+def test_times_apply_to_all_topics_or_to_each() -> None:
     assert edge_position(options(startingTime="77").start, TOPIC, TOPIC) == 77
     start = options(startingTime='{"orders": 77}').start
     assert edge_position(start, TOPIC, TOPIC) == 77
     assert edge_position(start, "persistent://public/default/b", "b") == "latest"
 
 
-def test_the_ends_are_no_positions() -> None:
+def test_earliest_and_latest_sort_outside_of_all_positions() -> None:
     assert EARLIEST.order < Position(0, 0).order < LATEST.order

@@ -1,4 +1,4 @@
-"""Batches and streams on the development broker: every message once, whatever its kind."""
+"""Batches and streams on the development broker read every message of any kind exactly once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_batch_reads_each_message_once_in_order(url: str, batch: int, parts: i
     assert values(read_ranges(reader, ranges)) == numbered(250)
 
 
-def test_what_a_message_tells_is_in_its_columns(url: str) -> None:
+def test_columns_contain_the_fields_of_a_message(url: str) -> None:
     event = 1_700_000_000_123
     sent = publish(
         url,
@@ -88,7 +88,7 @@ def test_what_a_message_tells_is_in_its_columns(url: str) -> None:
         assert age < datetime.timedelta(minutes=5)
 
 
-def test_what_is_behind_the_last_message_of_the_last_batch_is_nothing(url: str) -> None:
+def test_bytes_behind_the_last_message_of_the_last_batch_are_ignored(url: str) -> None:
     sent = publish(url, *numbered(10), batch=10)
     place = f"{sent[0].ledger_id()}:{sent[0].entry_id()}"
     for index, rest in ((8, numbered(2, 8)), (9, numbered(1, 9)), (10, [])):
@@ -101,17 +101,15 @@ def test_what_is_behind_the_last_message_of_the_last_batch_is_nothing(url: str) 
         assert time.monotonic() - began < 25, "it does not wait for what cannot come"
 
 
-def test_a_value_that_is_not_asked_for_is_not_looked_at(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unselected_value_is_not_decoded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(url, {"content": b"a", "partition_key": "k"})
     monkeypatch.setattr(RawMessage, "data", lambda each: pytest.fail("looked at"))
     schema = StructType([StructField("__key", BinaryType())])
     assert read_batch(url, schema) == [{"__key": b"k"}]
 
 
-def test_times_that_spark_does_not_have_end_no_read(url: str) -> None:
-    """Of a producer that took nanoseconds for milliseconds, say."""
+def test_times_outside_of_sparks_range_do_not_end_a_read(url: str) -> None:
+    """For example, a producer wrote nanoseconds instead of milliseconds."""
     wrong = [1_700_000_000_000_000_000, 253_402_300_800_000]
     publish(url, *({"content": b"%d" % at, "event_timestamp": at} for at in [*wrong, 5_000]))
     told = {row["value"]: row["__eventTime"] for row in read_batch(url)}
@@ -119,7 +117,7 @@ def test_times_that_spark_does_not_have_end_no_read(url: str) -> None:
     assert told == {b"%d" % wrong[0]: None, b"%d" % wrong[1]: None, b"5000": epoch}
 
 
-def test_a_users_schema_chooses_columns_and_their_order(url: str) -> None:
+def test_a_users_schema_selects_and_orders_columns(url: str) -> None:
     publish(url, {"content": b"a", "partition_key": "k"})
     schema = StructType([StructField("__key", BinaryType()), StructField("value", BinaryType())])
     assert read_batch(url, schema) == [{"__key": b"k", "value": b"a"}]
@@ -133,13 +131,13 @@ def test_a_users_schema_chooses_columns_and_their_order(url: str) -> None:
         (StructField("__entryId", LongType()), "the source has no column '__entryId'"),
     ],
 )
-def test_a_schema_that_cannot_be_read_is_said(url: str, field: StructField, said: str) -> None:
+def test_an_unsupported_schema_is_an_error(url: str, field: StructField, said: str) -> None:
     made = source(url)
     with pytest.raises(encore.ConfigurationError, match=said):
         made.reader(StructType([field]))
 
 
-def test_text_is_decoded_and_what_is_none_is_as_the_mode_says(url: str) -> None:
+def test_text_is_decoded_and_invalid_text_follows_the_mode(url: str) -> None:
     publish(url, b"caf\xc3\xa9", b"\xff\xfe", {"content": None}, b"ok")
     read = {"valueFormat": "string", "includeMetadata": "none"}
     assert [row["value"] for row in read_batch(url, **read)] == ["café", None, None, "ok"]
@@ -151,7 +149,7 @@ def test_text_is_decoded_and_what_is_none_is_as_the_mode_says(url: str) -> None:
     assert len(read_batch(url, schema, **read)) == 4
 
 
-def test_all_partitions_are_read_or_those_that_are_chosen(url: str) -> None:
+def test_all_or_selected_partitions_are_read(url: str) -> None:
     publish(url, *numbered(30), topic="parted")
     rows = read_batch(url, topic="parted", includeMetadata="full")
     assert sorted(values(rows)) == numbered(30)
@@ -167,14 +165,14 @@ def test_all_partitions_are_read_or_those_that_are_chosen(url: str) -> None:
         made.reader(made.schema()).partitions()
 
 
-def test_a_pattern_finds_topics(url: str) -> None:
+def test_a_pattern_selects_topics(url: str) -> None:
     for name in ("ab-1", "ab-2", "c-1"):
         publish(url, name.encode(), topic=name)
     rows = read_batch(url, topicsPattern="persistent://public/default/ab-.*")
     assert sorted(values(rows)) == [b"ab-1", b"ab-2"]
 
 
-def test_ends_by_id_are_read_themselves_also_in_a_batch(url: str) -> None:
+def test_the_messages_of_both_end_ids_are_read_also_in_a_batch(url: str) -> None:
     sent = publish(url, *numbered(40), batch=8)
     for first, last in ((0, 39), (3, 4), (8, 15), (13, 13), (7, 24)):
         ends = {
@@ -184,7 +182,7 @@ def test_ends_by_id_are_read_themselves_also_in_a_batch(url: str) -> None:
         assert values(read_batch(url, **ends)) == numbered(last - first + 1, first)
 
 
-def test_ends_by_time(url: str) -> None:
+def test_a_range_can_be_given_by_times(url: str) -> None:
     publish(url, *numbered(5))
     middle = read_batch(url)[2]["__publishTime"]
     after = read_batch(url)[-1]["__publishTime"] + datetime.timedelta(seconds=1)
@@ -202,12 +200,12 @@ def test_ends_by_time(url: str) -> None:
     assert read_batch(url, startingTime=late, startingOffsetsByTimestampStrategy="latest") == []
 
 
-def test_an_empty_topic_is_no_rows_and_a_missing_one_is_said(broker: BrokerThread) -> None:
+def test_an_empty_topic_gives_no_rows_and_a_missing_one_is_an_error(broker: BrokerThread) -> None:
     url = broker.url
     publish(url)
     assert read_batch(url) == []
     made = source(url)
-    # What PySpark makes of a batch without ranges.
+    # PySpark turns a batch without ranges into this.
     assert read_ranges(made.reader(made.schema()), [InputPartition(None)]) == []
     with pytest.raises(encore.ConfigurationError, match=r"there is no topic .*/nowhere"):
         read_batch(url, topic="nowhere")
@@ -220,7 +218,7 @@ def test_an_empty_topic_is_no_rows_and_a_missing_one_is_said(broker: BrokerThrea
         read_batch(url, topic="non-persistent://public/default/t")
 
 
-def test_a_broker_that_is_not_there_is_one_sentence() -> None:
+def test_an_unreachable_broker_is_a_one_sentence_error() -> None:
     options = {
         "pulsar__client__operationTimeoutMs": 1000,
         "pulsar__client__connectionTimeoutMs": 500,
@@ -233,7 +231,7 @@ def test_a_broker_that_is_not_there_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("transport", ["native", "stock"])
-def test_either_engine_reads_a_range_exactly(url: str, transport: str) -> None:
+def test_either_transport_reads_a_range_exactly(url: str, transport: str) -> None:
     sent = publish(url, *numbered(60), batch=20)
     ends = {
         name: f'{{"t": "{each.ledger_id()}:{each.entry_id()}:{each.batch_index()}"}}'
@@ -246,7 +244,7 @@ def test_either_engine_reads_a_range_exactly(url: str, transport: str) -> None:
 # Streams
 
 
-def test_the_stock_library_has_keys_as_text(url: str) -> None:
+def test_the_stock_transport_has_keys_as_text(url: str) -> None:
     publish(url, {"content": b"a", "partition_key": "k"}, {"content": b"b"}, batch=2)
     for transport in ("native", "stock"):
         rows = read_batch(url, pulsar__client__transport=transport)
@@ -263,12 +261,12 @@ def test_a_stream_in_limited_batches_reads_everything_once(url: str) -> None:
 
 
 def fresh(query: Stream) -> Stream:
-    """Ask the broker again, however short ago that was."""
+    """Ask the broker again, even shortly after the last request."""
     query.reader._progress()._asked_s = float("-inf")
     return query
 
 
-def test_a_stream_begins_at_the_end_and_a_crash_in_its_first_batch_skips_nothing(
+def test_a_stream_starts_at_the_end_and_a_crash_in_its_first_batch_skips_nothing(
     url: str,
 ) -> None:
     publish(url, *numbered(5))
@@ -280,7 +278,7 @@ def test_a_stream_begins_at_the_end_and_a_crash_in_its_first_batch_skips_nothing
     again.reader.stop()
 
 
-def test_the_subscription_is_level_with_the_checkpoint_and_the_last_batch_is_acked(
+def test_the_subscription_follows_the_checkpoint_and_the_last_batch_is_acked(
     broker: BrokerThread,
 ) -> None:
     url = broker.url
@@ -289,7 +287,7 @@ def test_the_subscription_is_level_with_the_checkpoint_and_the_last_batch_is_ack
     query.run()
     assert broker.backlog(TOPIC, "s") == 0
     query.reader.stop()
-    # From its checkpoint a query goes on, and takes the subscription again.
+    # A query continues from its checkpoint and takes the subscription again.
     publish(url, *numbered(5, 20))
     again = Stream(url, query.offset, subscription="s")
     assert again.run().values() == numbered(5, 20)
@@ -297,7 +295,7 @@ def test_the_subscription_is_level_with_the_checkpoint_and_the_last_batch_is_ack
     again.reader.stop()
 
 
-def test_one_that_begins_at_the_end_of_an_empty_topic_skips_nothing_after_a_crash(
+def test_a_stream_on_an_empty_topic_skips_nothing_after_a_crash(
     url: str,
 ) -> None:
     publish(url)
@@ -308,7 +306,7 @@ def test_one_that_begins_at_the_end_of_an_empty_topic_skips_nothing_after_a_cras
     again.reader.stop()
 
 
-def test_cursor_commit_batch_acks_when_spark_says_so(broker: BrokerThread) -> None:
+def test_cursor_commit_batch_acks_when_spark_commits(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, *numbered(20))
     query = Stream(url, startingOffsets="earliest", subscription="s", cursorCommit="batch")
@@ -319,7 +317,7 @@ def test_cursor_commit_batch_acks_when_spark_says_so(broker: BrokerThread) -> No
     query.reader.stop()
 
 
-def test_cursor_commit_none_leaves_the_subscription_where_it_was(broker: BrokerThread) -> None:
+def test_cursor_commit_none_does_not_move_the_subscription(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, *numbered(20))
     query = Stream(url, startingOffsets="earliest", subscription="s", cursorCommit="none")
@@ -328,7 +326,7 @@ def test_cursor_commit_none_leaves_the_subscription_where_it_was(broker: BrokerT
     query.reader.stop()
 
 
-def test_two_queries_on_one_subscription_are_refused_by_name(
+def test_a_second_query_on_one_subscription_is_an_error(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pulsar_encore.spark.driver.query_cursor._BUSY_S", 0.2)
@@ -339,7 +337,7 @@ def test_two_queries_on_one_subscription_are_refused_by_name(
     query.reader.stop()
 
 
-def test_a_batch_that_is_done_again_has_the_same_rows(url: str) -> None:
+def test_a_repeated_batch_has_the_same_rows(url: str) -> None:
     publish(url, *numbered(30), batch=10)
     query = Stream(url, startingOffsets="earliest")
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
@@ -366,7 +364,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(url: str) -> No
     query.reader.stop()
 
 
-def test_min_rows_hold_a_batch_back_but_not_for_ever(url: str) -> None:
+def test_min_rows_delay_a_batch_for_a_limited_time(url: str) -> None:
     publish(url, *numbered(5))
     query = Stream(
         url,
@@ -401,27 +399,27 @@ def test_available_now_ends_where_the_topic_ended(url: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"subscription": "s"}])
-def test_a_new_query_of_available_now_begins_where_it_was_told_to(
+def test_a_new_query_of_available_now_starts_where_configured(
     url: str, options: dict[str, str]
 ) -> None:
     publish(url, *numbered(5))
     made = source(url, latestOffsetPollMs=0, **options)
     reader = made.streamReader(made.schema())
-    reader.prepareForTriggerAvailableNow()  # PySpark asks for the beginning behind this
+    reader.prepareForTriggerAvailableNow()  # PySpark asks for the beginning after this.
     publish(url, *numbered(5, 5))
     begin = reader.initialOffset()
     assert begin["p"][TOPIC].split(":")[1] == "9"
     publish(url, *numbered(5, 10))
     assert reader.latestOffset(begin, ReadAllAvailable()) == begin
     reader.stop()
-    # And what comes then is the next run's.
+    # Messages published after that belong to the next run.
     query = Stream(url, begin, latestOffsetPollMs=0, **options)
     query.reader.prepareForTriggerAvailableNow()
     assert query.run().values() == numbered(5, 10)
     query.reader.stop()
 
 
-def test_the_broker_is_not_asked_at_each_of_many_polls(broker: BrokerThread) -> None:
+def test_the_broker_is_not_asked_at_every_poll(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, b"a")
     query = Stream(url, startingOffsets="earliest", latestOffsetPollMs=60_000)
@@ -431,10 +429,10 @@ def test_the_broker_is_not_asked_at_each_of_many_polls(broker: BrokerThread) -> 
     assert len(asked) <= 3
 
 
-# What goes wrong
+# Failures
 
 
-def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThread) -> None:
+def test_a_recreated_topic_is_data_loss_unless_allowed(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, *numbered(10))
     checkpoint = {"p": {TOPIC: "900:4:-1"}, "v": 1}
@@ -445,8 +443,10 @@ def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThr
 
 
 @pytest.mark.parametrize("changed", [{}, {"minPartitions": 7, "maxRecordsPerPartition": 1}])
-def test_a_batch_that_is_done_again_is_cut_as_it_was(url: str, changed: dict[str, int]) -> None:
-    """Whatever is known by then: rows of a task are numbered, and dropped where they have been."""
+def test_a_repeated_batch_is_split_in_the_same_way(url: str, changed: dict[str, int]) -> None:
+    """The split does not depend on newer knowledge, because Spark numbers the rows of a task and
+    drops rows by number.
+    """
     for size in (50, 1, 1, 7):
         publish(url, *numbered(100), batch=size)
     options = {"startingOffsets": "earliest", "maxRecordsPerPartition": 40, "latestOffsetPollMs": 0}
@@ -458,7 +458,7 @@ def test_a_batch_that_is_done_again_is_cut_as_it_was(url: str, changed: dict[str
         publish(url, *numbered(30), batch=10)
         cut = query.reader.partitions(begin, end)
         assert len(cut) > 1
-        again = Stream(url, begin, **(options | changed))  # a driver that knows nothing
+        again = Stream(url, begin, **(options | changed))  # a driver without earlier knowledge
         assert again.reader.partitions(begin, end) == cut
         again.reader.stop()
         begin = end
@@ -466,7 +466,7 @@ def test_a_batch_that_is_done_again_is_cut_as_it_was(url: str, changed: dict[str
     query.reader.stop()
 
 
-def test_an_offset_that_says_unknown_things_of_tasks_is_one_sentence(url: str) -> None:
+def test_an_offset_with_unknown_task_data_is_a_one_sentence_error(url: str) -> None:
     publish(url, b"a")
     query = Stream(url, startingOffsets="earliest")
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
@@ -475,8 +475,8 @@ def test_an_offset_that_says_unknown_things_of_tasks_is_one_sentence(url: str) -
 
 
 @pytest.mark.parametrize("transport", ["native", "stock"])
-def test_a_subscription_that_is_not_to_be_made_is_asked_for(url: str, transport: str) -> None:
-    """Without a web service only the native engine can tell."""
+def test_a_subscription_that_must_exist_is_checked(url: str, transport: str) -> None:
+    """Without a web service, only the native transport can check it."""
     publish(url, b"a")
     options = {"subscription": "s", "subscriptionCreate": "false"}
     options["pulsar__client__transport"] = transport
@@ -501,7 +501,7 @@ def test_the_backlog_of_a_subscription_that_acked_nothing_is_not_skipped(url: st
     query.reader.stop()
 
 
-def test_a_topic_made_anew_while_a_query_runs_is_data_loss(broker: BrokerThread) -> None:
+def test_a_topic_recreated_during_a_query_is_data_loss(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, *numbered(20))
     options = {"subscription": "s", "latestOffsetPollMs": 0, "maxEntriesPerTrigger": 5}
@@ -511,7 +511,7 @@ def test_a_topic_made_anew_while_a_query_runs_is_data_loss(broker: BrokerThread)
     held = query.reader._progress()._cursors
     assert held is not None
     broker.delete_topic(TOPIC)
-    while not held._piles[TOPIC].failed:  # it looks for its topic, and there is none
+    while not held._piles[TOPIC].failed:  # it looks for its topic, which does not exist
         time.sleep(0.02)
     publish(url, *numbered(30, 50))
     with pytest.raises(DataLossError, match="it or the topic was deleted"):
@@ -519,7 +519,7 @@ def test_a_topic_made_anew_while_a_query_runs_is_data_loss(broker: BrokerThread)
     query.reader.stop()
 
 
-def test_a_topic_deleted_before_it_was_read_is_data_loss(
+def test_an_unread_deleted_topic_is_data_loss(
     broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = broker.url
@@ -546,21 +546,19 @@ def test_a_topic_deleted_before_it_was_read_is_data_loss(
     assert len(lenient.run().rows) == 8
     assert "failOnDataLoss=false" in caplog.text
     strict.reader.stop()
-    # Read to its end it is no loss.
+    # A topic that was read to its end is no loss.
     publish(url, *numbered(5), topic=going)
     whole = query().run()
     broker.delete_topic(going)
     assert whole.step() == 0
-    # Deleted while no query runs, nobody knows.
+    # A deletion while no query runs cannot be detected.
     caplog.clear()
     assert query(whole.offset).step() == 0
     assert "is not among the topics that are read" in caplog.text
 
 
 @pytest.mark.parametrize("lookback", [0, 50])
-def test_a_topic_that_begins_with_a_message_in_pieces_is_read_whole(
-    url: str, lookback: int
-) -> None:
+def test_a_topic_that_starts_with_a_chunked_message_is_read_whole(url: str, lookback: int) -> None:
     big = bytes(range(256)) * 1000
     publish(url, big, b"last", chunking_enabled=True)
     for edge in ({"startingOffsets": "earliest"}, {"startingTime": 0}):
@@ -577,12 +575,12 @@ def test_a_chunked_message_across_the_start_of_a_range_is_read_whole(url: str) -
     start = f'{{"t": "{first.ledger_id()}:{first.entry_id() + 1}"}}'
     rows = read_batch(url, startingOffsets=start)
     assert [len(each) for each in values(rows)] == [len(big), 4]
-    # Cut anywhere, the parts together have it once.
+    # Split anywhere, the parts together contain the message once.
     assert values(read_batch(url, minPartitions=4)) == [b"first", big, b"last"]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
-def test_connections_that_break_cost_nothing(step: int) -> None:
+def test_lost_connections_lose_nothing(step: int) -> None:
     faults = FaultPlan(
         [Fault(kind="close_after", command="MESSAGE", nth=each) for each in range(step, 12, step)]
     )
@@ -607,7 +605,7 @@ def test_a_task_that_stops_half_way_leaves_nothing_behind(broker: BrokerThread) 
 
 
 @pytest.mark.parametrize("batch", [0, 7, 100])
-def test_record_batches_are_as_small_as_was_asked_for(url: str, batch: int) -> None:
+def test_record_batches_respect_the_configured_size(url: str, batch: int) -> None:
     publish(url, *numbered(500), batch=batch)
     made = source(url, maxRecordsPerBatch=10)
     reader = made.reader(made.schema())
@@ -617,14 +615,16 @@ def test_record_batches_are_as_small_as_was_asked_for(url: str, batch: int) -> N
 
 
 @pytest.mark.parametrize("parts", range(2, 9))
-def test_wherever_it_is_cut_each_chunked_message_is_read_once(url: str, parts: int) -> None:
-    """What comes behind a torn piece in one read must not be used before the piece is seen."""
+def test_wherever_the_range_is_split_each_chunked_message_is_read_once(
+    url: str, parts: int
+) -> None:
+    """Messages behind an incomplete chunk in one read must not be used before the chunk is seen."""
     bodies = [bytes([number]) * (150_000 if number % 2 else 10) for number in range(7)]
     publish(url, *bodies, chunking_enabled=True)
     assert values(read_batch(url, minPartitions=parts)) == bodies
 
 
-def test_a_topic_that_was_read_to_its_end_may_be_deleted_and_made_again(
+def test_a_topic_that_was_read_to_its_end_can_be_deleted_and_recreated(
     broker: BrokerThread,
 ) -> None:
     url = broker.url

@@ -1,4 +1,4 @@
-"""Rows that are kept until all of them have come: in memory, in a file, and what they are."""
+"""Rows that are held until all have arrived, in memory or in a file, and their digest."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ CUT = [batch(VALUES[at : at + 100]) for at in range(0, 1000, 100)]
 
 
 @pytest.mark.parametrize("in_memory", [0, 60_000, 200_000, 1 << 30])
-def test_all_rows_come_out_in_order_however_many_fit(in_memory: int) -> None:
+def test_all_rows_come_out_in_order_however_many_fit_in_memory(in_memory: int) -> None:
     made = held(CUT, in_memory)
     assert rows_of(made) == [(value, f"{at}") for at, value in enumerate(VALUES)]
     assert rows_of(made) == []
 
 
-def test_the_digest_is_of_the_rows_and_not_of_how_they_came() -> None:
+def test_the_digest_depends_on_the_rows_and_not_on_their_batches() -> None:
     whole = digest_of([batch(VALUES)])
     assert digest_of(CUT) == digest_of(CUT, 0) == whole
     others = [
@@ -77,7 +77,7 @@ def test_the_digest_is_of_the_rows_and_not_of_how_they_came() -> None:
     assert len(found | {whole}) == len(others) + 2
 
 
-def test_a_folder_that_takes_no_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise OSError(28, "No space left on device")
 

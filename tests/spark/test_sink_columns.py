@@ -1,4 +1,4 @@
-"""What input columns mean, said when the query is planned."""
+"""Input columns of the sink, and the errors about them when the query is planned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def layout(schema: StructType, **given: str) -> ColumnLayout:
     return layout_of(schema, sink_options({"service.url": URL, **given}, streaming=False))
 
 
-def test_the_sources_own_columns_can_be_written_as_they_are() -> None:
+def test_the_sources_own_columns_can_be_written() -> None:
     schema = schema_of(
         **FULL,
         __key="binary",
@@ -34,7 +34,7 @@ def test_the_sources_own_columns_can_be_written_as_they_are() -> None:
     assert [each.name for each in found.values] == ["value"]
 
 
-def test_a_record_is_all_columns_without_the_prefix() -> None:
+def test_a_record_consists_of_all_columns_without_the_prefix() -> None:
     schema = schema_of(id="long", value="string", __key="string", pulsar_key="string")
     found = layout(schema, topic="t", valueFormat="json")
     assert [each.name for each in found.values] == ["id", "value", "pulsar_key"]
@@ -47,7 +47,7 @@ def test_a_record_is_all_columns_without_the_prefix() -> None:
     assert other.metadata == {"key": "pulsar_key"}
 
 
-def test_reasons_are_for_letters() -> None:
+def test_reasons_are_for_letters_only() -> None:
     schema = schema_of(**FULL, errorClass="string", reason="string")
     assert layout(schema, **LETTER_OPTIONS).evidence == ("errorClass", "reason")
     with pytest.raises(ConfigurationError, match="errorClass, reason would not be sent"):
@@ -76,7 +76,7 @@ def test_reasons_are_for_letters() -> None:
         ({**FULL, "__deliverAt": "timestamp"}, LETTER_OPTIONS, "has no meaning for sinkMode=dead"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
+def test_an_invalid_column_is_a_one_sentence_error(
     columns: dict[str, str], given: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -91,7 +91,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
         layout(schema, topic="t")
 
 
-def test_nobody_guesses_what_a_copys_key_was() -> None:
+def test_the_key_encoding_of_a_copy_is_not_guessed() -> None:
     given = {"service.url": URL, **LETTER_OPTIONS}
     binary, text = schema_of(**FULL, __key="binary"), schema_of(**FULL, __key="string")
     with pytest.raises(ConfigurationError, match="textKeys"):
@@ -104,14 +104,14 @@ def test_nobody_guesses_what_a_copys_key_was() -> None:
     )
 
 
-def test_what_cannot_be_encoded_is_said_before_anything_runs() -> None:
+def test_an_unencodable_type_is_an_error_before_the_query_runs() -> None:
     given = {"service.url": URL, "topic": "t", "valueFormat": "json"}
     schema = StructType([StructField("price", DecimalType(10, 2))])
     with pytest.raises(ConfigurationError, match="price is decimal"):
         batch_writer(given, schema, False)
 
 
-def test_nothing_is_overwritten() -> None:
+def test_no_column_overwrites_another() -> None:
     schema, given = schema_of(value="binary"), {"service.url": URL, "topic": "t"}
     with pytest.raises(ConfigurationError, match=r'mode\("append"\)'):
         batch_writer(given, schema, True)

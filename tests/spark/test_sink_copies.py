@@ -1,4 +1,4 @@
-"""Rows as letters: the same that a consumer writes of the same message."""
+"""Rows as letters: they equal the letters that a consumer writes for the same message."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def row(
     return (b"v", topic, ID.serialize(), list((properties or {}).items()), key, version, *why)
 
 
-def test_a_first_failure_waits_on_the_retry_topic() -> None:
+def test_a_first_failure_goes_to_the_retry_topic() -> None:
     destination, letter = copied(*row(properties={"colour": "red"}), backoff="5s")
     assert destination == Destination(RETRY)
     assert (letter.payload, letter.partition_key) == (b"v", "k")
@@ -78,13 +78,13 @@ def test_a_first_failure_waits_on_the_retry_topic() -> None:
     }
 
 
-def test_a_reason_without_end_is_cut() -> None:
+def test_a_long_reason_is_truncated() -> None:
     _, letter = copied(*row(why=("E", "m", "x" * 100_000)), sinkMode="dead_letter")
     assert letter.properties is not None
     assert letter.properties[letters.REASON] == "x" * 1_000
 
 
-def test_a_letter_counts_on_where_it_was() -> None:
+def test_a_letter_continues_the_attempt_count() -> None:
     _, first = copied(*row())
     destination, second = copied(*row(RETRY, first.properties))
     assert destination == Destination(RETRY)
@@ -99,13 +99,13 @@ def test_a_letter_counts_on_where_it_was() -> None:
     assert last.properties[letters.REASON] == "reconsume_later"
 
 
-def test_counts_of_others_are_not_believed() -> None:
+def test_implausible_counts_are_ignored() -> None:
     destination, letter = copied(*row(properties={letters.RECONSUME_TIMES: "99"}))
     assert destination == Destination(RETRY) and letter.properties is not None
     assert letter.properties[letters.RECONSUME_TIMES] == "1"
 
 
-def test_topics_that_were_named() -> None:
+def test_configured_letter_topics_are_used() -> None:
     own = "persistent://public/default/again"
     destination, letter = copied(*row(), retryLetterTopic="again")
     assert destination == Destination(own)
@@ -126,7 +126,7 @@ def test_topics_that_were_named() -> None:
     )
 
 
-def test_straight_to_the_dead_letter_topic() -> None:
+def test_rows_can_go_directly_to_the_dead_letter_topic() -> None:
     destination, letter = copied(*row(f"{HOME}-partition-3"), sinkMode="dead_letter")
     assert destination == Destination(DEAD)
     assert letter.properties is not None
@@ -136,7 +136,7 @@ def test_straight_to_the_dead_letter_topic() -> None:
     assert letter.properties[letters.CONSUMER] == "spark"
 
 
-def test_a_row_says_why_it_failed() -> None:
+def test_a_row_gives_the_reason_of_its_failure() -> None:
     why = ("ValueError", "no 17", "schema")
     _, letter = copied(*row(why=why), sinkMode="dead_letter", producerName="job")
     assert letter.properties is not None
@@ -162,7 +162,7 @@ def test_copies_are_written_with_the_schema_of_their_originals() -> None:
     assert destination == Destination(RETRY, LetterForm(HOME, 3, True))
 
 
-def test_a_replay_goes_where_it_died() -> None:
+def test_a_replay_goes_to_the_original_topic() -> None:
     schema = schema_of(
         value="binary", __topic="string", __messageId="binary", __messageProperties="map"
     )
@@ -205,12 +205,12 @@ def test_a_replay_goes_where_it_died() -> None:
         (HOME, b"\xff", "not a serialized message id"),
     ],
 )
-def test_what_nothing_is_a_copy_of(topic: Any, message_id: Any, said: str) -> None:
+def test_a_row_without_an_original_is_an_error(topic: Any, message_id: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         copied(b"v", topic, message_id, None, None, None, *NOTHING)
 
 
-def test_keys_that_cannot_be_told_apart_are_refused_by_the_stock_transport() -> None:
+def test_the_stock_transport_refuses_keys_that_it_cannot_distinguish() -> None:
     with pytest.raises(ConfigurationError, match="looks like a byte key"):
         copied(*row(key="YWI="), refuse_byte_keys=True)
     assert copied(*row(key="YWI="))[1].partition_key == "YWI="

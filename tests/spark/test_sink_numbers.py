@@ -1,4 +1,4 @@
-"""Numbers of rows: where they come from, and that a broker which goes by them has each row once."""
+"""Row numbers: their origin, and that a deduplicating broker stores each row once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Context:
         return self.said.get(key.replace(".", "_"))
 
 
-def test_numbers_come_from_the_task() -> None:
+def test_numbers_are_derived_from_the_task() -> None:
     context = Context(sql_streaming_queryId="q", streaming_sql_batchId="7")
     found = numbering_of(context, "job")
     assert found == ("job-q-2", 7, 0)
@@ -38,12 +38,12 @@ def test_numbers_come_from_the_task() -> None:
 @pytest.mark.parametrize(
     "context", [None, Context(), Context(sql_streaming_queryId="q")], ids=["none", "batch", "half"]
 )
-def test_other_tasks_have_none(context: Context | None) -> None:
+def test_other_tasks_have_no_numbers(context: Context | None) -> None:
     with pytest.raises(ConfigurationError, match="needs a streaming query"):
         numbering_of(context, "job")
 
 
-def test_a_task_has_no_more_rows_than_numbers() -> None:
+def test_a_task_cannot_have_more_rows_than_numbers() -> None:
     numbering = SequenceIds("p", 1)
     assert numbering.ids((1 << 29) - 2, 1)[0] == (1 << 47) + (1 << 29) - 2
     with pytest.raises(ConfigurationError, match="give the micro-batch more tasks"):
@@ -54,10 +54,13 @@ tasks = st.lists(st.integers(0, 3), max_size=6).map(tuple)
 
 
 @given(st.lists(st.lists(st.tuples(tasks, st.integers(0, 6)), min_size=1, max_size=4), max_size=5))
-def test_what_a_broker_drops_is_there(
+def test_a_row_dropped_by_the_broker_is_already_stored(
     batches: Sequence[Sequence[tuple[tuple[int, ...], int]]],
 ) -> None:
-    """Attempts at batches, each with rows of its own and killed after some, the last at its end."""
+    """Attempts at batches have rows of their own.
+
+    Each is killed after some rows, and the last attempt at its end.
+    """
     stored: list[tuple[int, int]] = []
     highest: dict[str, int] = {}
     for batch_id, attempts in enumerate(batches):
@@ -69,17 +72,17 @@ def test_what_a_broker_drops_is_there(
             ended = at == len(attempts) - 1
             sent = rows if ended else rows[:killed_after]
             for row, number in zip(sent, numbering.ids(0, len(rows)), strict=False):
-                if number > highest.get(name, -1):  # as a broker deduplicates, by producer
+                if number > highest.get(name, -1):  # like a broker that deduplicates by producer
                     highest[name] = number
                     stored.append((batch_id, row))
         of_batch = Counter(row for batch, row in stored if batch == batch_id)
         last = Counter(attempts[-1][0])
-        assert last <= of_batch  # nothing is lost
+        assert last <= of_batch  # no row is lost
         if all(rows == attempts[-1][0] for rows, _ in attempts):
-            assert last == of_batch  # and where each attempt had the same rows, nothing is twice
+            assert last == of_batch  # and if each attempt had the same rows, no row is stored twice
 
 
-def test_a_batch_that_is_older_than_what_is_stored_goes_by_another_name() -> None:
+def test_a_batch_older_than_the_stored_rows_uses_another_producer_name() -> None:
     numbering = SequenceIds("p", 5, 77)
     assert numbering.follows(-1) and numbering.follows(4 << 47)
     assert numbering.follows(numbering.ids(0, 10)[-1])

@@ -1,4 +1,4 @@
-"""The options of a write: what is known, what goes together, and what errors say."""
+"""Write options: known names, allowed combinations, and errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def options(streaming: bool = False, /, **given: str) -> SinkOptions:
     return sink_options({"service.url": URL, **known}, streaming=streaming)
 
 
-def test_a_topic_is_all_that_is_needed() -> None:
+def test_only_a_topic_is_required() -> None:
     found = options(topic="t")
     assert (found.mode, found.topic) == ("produce", "persistent://public/default/t")
     assert found.letters is None and found.replay is None
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_names_are_known_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     found = options(TOPIC="t", SINKMODE="produce", PULSAR__PRODUCER__COMPRESSIONTYPE="zstd")
     assert dict(found.publishing.producer) == {"compression_type": CompressionType.ZSTD}
 
@@ -43,7 +43,7 @@ def test_names_are_known_in_any_case() -> None:
         ({"chunkingEnabled": "true"}, "batching_enabled", False),
     ],
 )
-def test_options_of_the_producer(given: dict[str, str], keyword: str, value: object) -> None:
+def test_producer_options_are_accepted(given: dict[str, str], keyword: str, value: object) -> None:
     found = sink_options(
         {"service.url": URL, **{f"pulsar.producer.{k}": v for k, v in given.items()}},
         streaming=False,
@@ -51,12 +51,12 @@ def test_options_of_the_producer(given: dict[str, str], keyword: str, value: obj
     assert dict(found.publishing.producer)[keyword] == value
 
 
-def test_the_limits_have_the_producers_names_too() -> None:
+def test_limits_can_also_be_given_by_the_producers_names() -> None:
     found = options(pulsar__producer__maxPendingMessages="7", pulsar__producer__sendTimeoutMs="5s")
     assert (found.publishing.max_pending, found.publishing.send_timeout_ms) == (7, 5000)
 
 
-def test_letters_have_their_own() -> None:
+def test_letters_have_options_of_their_own() -> None:
     found = options(
         sinkMode="reconsume_later",
         subscription="s",
@@ -74,7 +74,7 @@ def test_letters_have_their_own() -> None:
     assert found.initial_subscription == "first"
 
 
-def test_a_replay_has_an_id_of_its_own_unless_one_is_given() -> None:
+def test_a_replay_gets_a_new_id_unless_one_is_given() -> None:
     one, other = options(sinkMode="replay").replay, options(sinkMode="replay").replay
     given = options(sinkMode="replay", replayId="mine", realTopics="a, b").replay
     assert one is not None and other is not None and given is not None
@@ -144,17 +144,17 @@ def test_a_replay_has_an_id_of_its_own_unless_one_is_given() -> None:
         ({"service.url": URL, "pulsar.client.bogus": "1"}, "no option pulsar.client.bogus"),
     ],
 )
-def test_what_is_wrong_is_said_by_name(given: dict[str, str], said: str) -> None:
+def test_the_error_names_the_invalid_option(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         sink_options(given, streaming=False)
     assert said in str(caught.value)
 
 
-def test_what_spark_adds_is_no_mistake() -> None:
+def test_options_added_by_spark_are_accepted() -> None:
     assert options(topic="t", path="/x", checkpointLocation="/y").topic is not None
 
 
-def test_numbered_rows_are_for_streams_with_a_name() -> None:
+def test_numbered_rows_need_a_stream_with_a_name() -> None:
     with pytest.raises(ConfigurationError, match="for streams only"):
         options(deduplication="task-sequence", producerName="p")
     with pytest.raises(ConfigurationError, match="needs producerName"):
@@ -185,7 +185,7 @@ def test_delays_by_attempt(text: str, delays: list[int]) -> None:
     assert [found.ms(attempt, Random(1)) for attempt in (1, 2, 3, 4)] == delays
 
 
-def test_jitter_takes_something_off() -> None:
+def test_jitter_shortens_the_delay() -> None:
     found = retry_delays("exp(1s,1h,2,0.5)", "backoff")
     drawn = {found.ms(5, Random(seed)) for seed in range(20)}
     assert len(drawn) > 10 and all(8000 <= each <= 16_000 for each in drawn)
@@ -194,6 +194,6 @@ def test_jitter_takes_something_off() -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "exp(1s)", "exp(1s,2s,x)", "exp(2s,1s)", "exp(1s,2s,1)", "101000d"]
 )
-def test_what_is_no_delay_is_refused(text: str) -> None:
+def test_an_invalid_delay_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         retry_delays(text, "backoff")

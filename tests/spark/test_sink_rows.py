@@ -1,4 +1,4 @@
-"""Record batches as messages: the same as a row at a time would make them."""
+"""Record batches become the same messages as single rows would."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read(schema: StructType, batch: pa.RecordBatch, first: int = 0, **options: s
 
 
 def message_of(row: tuple[Any, ...]) -> OutgoingMessage:
-    """The same in the simplest words."""
+    """Return the same message by the simplest code."""
     value, _, key, ordering_key, event_time, properties, after_ms, clusters = row
     return OutgoingMessage(
         payload=value,
@@ -96,7 +96,9 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.integers(0, 3), st.integers(0, 3))
-def test_columns_become_what_rows_would(rows: list[tuple[Any, ...]], skip: int, drop: int) -> None:
+def test_columns_give_the_same_messages_as_rows(
+    rows: list[tuple[Any, ...]], skip: int, drop: int
+) -> None:
     kept = rows[skip : max(skip, len(rows) - drop)]
     sliced = batch_of(SCHEMA, rows).slice(skip, len(kept))
     found = read(SCHEMA, sliced)
@@ -106,7 +108,7 @@ def test_columns_become_what_rows_would(rows: list[tuple[Any, ...]], skip: int, 
     assert found.size == sum(len(row[0] or b"") for row in kept)
 
 
-def test_one_topic_for_all_is_said_once() -> None:
+def test_one_topic_for_all_rows_is_given_once() -> None:
     schema = schema_of(value="string")
     found = read(schema, batch_of(schema, [("é",), (None,)]))
     assert found.destinations == Destination(PREFIX + "t")
@@ -114,7 +116,7 @@ def test_one_topic_for_all_is_said_once() -> None:
     assert found.size == 2
 
 
-def test_keys_of_bytes_may_be_text() -> None:
+def test_keys_of_bytes_can_be_text() -> None:
     schema = schema_of(value="binary", __key="binary")
     batch = batch_of(schema, [(b"", b"k"), (b"", None)])
     assert [each.partition_key for each in read(schema, batch).messages] == [b"k", None]
@@ -124,7 +126,7 @@ def test_keys_of_bytes_may_be_text() -> None:
         read(schema, batch_of(schema, [(b"", b"\xff")]), textKeys="true")
 
 
-def test_a_key_is_sent_as_what_the_row_says_it_was() -> None:
+def test_the_row_decides_whether_a_key_is_text_or_bytes() -> None:
     schema = schema_of(value="binary", __key="binary", __keyIsBytes="boolean")
     rows = [(b"", b"k", False), (b"", b"k", True), (b"", None, None), (b"", b"", False)]
     batch = batch_of(schema, rows)
@@ -138,7 +140,7 @@ def test_a_key_is_sent_as_what_the_row_says_it_was() -> None:
         read(schema, batch_of(schema, [(b"", b"\xff", False)]))
 
 
-def test_a_copy_asks_only_for_the_keys_whose_rows_do_not_say_it() -> None:
+def test_a_copy_looks_up_only_keys_of_rows_that_do_not_give_the_encoding() -> None:
     schema = schema_of(
         value="binary",
         __topic="string",
@@ -163,7 +165,7 @@ def test_a_copy_asks_only_for_the_keys_whose_rows_do_not_say_it() -> None:
         keys((b"k", False), (b"k", None))
 
 
-def test_a_cluster_that_is_null_is_named() -> None:
+def test_a_null_cluster_is_an_error_that_names_the_column() -> None:
     schema = schema_of(value="binary", __replicationClusters="texts")
     batch = batch_of(schema, [(b"", ["a"]), (b"", ["b", None])])
     with pytest.raises(ConfigurationError, match=r"__replicationClusters has null .* in row 8 "):
@@ -171,10 +173,11 @@ def test_a_cluster_that_is_null_is_named() -> None:
 
 
 @pytest.mark.parametrize("column", ["__topic", "__key", "text"])
-def test_a_text_that_is_none_is_named(column: str) -> None:
+def test_invalid_text_is_an_error_that_names_the_column(column: str) -> None:
     schema = schema_of(value="string", **{column: "string"})
     good = pa.array(["a", "b"], pa.string())
-    bad = pa.array([b"a", b"\xff\xfe"], pa.binary()).view(pa.string())  # as Spark's may be
+    # Spark's strings can be invalid in this way.
+    bad = pa.array([b"a", b"\xff\xfe"], pa.binary()).view(pa.string())
     batch = pa.record_batch(
         [bad if name == column else good for name in schema.names], names=schema.names
     )
@@ -183,14 +186,14 @@ def test_a_text_that_is_none_is_named(column: str) -> None:
         read(schema, batch, **options)
 
 
-def test_a_delivery_time_is_one() -> None:
+def test_a_delivery_time_is_set() -> None:
     schema = schema_of(value="binary", __deliverAt="timestamp")
     due = EPOCH + timedelta(days=20_000, microseconds=1999)
     found = read(schema, batch_of(schema, [(b"", due), (b"", None)]))
     assert [each.deliver_at for each in found.messages] == [20_000 * 86_400_000 + 1, None]
 
 
-def test_a_row_without_a_topic_is_named() -> None:
+def test_a_row_without_a_topic_is_an_error() -> None:
     schema = schema_of(value="binary", __topic="string")
     checked = sink_options({"service.url": URL}, streaming=False)
     rows = ProducedRows(layout_of(schema, checked), checked)
@@ -211,7 +214,9 @@ def test_a_row_without_a_topic_is_named() -> None:
         ("map", "__messageProperties", [("a", None)], "the property 'a' with null"),
     ],
 )
-def test_what_no_message_can_have_is_named(kind: str, name: str, value: Any, said: str) -> None:
+def test_values_that_no_message_can_have_are_errors(
+    kind: str, name: str, value: Any, said: str
+) -> None:
     schema = schema_of(value="binary", **{name: kind})
     with pytest.raises(ConfigurationError, match=f"{name} .*{said}"):
         read(schema, batch_of(schema, [(b"", None), (b"", value)]), 2)
@@ -275,7 +280,7 @@ AVRO = json.dumps(
 )
 
 
-def test_avro_is_what_the_schema_says() -> None:
+def test_avro_follows_the_schema() -> None:
     schema = schema_of(name="string", id="int", __key="string")
     batch = batch_of(schema, [("a", 1, "k"), (None, 2, None)])
     found = read(schema, batch, valueFormat="avro", valueSchema=AVRO)
@@ -297,7 +302,9 @@ def test_avro_is_what_the_schema_says() -> None:
         (["id"], '{"type":"record","name":"a","fields":[{"name":"id","type":"x"}]}', "cannot"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(fields: list[str], value_schema: str, said: str) -> None:
+def test_columns_that_do_not_fit_the_schema_are_errors(
+    fields: list[str], value_schema: str, said: str
+) -> None:
     with pytest.raises(ConfigurationError, match=said):
         encoder_of("avro", [StructField(each, IntegerType()) for each in fields], value_schema)
 
@@ -308,8 +315,8 @@ def test_a_row_that_does_not_fit_is_an_error() -> None:
         read(schema, batch_of(schema, [(None,)]), valueFormat="avro", valueSchema=AVRO)
 
 
-def test_a_null_map_may_have_something_behind_it() -> None:
-    """Arrow allows entries under a null; nobody may see them."""
+def test_entries_under_a_null_map_are_ignored() -> None:
+    """Arrow allows entries under a null. They must not be visible."""
     texts = pa.array(["a", "b"])
     column = pa.MapArray.from_arrays([0, 1, 2], texts, texts, mask=pa.array([True, False]))
     assert maps_of(column, "m") == [None, {"b": "b"}]

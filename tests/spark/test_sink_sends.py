@@ -1,4 +1,4 @@
-"""A task's line of messages under way, with producers whose receipts the test gives."""
+"""The pending messages of a task, with producers that confirm when the test says so."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE, OTHER = (
 
 
 class Link:
-    """A producer that stores nothing until it is told to."""
+    """A producer that stores nothing until the test tells it to."""
 
     def __init__(self) -> None:
         self.sent: list[OutgoingMessage] = []
@@ -53,7 +53,7 @@ class Link:
 
 
 class Producers:
-    """Of two topics."""
+    """Producers of two topics."""
 
     def __init__(self) -> None:
         self.links = {ONE: Link(), OTHER: Link()}
@@ -107,10 +107,10 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize("failed", [0, 2, 3])
-async def test_what_is_stored_behind_a_row_that_failed_is_marked(
+async def test_rows_stored_behind_a_failed_row_are_marked(
     producers: Producers, failed: int
 ) -> None:
-    """Its number would hide the one that failed from the next attempt."""
+    """Otherwise the number of a later row would hide the failed row from the next attempt."""
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER, ONE, ONE, ONE))
     one, other = producers.links[ONE], producers.links[OTHER]
@@ -127,7 +127,7 @@ async def test_what_is_stored_behind_a_row_that_failed_is_marked(
     assert len(other.sent) == 1, "there nothing failed"
 
 
-async def test_a_task_that_is_given_up_marks_nothing(producers: Producers) -> None:
+async def test_an_aborted_task_marks_nothing(producers: Producers) -> None:
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, ONE))
     await task.abort()
@@ -135,7 +135,9 @@ async def test_a_task_that_is_given_up_marks_nothing(producers: Producers) -> No
 
 
 @pytest.mark.parametrize("numbered", [False, True])
-async def test_a_row_that_is_not_stored_is_named(producers: Producers, numbered: bool) -> None:
+async def test_a_row_that_is_not_stored_is_an_error_that_names_it(
+    producers: Producers, numbered: bool
+) -> None:
     task = sender(10, numbered=numbered)
     await task.publish(chunk(ONE, OTHER, ONE, ONE))
     for receipt in producers.links[ONE].receipts[:2]:
@@ -149,7 +151,9 @@ async def test_a_row_that_is_not_stored_is_named(producers: Producers, numbered:
     await task.abort()
 
 
-async def test_what_has_no_room_waits_for_the_first_receipts(producers: Producers) -> None:
+async def test_rows_beyond_the_pending_limit_wait_for_the_first_receipts(
+    producers: Producers,
+) -> None:
     task, link = sender(10), producers.links[ONE]
     publishing = asyncio.ensure_future(
         task.publish(RowChunk([OutgoingMessage(payload=b"")] * 25, ONE, 0))
@@ -159,7 +163,7 @@ async def test_what_has_no_room_waits_for_the_first_receipts(producers: Producer
         assert len(link.sent) == sent
         link.store(4)
         await turns()
-        assert len(link.sent) == sent  # there is room for a slice of 5 or for none
+        assert len(link.sent) == sent  # there is room for a whole slice of 5 or for no row
         link.store(1)
     await publishing
     assert len(link.sent) == 25
@@ -169,7 +173,7 @@ async def test_what_has_no_room_waits_for_the_first_receipts(producers: Producer
     assert task.topics == {ONE.topic: 25}
 
 
-async def test_each_row_goes_its_way(producers: Producers) -> None:
+async def test_each_row_goes_to_its_own_topic(producers: Producers) -> None:
     task = sender(100)
     await task.publish(chunk(ONE, OTHER, OTHER, ONE))
     assert [each.payload for each in producers.links[ONE].sent] == [b"0", b"3"]
@@ -178,7 +182,7 @@ async def test_each_row_goes_its_way(producers: Producers) -> None:
     assert task.topics == {ONE.topic: 2, OTHER.topic: 2}
 
 
-async def test_a_failure_is_told_and_what_is_under_way_given_up(producers: Producers) -> None:
+async def test_a_failure_is_reported_and_pending_rows_are_abandoned(producers: Producers) -> None:
     task, link = sender(2), producers.links[ONE]
     await task.publish(chunk(ONE, ONE))
     link.receipts[0].set_exception(UnknownError("no"))
@@ -190,7 +194,7 @@ async def test_a_failure_is_told_and_what_is_under_way_given_up(producers: Produ
     link.receipts[1].set_exception(UnknownError("nobody is told of this one"))
 
 
-async def test_a_failure_is_told_at_the_end(producers: Producers) -> None:
+async def test_a_failure_is_reported_at_the_end(producers: Producers) -> None:
     task = sender(100)
     await task.publish(chunk(ONE, OTHER))
     producers.links[OTHER].receipts[0].set_exception(UnknownError("no"))
@@ -200,11 +204,11 @@ async def test_a_failure_is_told_at_the_end(producers: Producers) -> None:
     assert sorted(producers.dropped) == [ONE, OTHER] and not producers.given_back
 
 
-async def test_no_numbered_row_follows_one_that_failed(
+async def test_no_numbered_row_follows_a_failed_one(
     producers: Producers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number would hide the other one from the next attempt."""
-    monkeypatch.setattr(sending, "_GRACE_S", 0.0)  # one receipt never comes
+    """Its number would hide the failed row from the next attempt."""
+    monkeypatch.setattr(sending, "_GRACE_S", 0.0)  # one receipt never arrives
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER))
     producers.links[OTHER].receipts[0].set_exception(UnknownError("no"))
@@ -216,7 +220,7 @@ async def test_no_numbered_row_follows_one_that_failed(
     assert not producers.dropped and not producers.given_back
 
 
-async def test_numbers_go_on_from_chunk_to_chunk(producers: Producers) -> None:
+async def test_numbers_continue_from_chunk_to_chunk(producers: Producers) -> None:
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER))
     await task.publish(chunk(ONE))
@@ -227,7 +231,7 @@ async def test_numbers_go_on_from_chunk_to_chunk(producers: Producers) -> None:
     assert producers.links[ONE].closed == producers.links[OTHER].closed == 1
 
 
-async def test_a_producer_that_never_says_anything_is_not_waited_for_for_ever(
+async def test_a_producer_that_never_answers_is_not_waited_for_for_ever(
     producers: Producers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "_GRACE_S", 0.0)

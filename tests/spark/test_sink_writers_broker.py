@@ -1,4 +1,4 @@
-"""The writers, driven as Spark drives them, on a development broker."""
+"""The writers on a development broker, called in the way Spark calls them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def producers_on(here: Home, topic: str) -> int:
     )
 
 
-def test_rows_are_stored_as_they_are_and_in_their_order(here: Home) -> None:
+def test_rows_are_stored_unchanged_and_in_order(here: Home) -> None:
     schema = schema_of(
         value="string",
         __key="binary",
@@ -82,7 +82,7 @@ def test_thousands_of_rows_keep_their_order(here: Home) -> None:
         assert said.topics[f"{NAMESPACE}t{number}"] == 2000
 
 
-def test_nothing_is_made_for_a_task_without_rows(here: Home) -> None:
+def test_a_task_without_rows_creates_no_producer(here: Home) -> None:
     assert here.write(VALUE, options={"topic": "t"}) == SinkCommit()
     assert here.write(VALUE, [], [], options={"topic": "t"}) == SinkCommit()
     assert here.broker.commands == []
@@ -96,14 +96,14 @@ def test_tasks_of_a_process_share_producers(here: Home) -> None:
     assert len(bodies(here, "t")) == 8
 
 
-def test_fewer_than_the_most_are_all_kept(here: Home) -> None:
+def test_producers_below_the_limit_are_all_kept(here: Home) -> None:
     rows = [(b"", f"t{number}") for number in range(40)]
     for _ in range(3):
         here.write(ROUTED, rows, options={})
     assert len(here.broker.recorded("PRODUCER")) == 40
 
 
-def test_no_more_are_kept_than_there_are_names_for(here: Home) -> None:
+def test_no_more_producers_are_kept_than_the_limit(here: Home) -> None:
     rows = [(b"", f"t{number}") for number in range(70)]
     here.write(ROUTED, rows, options={})
     deadline = time.monotonic() + 10
@@ -113,7 +113,7 @@ def test_no_more_are_kept_than_there_are_names_for(here: Home) -> None:
     assert open_ == 64
 
 
-def test_a_connection_that_falls_loses_nothing() -> None:
+def test_a_lost_connection_loses_no_row() -> None:
     faults = FaultPlan([Fault(kind="close_before", command="SEND_RECEIPT", nth=3)])
     with home(faults=faults) as here:
         options = {"topic": "t", "pulsar.producer.batchingMaxMessages": "10"}
@@ -127,14 +127,14 @@ def test_a_row_that_cannot_be_stored_ends_its_task(here: Home) -> None:
     with pytest.raises(MessageTooBig):
         here.write(VALUE, rows, options={"topic": "t"})
     deadline = time.monotonic() + 10
-    while producers_on(here, "t"):  # what it used is closed, with whatever was under way
+    while producers_on(here, "t"):  # its producers are closed, with all pending messages
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert here.write(VALUE, values(3), options={"topic": "t"}).rows == 3
     assert bodies(here, "t")[-3:] == [each for (each,) in values(3)]
 
 
-def test_a_topic_that_takes_nothing_is_an_error_each_time(here: Home) -> None:
+def test_a_topic_that_accepts_nothing_is_an_error_each_time(here: Home) -> None:
     here.write(VALUE, values(1), options={"topic": "t"})
     here.broker.terminate("t")
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_a_topic_that_takes_nothing_is_an_error_each_time(here: Home) -> None:
             here.write(VALUE, values(2), options={"topic": "t"})
 
 
-def test_rows_that_cannot_be_had_end_the_task_too(here: Home) -> None:
+def test_an_error_in_the_input_rows_ends_the_task(here: Home) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch_of(VALUE, values(3))
         raise EOFError("the JVM has gone")
@@ -152,7 +152,7 @@ def test_rows_that_cannot_be_had_end_the_task_too(here: Home) -> None:
         writer.write(batches())
 
 
-def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_said(here: Home) -> None:
+def test_a_broker_that_does_not_answer_is_waited_for_as_long_as_configured(here: Home) -> None:
     options = {"topic": "t", "sendTimeoutMs": "400"}
     here.write(VALUE, values(1), options=options)
     here.broker.outage()
@@ -197,7 +197,7 @@ def task(monkeypatch: pytest.MonkeyPatch, **of: Any) -> None:
 
 
 def numbers(here: Home, topic: str) -> list[tuple[str, int, int]]:
-    """Producer's name, first and last sequence id of each entry."""
+    """Return the producer's name and the first and last sequence id of each entry."""
 
     def read(broker: Any) -> list[tuple[str, int, int]]:
         found = []
@@ -216,7 +216,7 @@ def test_each_attempt_at_a_task_has_the_same_numbers(
     task(monkeypatch)
     for _ in range(2):
         here.write(VALUE, values(3), values(2), options=NUMBERED, streaming=True)
-        assert producers_on(here, "t") == 0  # the next attempt may be another process's
+        assert producers_on(here, "t") == 0  # the next attempt may run in another process
     found = numbers(here, "t")
     [(name, first, last)] = set(found)
     assert (len(found), name, last) == (2, "job-q-3", first + 4)
@@ -229,7 +229,7 @@ def test_each_attempt_at_a_task_has_the_same_numbers(
     assert numbers(here, "t")[-1][1] != first  # other rows
 
 
-def test_how_rows_come_is_no_matter_to_their_numbers(
+def test_row_numbers_do_not_depend_on_the_record_batches(
     here: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for cuts in ((7,), (1, 2, 4), (3, 4)):
@@ -274,7 +274,7 @@ def test_a_partition_added_between_attempts_is_another_producer(
     assert names == [{"job-q-3-of-2"}, {"job-q-3-of-3"}]
 
 
-def test_rows_keep_to_the_partitions_that_their_producer_is_named_for() -> None:
+def test_rows_stay_on_the_partition_of_their_producers_name() -> None:
     routes = []
     for now in (2, 3):
         route = steady_router(single=False, partitions=2)
@@ -291,7 +291,7 @@ class _Keyed:
         return self._key or ""
 
 
-def test_a_name_that_is_in_use_is_waited_for(here: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_name_in_use_is_waited_for(here: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     task(monkeypatch)
     client = encore.Client(here.broker.url)
     holder = here.runtime.call(_producer(client), "hold the name")
@@ -306,7 +306,7 @@ def test_a_name_that_is_in_use_is_waited_for(here: Home, monkeypatch: pytest.Mon
     here.runtime.call(client.close(), "close")
 
 
-def test_a_limit_of_producers_is_told_as_the_broker_tells_it() -> None:
+def test_the_error_for_too_many_producers_is_the_brokers() -> None:
     limit = ProducerBusy("(broker: Topic 't' reached max producers limit)")
     for name in (None, "job-q-3"):
         said = _busy(ProducerOptions(topic="t", producer_name=name), 0.3, limit)
@@ -323,7 +323,7 @@ def test_only_tasks_of_streams_have_numbers(here: Home, monkeypatch: pytest.Monk
         here.write(VALUE, values(1), options=NUMBERED, streaming=True)
 
 
-def test_other_rows_have_names_of_their_own(here: Home) -> None:
+def test_unnumbered_rows_use_generated_producer_names(here: Home) -> None:
     here.write(VALUE, values(1), options={"topic": "t", "producerName": "job"})
     [producer] = here.broker.recorded("PRODUCER")
     assert producer.command.producer.producer_name.startswith("job-")
@@ -332,7 +332,7 @@ def test_other_rows_have_names_of_their_own(here: Home) -> None:
 # Letters
 
 
-def test_letters_are_on_their_topics_and_waited_for(here: Home) -> None:
+def test_letters_are_stored_on_their_topics_before_the_task_ends(here: Home) -> None:
     rows = [
         (b"first", NAMESPACE + "orders", ID, [("colour", "red")]),
         (b"last", NAMESPACE + "orders-s-RETRY", ID, [(letters.RECONSUME_TIMES, "16")]),
@@ -349,13 +349,13 @@ def test_letters_are_on_their_topics_and_waited_for(here: Home) -> None:
     assert entry.deliver_at_ms == pytest.approx(time.time() * 1000 + 3_600_000, abs=60_000)
 
 
-def test_a_large_letter_is_cut(here: Home) -> None:
+def test_a_large_letter_is_truncated(here: Home) -> None:
     rows = [(b"x" * 6_000_000, NAMESPACE + "orders", ID, None)]
     here.write(COPY, rows, options={"sinkMode": "dead_letter", "subscription": "s"})
     assert [len(each) for each in bodies(here, "orders-s-DLQ")] == [6_000_000]
 
 
-def test_what_was_dead_lettered_can_be_replayed(here: Home) -> None:
+def test_dead_letters_can_be_replayed(here: Home) -> None:
     letter = {"sinkMode": "dead_letter", "subscription": "s"}
     rows = [(each, NAMESPACE + "orders", ID, None) for (each,) in values(20)]
     here.write(COPY, rows, options=letter)
@@ -396,7 +396,7 @@ def test_copies_have_the_schema_version_of_their_originals(here: Home) -> None:
     assert dead.int_schema_version() >= 0
 
 
-def test_tasks_beside_each_other_are_no_trouble() -> None:
+def test_concurrent_tasks_do_not_disturb_each_other() -> None:
     with home(BrokerSettings(record=False)) as here:
         failures: list[BaseException] = []
 
@@ -415,7 +415,7 @@ def test_tasks_beside_each_other_are_no_trouble() -> None:
         assert sorted(bodies(here, "t")) == [each for (each,) in values(9000)]
 
 
-def test_the_stock_transport_serves_too(here: Home) -> None:
+def test_the_stock_transport_works_too(here: Home) -> None:
     options = {"topic": "t", "pulsar.client.transport": "stock"}
     schema = schema_of(value="binary", __key="string")
     here.write(schema, [(each, "k") for (each,) in values(50)], options=options)

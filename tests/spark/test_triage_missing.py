@@ -1,4 +1,4 @@
-"""A triage tells a dead letter topic that is missing from one that is empty."""
+"""A triage distinguishes a missing dead letter topic from an empty one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def names(*topics: str) -> tuple[str, ...]:
     return tuple(HOME + each for each in topics)
 
 
-def test_topics_that_do_not_exist_are_told_from_empty_ones() -> None:
+def test_missing_topics_are_distinguished_from_empty_ones() -> None:
     with BrokerThread(BrokerSettings()) as broker:
         broker.create_partitioned_topic("parted", 3)
         broker.call(lambda each: each.service.catalogue.topic(HOME + "empty", create=True))
@@ -21,17 +21,17 @@ def test_topics_that_do_not_exist_are_told_from_empty_ones() -> None:
         options = {"service.url": broker.url}
         assert missing_topics(asked, options) == names("misspelt", "parted-partition-7")
         assert missing_topics((), options) == ()
-        # A triage with a checkpoint has the options of a stream.
+        # A triage with a checkpoint uses the options of a stream.
         stream = {"maxEntriesPerTrigger": "40", "startingOffsets": "subscription"}
         assert missing_topics(asked[:1], options | stream) == ()
 
 
-def test_brokers_that_cannot_be_asked_leave_it_open() -> None:
+def test_an_unreachable_broker_leaves_the_question_open() -> None:
     gone = {"service.url": "pulsar://127.0.0.1:1", "pulsar.client.operationTimeoutMs": "500"}
     assert missing_topics(names("orders-DLQ"), gone) is None
 
 
-def test_the_report_says_which_it_is() -> None:
+def test_the_report_says_whether_a_topic_is_missing_or_empty() -> None:
     def report(missing: tuple[str, ...] | None) -> TriageReport:
         return TriageReport(topics=names("a-DLQ", "b-DLQ"), missing=missing)
 

@@ -1,4 +1,4 @@
-"""What a person sees of a triage: the table, the JSON, the chart; and the sums behind them."""
+"""Output of a triage: the table, the JSON and the chart, and the sums behind them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_batches_are_added_up() -> None:
     assert found.sample_id == "1:2:-1"
 
 
-def test_the_groups_of_a_tally_are_bounded() -> None:
+def test_the_number_of_groups_is_bounded() -> None:
     tally = HourlyTally(2)
     for number in range(5):
         tally.add([group(f"{number}", 1)], unlisted=2)
@@ -75,10 +75,10 @@ def test_the_groups_of_a_tally_are_bounded() -> None:
     ]
 
 
-# In words
+# Text
 
 
-def test_a_line_adds_up_the_hours_of_a_failure() -> None:
+def test_a_line_sums_the_hours_of_a_failure() -> None:
     text = report_text(report(group("aaaa", 1200), group("bbbb", 700), group("aaaa", 3, 30)))
     lines = text.splitlines()
     assert lines[0] == "1,903 letters on orders-billing-DLQ"
@@ -91,7 +91,7 @@ def test_a_line_adds_up_the_hours_of_a_failure() -> None:
     assert lines[-1] == "nothing was sent or stored"
 
 
-def test_what_was_done_is_said() -> None:
+def test_the_report_says_which_actions_were_taken() -> None:
     done = report(
         group("aaaa", 6),
         replay_id="r1",
@@ -117,7 +117,7 @@ def test_what_was_done_is_said() -> None:
     assert "nothing new since the last run" in report_text(nothing)
 
 
-def test_what_was_done_before_an_interruption_is_a_sentence() -> None:
+def test_the_report_of_an_interrupted_run_is_a_sentence() -> None:
     given = report(
         group("a", 7), replay_id="r1", duplicates=1, replayed=5, batches=2, out="o", run="x"
     )
@@ -138,7 +138,7 @@ def test_what_was_done_before_an_interruption_is_a_sentence() -> None:
     assert "the same checkpoint" in halted_text(None, checkpoint=True)
 
 
-def test_a_choice_that_fits_nothing_is_told_what_there_is() -> None:
+def test_the_error_for_a_choice_without_matches_lists_the_failures() -> None:
     there = [
         group("a", 2),
         group("b", 3, error_class="TimeoutError"),
@@ -152,7 +152,7 @@ def test_a_choice_that_fits_nothing_is_told_what_there_is() -> None:
     assert "no letter is selected" not in report_text(report(replay_id="r"))
 
 
-def test_strangers_texts_are_escaped() -> None:
+def test_untrusted_text_is_escaped() -> None:
     bad = "\x1b[2J\u202e\n"
     text = report_text(
         report(group(bad, 1, error_class=bad, error_message=bad, real_topic=HOME + bad))
@@ -161,7 +161,7 @@ def test_strangers_texts_are_escaped() -> None:
     assert not {"\x1b", "\u202e"} & set(text)
 
 
-def test_many_failures_are_cut() -> None:
+def test_a_long_list_of_failures_is_truncated() -> None:
     text = report_text(report(*(group(f"f{each:02}", 40 - each) for each in range(40))))
     assert "f29" in text
     assert "f30" not in text
@@ -189,7 +189,7 @@ def size_of(png: bytes) -> tuple[int, int]:
 
 
 def colours(png: bytes, row: int) -> list[tuple[int, int, int]]:
-    """Runs of colours along a row of pixels, counted from the top."""
+    """Return the runs of colours along one column of pixels, from the top."""
     line = (imread(io.BytesIO(png))[row, :, :3] * 255).round().astype(int).tolist()
     runs = [tuple(line[0])]
     runs += [tuple(each) for before, each in pairwise(line) if each != before]
@@ -207,8 +207,10 @@ def test_a_chart_is_a_png_with_a_line_for_each_failure() -> None:
             chart_png(groups, top=wrong)
 
 
-def test_bars_stand_in_their_hours() -> None:
-    """Along the foot of the bars: an hour each, one of them empty, the largest failure lowest."""
+def test_bars_are_drawn_at_their_hours() -> None:
+    """The bottom row of the bars has one hour each, one of them empty, with the largest failure
+    lowest.
+    """
     groups = [group("a", 50, 0), group("b", 20, 0), group("b", 20, 2), group("c", 15, 3)]
     low, high = 390, 250
     png = chart_png(groups, top=2)
@@ -226,7 +228,7 @@ def test_any_span_of_time_can_be_drawn(hours: int) -> None:
     assert colours(png, 300) == [BLUE, ORANGE]
 
 
-def test_texts_that_would_be_mathematics_or_have_no_glyphs_are_drawn_as_they_are() -> None:
+def test_text_with_math_markup_or_missing_glyphs_is_drawn_literally() -> None:
     bad = "$\\frac{ \u4e2d\x1b[0m_"
     given = group(bad, 1, error_class=bad, error_message=bad)
     assert size_of(chart_png([given, group("_a", 1)], title=bad * 50)) == (1200, 548)

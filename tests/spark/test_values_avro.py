@@ -1,4 +1,4 @@
-"""Values in Avro: types, the schema they were written with, and what cannot be read."""
+"""Avro values: types, writer schemas, and values that cannot be read."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ VALUE: dict[str, Any] = {
 
 
 def row_of(value: dict[str, Any]) -> dict[str, Any]:
-    """As Arrow shows it."""
+    """Return the row in Arrow's form."""
     return {
         **value,
         "map": list(value["map"].items()),
@@ -155,7 +155,7 @@ def test_a_union_is_a_struct_with_one_member_set(member: Any, want: Any) -> None
         max_size=20,
     )
 )
-def test_what_is_written_comes_back(values: list[dict[str, Any] | None]) -> None:
+def test_encoded_values_can_be_decoded(values: list[dict[str, Any] | None]) -> None:
     schema = record(
         ("id", "long"),
         ("s", ["null", "string"]),
@@ -183,7 +183,7 @@ NEW = json.dumps(
 )
 
 
-def test_each_value_is_read_with_the_schema_it_was_written_with() -> None:
+def test_each_value_is_read_with_its_writer_schema() -> None:
     old, new = written(OLD, {"a": 1, "b": "x"}), written(NEW, {"a": 2, "b": "y", "c": 1.5})
     batch = decoded(
         avro_plan(NEW), [old, new, old, new], versions=[0, 1, 0, -1], writers={0: OLD, 1: NEW}
@@ -210,7 +210,7 @@ def test_each_value_is_read_with_the_schema_it_was_written_with() -> None:
         ("{", "Avro"),
     ],
 )
-def test_a_version_that_is_of_no_use_is_malformed(writer: str | None, why: str) -> None:
+def test_an_unusable_schema_version_is_malformed(writer: str | None, why: str) -> None:
     good = written(NEW, {"a": 2, "b": "y", "c": 1.5})
     data = [good, written(record(("a", "string"), ("b", "string")), {"a": "1", "b": "x"}), good]
     writers = {0: NEW} | ({5: writer} if writer else {})
@@ -223,7 +223,7 @@ def test_a_version_that_is_of_no_use_is_malformed(writer: str | None, why: str) 
     assert "(7,1,-1,-1)" in str(told.value)
 
 
-def test_bytes_too_few_and_too_many_are_malformed() -> None:
+def test_missing_and_surplus_bytes_are_malformed() -> None:
     good = written(NEW, {"a": 2, "b": "y", "c": 1.5})
     data = [good[:-1], good, good + b"\0", b"", b"\x03"]
     batch = decoded(avro_plan(NEW), data)
@@ -234,7 +234,7 @@ def test_bytes_too_few_and_too_many_are_malformed() -> None:
     ]
 
 
-def test_a_time_that_spark_has_no_number_for_is_malformed() -> None:
+def test_a_time_outside_of_sparks_range_is_malformed() -> None:
     schema = record(("ms", long("timestamp-millis")))
     data = [
         written(schema.replace("timestamp-millis", "none"), {"ms": each}) for each in (1, 2**62)
@@ -244,7 +244,7 @@ def test_a_time_that_spark_has_no_number_for_is_malformed() -> None:
     assert batch["_corrupt_record"].to_pylist() == [None, data[1]]
 
 
-def test_a_type_that_is_defined_in_a_field_nobody_asks_for() -> None:
+def test_a_type_can_be_defined_in_an_unselected_field() -> None:
     schema = record(
         ("a", json.loads(record(("z", "int"), name="In"))), ("b", "In"), ("c", ["null", "In"])
     )
@@ -252,7 +252,7 @@ def test_a_type_that_is_defined_in_a_field_nobody_asks_for() -> None:
     assert decoded(avro_plan(schema), [data], only=["b"]).to_pylist() == [{"b": {"z": 2}}]
 
 
-def test_a_schema_that_is_no_record_is_one_column() -> None:
+def test_a_schema_other_than_a_record_is_one_column() -> None:
     plan = avro_plan('{"type": "array", "items": "int"}')
     batch = decoded(plan, [written('{"type": "array", "items": "int"}', [1, 2]), None])
     assert batch.to_pylist() == [{"value": [1, 2]}, {"value": None}]
@@ -273,7 +273,7 @@ def test_a_schema_that_is_no_record_is_one_column() -> None:
         ),
     ],
 )
-def test_a_schema_that_spark_has_no_type_for_says_why(schema: str, words: str) -> None:
+def test_the_error_for_a_schema_without_a_spark_type_says_why(schema: str, words: str) -> None:
     with pytest.raises(ConfigurationError) as told:
         avro_plan(schema)
     assert words in str(told.value)
@@ -290,11 +290,12 @@ def test_a_schema_that_spark_has_no_type_for_says_why(schema: str, words: str) -
 def test_a_member_of_a_union_is_never_guessed(
     before: Any, after: Any, value: Any, chosen: bytes
 ) -> None:
-    """fastavro would take the first that is possible: text for bytes, a fraction for a number."""
+    """fastavro would take the first possible member: text for bytes, or a fraction for a number."""
     old, new = record(("u", before)), record(("u", after))
     data = [written(old, {"u": value})]
     [row] = decoded(avro_plan(new), data, versions=[0], writers={0: old}).to_pylist()
     assert row == {"u": {"member0": None, "member1": value}, "_corrupt_record": None}
-    # Where both say the same, nothing is resolved. (By hand: fastavro would write a double.)
+    # With equal schemas no resolution takes place. (Encoded by hand: fastavro would write a
+    # double.)
     [same] = decoded(avro_plan(new), [chosen], versions=[0], writers={0: new + " "}).to_pylist()
     assert same["u"] == {"member0": None, "member1": value}

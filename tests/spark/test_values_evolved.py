@@ -1,4 +1,4 @@
-"""Values of an older schema, read as the latest one: which become null, and which are errors."""
+"""Values of an older schema, read with the latest one: nulls and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = ["string", "null"]
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
-    """A record; a field is its name, its type and, if there is one, its default."""
+    """Return a record schema. A field is (name, type) or (name, type, default)."""
     listed = [dict(zip(("name", "type", "default"), each, strict=False)) for each in fields]
     return {"type": "record", "name": name, "fields": listed, **more}
 
@@ -35,7 +35,7 @@ def written(schema: Any, value: Any) -> bytes:
 def read(
     before: Any, after: Any, *values: Any, only: list[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Values that were written as `before` says, read as `after` says."""
+    """Read values of the schema `before` with the schema `after`."""
     rows: list[dict[str, Any]] = decoded(
         avro_plan(json.dumps(after)),
         [written(before, each) for each in values],
@@ -47,7 +47,7 @@ def read(
 
 
 def inside(schema: Any, wrap: str) -> Any:
-    """A type in the places where a field's type can have it."""
+    """Return a type at each place where the type of a field can contain it."""
     if wrap == "nullable":
         return ["null", schema]
     if wrap == "array":
@@ -94,7 +94,7 @@ DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2
     ("kind", "default", "want"),
     [
         (["string", "null"], "x", "x"),
-        (NULLABLE, "x", "x"),  # Avro 1.12 and later: the default is of any of the types
+        (NULLABLE, "x", "x"),  # Avro 1.12 and later allow a default of any type of the union.
         ("bytes", "\u00ff", b"\xff"),
         (DECIMAL, "\u0001\u0000", Decimal("2.56")),
         (
@@ -110,7 +110,7 @@ DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2
         ("double", 1, 1.0),
     ],
 )
-def test_a_default_is_taken_where_there_is_one(kind: Any, default: Any, want: Any) -> None:
+def test_the_default_is_used_if_there_is_one(kind: Any, default: Any, want: Any) -> None:
     [row] = read(record(("id", "long")), record(("id", "long"), ("a", kind, default)), {"id": 1})
     assert row == {"id": 1, "a": want, "_corrupt_record": None}
 
@@ -118,11 +118,11 @@ def test_a_default_is_taken_where_there_is_one(kind: Any, default: Any, want: An
 @pytest.mark.parametrize(
     "kind", ["long", record(("z", "int"), name="In"), {"type": "array", "items": "int"}]
 )
-def test_a_field_that_may_not_be_null_and_has_no_default_is_an_error(kind: Any) -> None:
+def test_a_missing_field_that_is_not_nullable_and_has_no_default_is_an_error(kind: Any) -> None:
     before, after = record(("id", "long")), record(("id", "long"), ("a", kind))
     [row] = read(before, after, {"id": 1})
     assert row == {"id": None, "a": None, "_corrupt_record": written(before, {"id": 1})}
-    # A query that does not ask for that field reads the others.
+    # A query without that field reads the other fields.
     assert read(before, after, {"id": 1}, only=["id"]) == [{"id": 1}]
 
 
@@ -137,7 +137,7 @@ def test_the_error_names_the_field() -> None:
         )
 
 
-def test_a_null_that_was_written_is_null_also_where_none_is_allowed_now() -> None:
+def test_a_written_null_is_null_even_if_the_new_type_is_not_nullable() -> None:
     before = record(("id", "long"), ("a", NULLABLE), ("b", {"type": "array", "items": NULLABLE}))
     after = record(("a", "string"), ("id", "long"), ("b", {"type": "array", "items": "string"}))
     rows = read(before, after, {"id": 1, "a": None, "b": [None]}, {"id": 2, "a": "x", "b": ["y"]})
@@ -155,7 +155,9 @@ def enum(*symbols: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("after", "want"), [(enum("ON", "OFF"), "OLD"), (enum("ON", "OFF", default="OFF"), "OFF")]
 )
-def test_a_symbol_that_the_enum_lacks(wrap: str, after: Any, want: str) -> None:
+def test_a_symbol_that_the_enum_lacks_is_kept_or_becomes_the_default(
+    wrap: str, after: Any, want: str
+) -> None:
     before = enum("ON", "OFF", "OLD")
     old, new = record(("e", inside(before, wrap))), record(("e", inside(after, wrap)))
     rows = read(old, new, *({"e": value_inside(each, wrap)} for each in ("ON", "OLD")))
@@ -198,7 +200,9 @@ WHEN = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
         ),
     ],
 )
-def test_a_type_that_became_another_one(before: Any, after: Any, value: Any, want: Any) -> None:
+def test_a_value_of_a_changed_type_is_converted(
+    before: Any, after: Any, value: Any, want: Any
+) -> None:
     old, new = record(("id", "long"), ("a", before)), record(("a", after), ("id", "long"))
     [row] = read(old, new, {"id": 1, "a": value})
     assert row == {"id": 1, "a": want, "_corrupt_record": None}
@@ -221,7 +225,7 @@ def test_a_type_that_became_another_one(before: Any, after: Any, value: Any, wan
         (US, {"type": "int", "logicalType": "date"}, 2**40),
     ],
 )
-def test_a_value_that_the_new_type_has_no_place_for_is_an_error_of_its_row_alone(
+def test_a_value_that_does_not_fit_the_new_type_is_an_error_of_its_row_only(
     before: Any, after: Any, value: Any
 ) -> None:
     old = record(("id", "long"), ("a", ["null", before] if type(before) is not list else before))
@@ -231,14 +235,14 @@ def test_a_value_that_the_new_type_has_no_place_for_is_an_error_of_its_row_alone
     assert rows[0]["_corrupt_record"] is not None
 
 
-def test_an_alias_is_another_name_that_writers_may_have() -> None:
+def test_an_alias_matches_the_name_that_the_writer_used() -> None:
     after = record(("id", "long"), ("b", NULLABLE))
     after["fields"][1]["aliases"] = ["a"]
     [row] = read(record(("a", "string"), ("id", "long")), after, {"a": "x", "id": 1})
     assert row == {"id": 1, "b": "x", "_corrupt_record": None}
 
 
-def test_the_key_and_the_value_of_a_pair() -> None:
+def test_keys_and_values_of_a_pair_are_evolved() -> None:
     old, new = record(("k", "int")), record(("k", "int"), ("note", LAST))
     form = ValueForm(kind="avro", definition=json.dumps(new))
     plan = ValuePlan(value=form, key=form, separated=True)

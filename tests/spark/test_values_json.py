@@ -1,4 +1,4 @@
-"""Values in JSON: what fits the schema, and what becomes of what does not."""
+"""JSON values: values that fit the schema, and errors for values that do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows(ddl: str, *values: bytes | None, mode: str = "PERMISSIVE") -> list[dict
 
 
 def alone(ddl: str, value: bytes) -> Any:
-    """The field of a schema that has one, or "corrupt"."""
+    """Return the only field of the row, or "corrupt"."""
     [row] = rows(ddl, value)
     (found, broken) = row.values()
     assert broken is None or (broken == value and found is None)
@@ -51,7 +51,7 @@ def test_a_message_without_a_value_has_nulls_and_is_not_malformed() -> None:
 
 
 def some(count: int) -> list[bytes]:
-    """Written over several lines, as Python's JsonSchema does."""
+    """Return values written over several lines, like Python's JsonSchema does."""
     return [json.dumps({"id": each}, indent=True).encode() for each in range(count)]
 
 
@@ -68,7 +68,7 @@ def some(count: int) -> list[bytes]:
         b'{"more": "\xff"}',
     ],
 )
-def test_what_is_malformed_in_the_middle_of_a_block_leaves_the_rest_alone(wrong: bytes) -> None:
+def test_a_malformed_value_in_a_block_does_not_affect_the_others(wrong: bytes) -> None:
     values: list[bytes | None] = [*some(1500)]
     values[17], values[1060], values[1061], values[3] = wrong, wrong, None, None
     found = rows("id INT, s STRING", *values)
@@ -104,7 +104,7 @@ def test_failfast_names_topic_and_message() -> None:
         [b'{"id":1},{"id":2}', b'{"id":3}'],
     ],
 )
-def test_values_that_only_make_sense_together_are_malformed(values: list[bytes]) -> None:
+def test_values_that_are_only_valid_when_joined_are_malformed(values: list[bytes]) -> None:
     together = rows("id INT, s STRING", *values)
     assert together == [row for each in values for row in rows("id INT, s STRING", each)]
     assert together[0]["_corrupt_record"] is not None or values[0] == b"null"
@@ -162,14 +162,14 @@ def test_values_that_only_make_sense_together_are_malformed(values: list[bytes])
         ("STRUCT<x: INT>", "[]", "corrupt"),
     ],
 )
-def test_each_type_takes_what_fits_it(kind: str, value: str, want: Any) -> None:
+def test_each_type_accepts_fitting_values(kind: str, value: str, want: Any) -> None:
     assert alone(f"v {kind}", b'{"v": %s}' % value.encode()) == want
-    # One by one, as beside a map, and with neighbours it is the same.
+    # Single values, values beside a map and values with neighbours give the same result.
     [row] = rows(f"v {kind}, m MAP<STRING, INT>", b'{"v": %s}' % value.encode())
     assert (row["v"] if row["_corrupt_record"] is None else "corrupt") == want
 
 
-def test_nesting_deeper_than_a_stack_is_no_crash() -> None:
+def test_deeply_nested_values_do_not_overflow_the_stack() -> None:
     for ddl in ("id INT", "id INT, m MAP<STRING, INT>"):
         deep = b'{"id": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         assert [row["id"] for row in rows(ddl, b'{"id": 1}', deep)] == [1, None]
@@ -209,7 +209,7 @@ _fitting = st.fixed_dictionaries(
 
 
 @given(st.lists(st.none() | _fitting, max_size=40))
-def test_what_fits_comes_back(values: list[dict[str, Any] | None]) -> None:
+def test_encoded_values_can_be_decoded(values: list[dict[str, Any] | None]) -> None:
     data = [None if each is None else json.dumps(each).encode() for each in values]
     nothing = dict.fromkeys(("id", "name", "price", "at", "ok", "_corrupt_record"))
     assert rows(ORDER, *data) == [{**nothing, **(each or {})} for each in values]
@@ -228,7 +228,7 @@ def test_what_fits_comes_back(values: list[dict[str, Any] | None]) -> None:
         max_size=40,
     )
 )
-def test_what_becomes_of_a_value_does_not_hang_on_its_neighbours(data: list[bytes]) -> None:
+def test_the_result_of_a_value_does_not_depend_on_its_neighbours(data: list[bytes]) -> None:
     together = rows(ORDER, *data)
     assert together == [row for each in data for row in rows(ORDER, each)]
     # A map is never parsed in blocks.
@@ -236,7 +236,7 @@ def test_what_becomes_of_a_value_does_not_hang_on_its_neighbours(data: list[byte
     assert together == [{key: row[key] for key in together[0]} for row in singly]
 
 
-def test_only_what_is_asked_for_need_fit() -> None:
+def test_only_selected_fields_must_fit() -> None:
     data = [b'{"id": 1, "name": 5}', b'{"id": 2, "name": "x"}', b"nothing"]
     found = decoded(json_plan("id INT, name STRING"), data, only=["id"]).to_pylist()
     assert found == [{"id": 1}, {"id": 2}, {"id": None}]
@@ -249,7 +249,7 @@ def registered(fields: str) -> ValuePlan:
     return ValuePlan(value=ValueForm(kind="json", definition=definition))
 
 
-def test_numbers_of_times_are_in_the_unit_that_the_registry_says() -> None:
+def test_times_have_the_unit_of_the_registered_schema() -> None:
     plan = registered(
         """{"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "us", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
@@ -272,7 +272,7 @@ def test_numbers_of_times_are_in_the_unit_that_the_registry_says() -> None:
     assert wrong["_corrupt_record"] is not None
 
 
-def test_unions_and_decimals_of_the_registry() -> None:
+def test_unions_and_decimals_of_registered_schemas_are_read() -> None:
     plan = registered(
         """{"name": "u", "type": ["null", "long", "string"]},
         {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4,
@@ -307,14 +307,14 @@ def test_unions_and_decimals_of_the_registry() -> None:
         ('{"type": "structs"}', "StructType"),
     ],
 )
-def test_a_schema_that_is_wrong_says_why(ddl: str, word: str) -> None:
+def test_the_error_for_an_invalid_schema_says_why(ddl: str, word: str) -> None:
     with pytest.raises(ConfigurationError) as told:
         json_plan(ddl)
     assert "valueSchema" in str(told.value)
     assert word.lower() in str(told.value).lower()
 
 
-def test_ddl_in_all_its_spellings() -> None:
+def test_all_spellings_of_ddl_types_are_accepted() -> None:
     ddl = "`a b``c`: struct<x:int,y:array<map<string,decimal(3)>>>, id Long NOT NULL COMMENT 'x, y'"
     plan = json_plan(ddl)
     assert plan == json_plan(f"STRUCT<{ddl}>")

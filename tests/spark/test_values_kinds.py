@@ -1,4 +1,4 @@
-"""Values of one number, text or time; pairs; and the columns of each."""
+"""Values of a single number, text or time, key-value pairs, and their columns."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_all_primitives_are_tested() -> None:
 
 
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
-def test_numbers_come_back(numbers: list[int | None]) -> None:
+def test_encoded_numbers_can_be_decoded(numbers: list[int | None]) -> None:
     data = [None if each is None else struct.pack(">q", each) for each in numbers]
     assert values(plan("int64"), *data) == numbers
 
 
-def test_a_day_that_spark_has_no_number_for_is_malformed() -> None:
+def test_a_day_outside_of_sparks_range_is_malformed() -> None:
     assert values(plan("localdate"), struct.pack(">q", 2**40), struct.pack(">q", 1)) == [
         None,
         date(1970, 1, 2),
@@ -84,12 +84,12 @@ def test_a_day_that_spark_has_no_number_for_is_malformed() -> None:
 
 
 @given(st.lists(st.none() | st.text(max_size=5)))
-def test_texts_come_back(texts: list[str | None]) -> None:
+def test_encoded_texts_can_be_decoded(texts: list[str | None]) -> None:
     data = [None if each is None else each.encode() for each in texts]
     assert values(plan("string"), *data) == texts
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_invalid_text_are_malformed() -> None:
     data = [b"a", b"\xff", None, "é".encode()]
     assert values(plan("string"), *data) == ["a", None, None, "é"]
     assert values(plan("string", "DROPMALFORMED"), *data) == ["a", None, "é"]
@@ -97,7 +97,7 @@ def test_bytes_that_are_no_text() -> None:
         values(plan("string", "FAILFAST"), *data)
 
 
-def test_the_bytes_of_what_is_malformed_have_a_column_where_values_are_structures() -> None:
+def test_malformed_bytes_have_a_column_if_values_are_structures() -> None:
     assert [each.name for each in value_fields(plan("int32"))] == ["value"]
     assert [each.name for each in value_fields(plan_with())] == ["value"]
     for mode in ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"):
@@ -105,7 +105,7 @@ def test_the_bytes_of_what_is_malformed_have_a_column_where_values_are_structure
         assert names == ["a"] + ["_corrupt_record"] * (mode == "PERMISSIVE")
 
 
-def test_nothing_is_decoded_where_no_field_is_asked_for() -> None:
+def test_nothing_is_decoded_if_no_field_is_selected() -> None:
     assert isinstance(values_of(json_plan("a INT"), StructType([]), TOPIC), RawValues)
 
 
@@ -129,12 +129,13 @@ def test_a_pair_whose_key_is_the_partition_key() -> None:
     batch = decoded(SEPARATED, [b"\x02", None, b"\x04"], keys=[*keys, None])
     assert batch.to_pylist() == [
         {"key": 1, "value": {"x": 1}, "_corrupt_record": None},
-        {"key": 2, "value": None, "_corrupt_record": None},  # deleted: whose, the key says
+        # deleted, and the key identifies the row
+        {"key": 2, "value": None, "_corrupt_record": None},
         {"key": None, "value": {"x": 2}, "_corrupt_record": None},
     ]
 
 
-def test_a_pair_in_one_payload() -> None:
+def test_a_pair_can_be_in_one_payload() -> None:
     data = [pair(b"a", b'{"x": 1}'), pair(None, None), None, pair(b"b", None)]
     assert decoded(INLINE, data).to_pylist() == [
         {"key": "a", "value": {"x": 1}, "_corrupt_record": None},
@@ -156,7 +157,7 @@ def test_a_pair_in_one_payload() -> None:
         pair(b"a", b"[]"),
     ],
 )
-def test_a_pair_with_a_half_that_is_wrong_has_neither(wrong: bytes) -> None:
+def test_a_pair_with_a_malformed_half_has_neither_half(wrong: bytes) -> None:
     good = pair(b"a", b'{"x": 1}')
     rows = decoded(INLINE, [good, wrong, good]).to_pylist()
     assert rows[1] == {"key": None, "value": None, "_corrupt_record": wrong}
@@ -169,7 +170,7 @@ def test_a_pair_with_a_half_that_is_wrong_has_neither(wrong: bytes) -> None:
 # Names and schemas
 
 
-def test_a_field_called_as_another_column_is_refused() -> None:
+def test_a_field_with_the_name_of_another_column_is_refused() -> None:
     fields = value_fields(json_plan("__topic STRING, id INT"))
     check_columns(fields, ["__key"])
     with pytest.raises(
@@ -181,7 +182,7 @@ def test_a_field_called_as_another_column_is_refused() -> None:
     assert len(value_fields(json_plan("_corrupt_record STRING", "FAILFAST"))) == 1
 
 
-def test_a_schema_that_says_not_null_is_refused() -> None:
+def test_a_schema_with_not_null_is_refused() -> None:
     fields = value_fields(json_plan("id INT, s STRUCT<x: INT>"))
     inner = StructType([StructField("x", IntegerType(), False)])
     check_nullable(StructType([StructField("__topic", StringType(), False), fields[1]]), fields)

@@ -1,4 +1,4 @@
-"""Values as the topics' registry says, over a development broker: planned once, read by version."""
+"""Values with registered schemas on a development broker: planned once, and read by version."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Order(Record):
 
 
 class Wire:
-    """A schema of any type, whose values are bytes."""
+    """A schema of any type with bytes as values."""
 
     key_value = False
 
@@ -100,7 +100,7 @@ def test_the_fields_of_a_record_are_columns(url: str, schema: Any, batch: int) -
     assert rows(url) == [{"id": each, "name": f"n{each}", **want} for each in range(20)]
 
 
-def test_a_users_schema_is_a_projection_of_fields_and_columns(url: str) -> None:
+def test_a_users_schema_can_select_fields_and_columns(url: str) -> None:
     publish(url, *contents(Order(id=1, name="a"), Order(id=2)), schema=AvroSchema(Order))
     asked = StructType(
         [
@@ -128,7 +128,7 @@ def test_each_version_is_read_with_its_own_schema(url: str) -> None:
     publish(url, *contents({"a": 3, "b": "z"}), schema=old)
     found = [(row["a"], row["b"], row["c"]) for row in rows(url)]
     assert found == [(1, "x", 0.5), (2, "y", 1.5), (3, "z", 0.5)]
-    # By a schema of the user's own, too.
+    # This also holds with a schema of the user.
     own = json.dumps(
         {"type": "record", "name": "Mine", "fields": [{"name": "b", "type": "string"}]}
     )
@@ -136,18 +136,18 @@ def test_each_version_is_read_with_its_own_schema(url: str) -> None:
     assert [row["b"] for row in mine] == ["x", "y", "z"]
 
 
-def test_a_version_is_asked_for_once_in_a_task() -> None:
+def test_each_version_is_fetched_once_in_a_task() -> None:
     with BrokerThread() as broker:
         for each in range(3):
             publish(broker.url, *contents({"a": each}), schema=avro('{"name":"a","type":"int"}'))
         for _ in range(2):
             before = len(broker.recorded("GET_SCHEMA", "in"))
             assert [row["a"] for row in rows(broker.url)] == [0, 1, 2]
-            # The latest for the plan, and version 0 for the task.
+            # The latest version for the plan, and version 0 for the task.
             assert len(broker.recorded("GET_SCHEMA", "in")) - before == 2
 
 
-def test_a_topic_made_again_is_read_with_its_new_schemas() -> None:
+def test_a_recreated_topic_is_read_with_its_new_schemas() -> None:
     """Version numbers begin at 0 again, and Spark uses one process for many queries."""
     with BrokerThread() as broker:
         for first, second in (("a", "b"), ("b", "a")):
@@ -166,7 +166,9 @@ def test_a_topic_made_again_is_read_with_its_new_schemas() -> None:
         (None, b"\xff", "binary", b"\xff"),
     ],
 )
-def test_primitives_and_bytes(url: str, schema: Any, value: Any, kind: str, want: Any) -> None:
+def test_primitives_and_bytes_are_read(
+    url: str, schema: Any, value: Any, kind: str, want: Any
+) -> None:
     options = {} if schema is None else {"schema": schema}
     publish(url, *contents(value), **options)
     assert source(url, valueFormat="schema").schema()["value"].dataType.simpleString() == kind
@@ -186,7 +188,7 @@ def pairs(encoding: str) -> Wire:
     )
 
 
-def test_pairs_of_both_encodings(url: str) -> None:
+def test_pairs_of_both_encodings_are_read(url: str) -> None:
     value = AvroSchema(Order).encode(Order(id=7))
     key = struct.pack(">i", 3)
     inline = struct.pack(">i", 4) + key + struct.pack(">i", len(value)) + value
@@ -205,14 +207,14 @@ def test_pairs_of_both_encodings(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Protobuf", "ProtobufNative", "External"])
-def test_a_type_that_has_no_columns_is_refused_by_name(url: str, kind: str) -> None:
+def test_an_unsupported_schema_type_is_an_error_that_names_it(url: str, kind: str) -> None:
     publish(url, *contents(b"x"), schema=Wire(kind, b"{}"))
     with pytest.raises(ConfigurationError, match=rf"t has .* {kind.upper()}.*valueFormat=raw"):
         source(url, valueFormat="schema").schema()
     assert [row["value"] for row in read_batch(url)] == [b"x"]
 
 
-def test_topics_with_different_schemas(url: str) -> None:
+def test_topics_with_different_schemas_are_an_error_or_raw(url: str) -> None:
     publish(url, *contents(Order(id=1)), schema=AvroSchema(Order))
     publish(url, *contents("x"), schema=StringSchema(), topic=OTHER)
     both = {"topics": f"t,{OTHER}", "valueFormat": "schema", **HIDE}
@@ -225,7 +227,7 @@ def test_topics_with_different_schemas(url: str) -> None:
         two(url, **{**both, "topics": f"t,{OTHER}-none"}).schema()
 
 
-def test_topics_whose_schemas_say_the_same(url: str) -> None:
+def test_topics_with_equal_schemas_are_read_together(url: str) -> None:
     for topic, space in (("t", " "), (OTHER, "  ")):
         text = f'{{"type":"record","name":"R",{space}"fields":[{{"name":"a","type":"int"}}]}}'
         data = text.encode()
@@ -242,13 +244,15 @@ def two(url: str, **options: Any) -> PulsarDataSource:
     )
 
 
-def test_a_topic_that_is_not_there_yet_is_raw(url: str) -> None:
+def test_a_topic_that_does_not_exist_yet_is_raw(url: str) -> None:
     assert source(url, valueFormat="schema", **HIDE).schema().names == ["value"]
 
 
-def test_what_was_planned_goes_with_the_source_and_its_readers(url: str) -> None:
-    """PySpark pickles the source once its schema is known; a version that is registered then does
-    not change the columns of the query."""
+def test_the_planned_schema_is_pickled_with_the_source_and_its_readers(url: str) -> None:
+    """PySpark pickles the source once its schema is known.
+
+    A version that is registered later does not change the columns of the query.
+    """
     publish(url, *contents({"a": 1}), schema=avro('{"name":"a","type":"int"}'))
     made = source(url, valueFormat="schema", **HIDE)
     schema = made.schema()
@@ -259,7 +263,7 @@ def test_what_was_planned_goes_with_the_source_and_its_readers(url: str) -> None
     assert schema.names == ["a", "_corrupt_record"]
 
 
-def test_what_is_malformed_in_each_mode(url: str) -> None:
+def test_malformed_values_follow_the_mode(url: str) -> None:
     good = Order(id=1)
     schema = JsonSchema(Order)
     broken: Any = Wire("Json", schema.schema_info().schema().encode())
@@ -274,7 +278,7 @@ def test_what_is_malformed_in_each_mode(url: str) -> None:
     assert f"({sent.ledger_id()},{sent.entry_id()}," in str(told.value)
 
 
-def test_a_message_without_a_value(url: str) -> None:
+def test_a_message_without_a_value_has_nulls(url: str) -> None:
     publish(url, *contents(Order(id=1), None), schema=AvroSchema(Order))
     found = [(row["id"], row["_corrupt_record"]) for row in rows(url, mode="PERMISSIVE")]
     assert found == [(1, None), (None, None)]
@@ -288,19 +292,19 @@ def test_a_stream_is_decoded_too(url: str) -> None:
     assert [row["id"] for row in stream.run().rows] == [1, 2]
 
 
-def test_a_field_called_as_a_column_is_refused(url: str) -> None:
+def test_a_field_with_the_name_of_a_column_is_refused(url: str) -> None:
     publish(url, *contents({"__key": 1}), schema=avro('{"name":"__key","type":"int"}'))
     with pytest.raises(ConfigurationError, match=r"__key.*metadataPrefix"):
         source(url, valueFormat="schema").schema()
     assert "__key" in source(url, valueFormat="schema", metadataPrefix="_p_").schema().names
 
 
-def test_the_stock_engine_says_that_it_cannot(url: str) -> None:
+def test_the_error_says_that_the_stock_transport_does_not_support_it(url: str) -> None:
     with pytest.raises(NotSupportedError, match="native"):
         source(url, valueFormat="schema", pulsar__client__transport="stock").schema()
 
 
-async def test_the_latest_schema_over_the_seam() -> None:
+async def test_the_transport_returns_the_latest_schema() -> None:
     transport = MemoryTransport()
     async with encore.Client("memory://", transport=transport) as client:
         assert await transport.latest_schema("t") is None

@@ -1,4 +1,4 @@
-"""Values decoded as a task decodes them, without Spark: bytes in, rows out, types checked."""
+"""Values decoded like in a task, without Spark: bytes in, rows out, types checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "persistent://public/default/t"
 
 
 class Told:
-    """What a message tells beside its value."""
+    """A message's metadata beside its value."""
 
     def __init__(self, version: int, key: bytes | None) -> None:
         self._version = version
@@ -37,7 +37,7 @@ class Told:
 
 
 def plan_with(**changes: str) -> ValuePlan:
-    """The plan of a read, with changes to the default fields of `Shape`."""
+    """Return the plan of a read, with changes to the default fields of `Shape`."""
     given = {"service.url": "pulsar://localhost:6650", "topic": TOPIC}
     return plan_of(replace(read_options(given, streaming=False).shape, **changes))
 
@@ -59,13 +59,13 @@ def decoded(
     writers: Mapping[int, str] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> pa.RecordBatch:
-    """The columns of some values, exactly as Spark wants them; what is dropped is dropped.
+    """Return the columns of some values with exactly Spark's types. Dropped rows are left out.
 
     Args:
-        plan: Pickled on the way, as between processes.
+        plan: The plan, which is pickled as between processes.
         data: The values, each an entry of its own.
-        only: Columns that are asked for; None for all.
-        versions: Of the topic's schema, for each value.
+        only: The selected columns, or None for all.
+        versions: The schema version of each value.
         writers: Avro's JSON by version.
         keys: Partition keys.
     """

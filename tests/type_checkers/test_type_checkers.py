@@ -1,7 +1,8 @@
-"""What a type checker says to a program that uses this package: nothing, or where it is wrong.
+"""Type checkers accept programs that use this package correctly and report the mistakes in others.
 
-mypy runs as a user's does, strict and without this checkout's settings. `make types` runs pyright,
-which holds the whole public surface to known types, and the right program to its strict mode.
+mypy runs as for a user: strict, and without the settings of this repository. `make types` runs
+pyright, which checks that the whole public interface has known types, and checks the correct
+program in strict mode.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples").glob("spar
 PACKAGE = Path(pulsar_encore.__file__).parent
 LONGEST_S = 240
 
-# Where the stub departs from the stock classes: how a record's fields are read and set is told by
-# descriptors; `Record.type` is left out, for fields of that name; and what stock calls abstract,
-# without the metaclass that it takes, is not.
+# The stub differs from the C++ client's classes here: descriptors declare how fields of a record
+# are read and set. `Record.type` is omitted because a field may have that name. Abstract classes of
+# the C++ client are not abstract, because the stub does not use their metaclass.
 DEPARTURES = r"""
 pulsar_encore\.schema\.\w+\.__(get|set)__
 pulsar_encore\.schema\.Record\.type
@@ -50,7 +51,7 @@ def python(*args: str, longest_s: float = LONGEST_S) -> subprocess.CompletedProc
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """mypy's: the package is found where it is under test, and as one that is installed."""
+    """Write mypy's settings: it finds the tested package as an installed one."""
     path = tmp_path_factory.mktemp("mypy") / "mypy.ini"
     path.write_text(f"[mypy]\nmypy_path = {PACKAGE.parent.name}\nfollow_imports = silent\n")
     return path
@@ -58,7 +59,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reported(settings: Path) -> set[tuple[str, int]]:
-    """(file, line) of each error that mypy --strict finds in the programs and the notebooks."""
+    """Return (file, line) of each error of mypy --strict in the programs and the notebooks."""
     programs = sorted(str(path) for path in (*PROGRAMS.glob("*.py"), *NOTEBOOKS))
     ran = python(
         *("-m", "mypy", "--strict", "--config-file", str(settings)),
@@ -75,12 +76,12 @@ def marked(name: str) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_a_users_program_passes_strict(reported: set[tuple[str, int]]) -> None:
+def test_a_correct_program_passes_strict(reported: set[tuple[str, int]]) -> None:
     assert [line for name, line in sorted(reported) if name == "service.py"] == []
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_a_notebook_passes_strict(reported: set[tuple[str, int]]) -> None:
+def test_the_notebooks_pass_strict(reported: set[tuple[str, int]]) -> None:
     names = {path.name for path in NOTEBOOKS}
     assert names
     assert [(name, line) for name, line in sorted(reported) if name in names] == []
@@ -95,7 +96,8 @@ def test_each_mistake_is_reported(reported: set[tuple[str, int]]) -> None:
 
 async def test_the_program_runs() -> None:
     async with testing.broker() as url:
-        # Shorter than the test's own limit: a program that hangs is told with what it wrote.
+        # The limit is shorter than the test's own, so that the failure of a hanging program shows
+        # its output.
         ran = await asyncio.to_thread(python, str(PROGRAMS / "service.py"), url, longest_s=45)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == (
@@ -110,7 +112,7 @@ async def test_the_program_runs() -> None:
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_the_schema_classes_are_what_the_stub_says(settings: Path, tmp_path: Path) -> None:
+def test_the_schema_classes_equal_the_stub(settings: Path, tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text(DEPARTURES)
     ran = python(
@@ -120,6 +122,6 @@ def test_the_schema_classes_are_what_the_stub_says(settings: Path, tmp_path: Pat
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_the_schema_classes_are_the_stock_packages() -> None:
+def test_the_schema_classes_are_those_of_the_c_client() -> None:
     for name in schema.__all__:
         assert getattr(schema, name) is getattr(pulsar.schema, name), name

@@ -1,7 +1,7 @@
-"""Entries that Java's client 4.2.4 encrypted (`MessageCryptoBc`), and the keys they were made for.
+"""Entries that Java's client 4.2.4 encrypted (`MessageCryptoBc`), and their keys.
 
-The keys were made for this and are used nowhere else; openssl wrote the EC key with explicit
-parameters, as Pulsar's documentation tells to.
+The keys were created for these entries and are used nowhere else. openssl wrote the EC key with
+explicit parameters, as Pulsar's documentation recommends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ack sets against a naive model: a set of indexes."""
+"""Ack sets compared with a simple model: a set of indexes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def batches(draw: st.DrawFn) -> tuple[int, set[int]]:
 
 
 @given(batches())
-def test_words_say_which_indexes_are_unacked(batch: tuple[int, set[int]]) -> None:
+def test_the_words_contain_the_unacked_indexes(batch: tuple[int, set[int]]) -> None:
     size, unacked = batch
     mask = sum(1 << index for index in unacked)
     words = to_words(mask, size)
@@ -26,7 +26,7 @@ def test_words_say_which_indexes_are_unacked(batch: tuple[int, set[int]]) -> Non
     assert read == unacked
     assert len(words) == (max(unacked) // 64 + 1 if unacked else 1)
     assert from_words(words) == mask
-    # Other clients leave the trailing zero words.
+    # Other clients omit trailing zero words.
     assert from_words([*words, 0, 0]) == mask
 
 
@@ -45,12 +45,12 @@ def test_words_say_which_indexes_are_unacked(batch: tuple[int, set[int]]) -> Non
         (full(128) - 1, 128, [-2, -1]),
     ],
 )
-def test_known_words(mask: int, size: int, words: list[int]) -> None:
+def test_known_words_are_produced(mask: int, size: int, words: list[int]) -> None:
     assert to_words(mask, size) == words
     assert from_words(words) == mask
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_ack_sets_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="without words"):
         from_words([])
     for mask, size in ((-1, 10), (1 << 10, 10), (0, 0), (1, -3)):

@@ -1,4 +1,4 @@
-"""Claimed sizes: memory is allocated for data that has arrived, not for claims."""
+"""Claimed sizes: memory is allocated for received data, not for claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 256 * 1024 * 1024
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_small_payload_that_claims_much_is_damaged_before_memory_is_allocated(
+def test_a_small_payload_with_a_large_claim_is_an_error_before_memory_is_allocated(
     codec: int,
 ) -> None:
     garbage = Random(1).randbytes(50)
@@ -70,7 +70,7 @@ print(peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory in KiB")
 @pytest.mark.parametrize("codec", [pb.LZ4, pb.ZSTD, pb.SNAPPY])
-def test_a_plausible_claim_of_a_damaged_payload_touches_no_memory(codec: int) -> None:
+def test_a_plausible_claim_of_a_corrupted_payload_touches_no_memory(codec: int) -> None:
     """The pages of the buffer exist only after the codec has written to them."""
     done = subprocess.run(
         [sys.executable, "-c", _PEAK, str(codec)],
@@ -85,7 +85,7 @@ def test_a_plausible_claim_of_a_damaged_payload_touches_no_memory(codec: int) ->
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [0, 1, 2, 10, 100, 1_000, 100_000, 1_048_576, 10_000_000])
 @pytest.mark.parametrize("make", [bytes, Random(1).randbytes])
-def test_no_real_payload_is_over_the_ratio(codec: int, size: int, make: Any) -> None:
+def test_real_payloads_stay_below_the_ratio_limit(codec: int, size: int, make: Any) -> None:
     data = make(size)
     packed = compress(codec, data)
     check_claim(codec, len(packed), size, LIMIT)
@@ -96,7 +96,7 @@ def test_no_real_payload_is_over_the_ratio(codec: int, size: int, make: Any) -> 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_error_for_a_large_payload_of_another_size_names_both_sizes(codec: int) -> None:
+def test_the_error_for_a_large_payload_of_another_size_contains_both_sizes(codec: int) -> None:
     data = Random(1).randbytes(10_000) * 300
     packed = compress(codec, data)
     for size in (len(data) - 1, len(data) + 1, 2 * len(data), len(data) // 2):

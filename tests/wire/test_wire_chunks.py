@@ -1,4 +1,4 @@
-"""Chunks: what is joined, what is let go and how, and that nothing is forgotten on the way."""
+"""Chunks: joined messages, discarded chunks and their fate, and no forgotten chunk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPIRE_MS = 60_000
 
 
 class Topic:
-    """Chunks as they lie in one ledger, and the assembler they are shown to."""
+    """Chunks in one ledger, and the assembler that receives them."""
 
     def __init__(self, **limits: object) -> None:
         self.assembler = ChunkAssembler(**limits)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ class Topic:
         self._entries = itertools.count()
 
     def chunk(self, uuid: str, index: int, count: int = 3, **fields: object) -> Chunk:
-        """The chunk ``<uuid><index>`` in a new entry."""
+        """Return the chunk ``<uuid><index>`` in a new entry."""
         payload = f"{uuid}{index}".encode()
         values: dict[str, object] = {
             "uuid": uuid,
@@ -49,14 +49,14 @@ class Topic:
     def add(
         self, chunk: Chunk
     ) -> tuple[JoinedMessage | None, int, list[tuple[tuple[int, ...], ChunkFate]]]:
-        """Joined, credit, and what is let go by entry numbers."""
+        """Return the joined message, the permits, and the discarded chunks by entry numbers."""
         found = self.assembler.add(chunk, now_ms=self.now_ms)
         let_go = [(tuple(entry for _, entry in one.places), one.fate) for one in found.let_go]
         assert all(one.uuid and one.reason for one in found.let_go)
         return found.joined, found.credit, let_go
 
 
-def test_a_message_is_joined_when_its_last_chunk_is_there() -> None:
+def test_a_message_is_joined_when_its_last_chunk_arrives() -> None:
     topic = Topic()
     for index in (0, 1):
         chunk = topic.chunk("a", index)
@@ -69,7 +69,7 @@ def test_a_message_is_joined_when_its_last_chunk_is_there() -> None:
 
 
 @pytest.mark.parametrize("sealed", [(0, 1, 2), (0,), (2,)])
-def test_chunks_that_stay_encrypted_are_larger_than_was_said(sealed: tuple[int, ...]) -> None:
+def test_chunks_that_stay_encrypted_can_exceed_the_announced_size(sealed: tuple[int, ...]) -> None:
     topic = Topic()
     chunks = [topic.chunk("a", index, sealed=index in sealed, total=5) for index in range(3)]
     for chunk in chunks[:2]:
@@ -79,7 +79,7 @@ def test_chunks_that_stay_encrypted_are_larger_than_was_said(sealed: tuple[int, 
     assert (credit, let_go) == (0, [])
 
 
-def test_messages_may_be_mixed() -> None:
+def test_chunks_of_several_messages_can_be_interleaved() -> None:
     topic = Topic()
     order = [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
     joined = [topic.add(topic.chunk(*each))[0] for each in order]
@@ -95,7 +95,7 @@ def test_the_same_entry_again_is_a_redelivery_and_changes_nothing() -> None:
     assert joined is not None and joined.payload == b"a0a1a2"
 
 
-def test_another_entry_of_the_same_chunk_is_a_ghost_to_ack() -> None:
+def test_another_entry_of_the_same_chunk_is_acked_as_a_ghost() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
     topic.add(topic.chunk("a", 1))
@@ -104,7 +104,7 @@ def test_another_entry_of_the_same_chunk_is_a_ghost_to_ack() -> None:
     assert joined == JoinedMessage(b"a0a1a2", ((7, 0), (7, 1), (7, 3)))
 
 
-def test_a_message_that_is_begun_again_replaces_what_was_written_before() -> None:
+def test_a_message_that_starts_again_replaces_its_earlier_chunks() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
     topic.add(topic.chunk("a", 1))
@@ -114,14 +114,16 @@ def test_a_message_that_is_begun_again_replaces_what_was_written_before() -> Non
     assert joined == JoinedMessage(b"a0a1a2", ((7, 2), (7, 3), (7, 4)))
 
 
-def test_with_a_chunk_missing_all_that_is_there_is_handed_back_together() -> None:
+def test_with_a_missing_chunk_the_other_chunks_are_requested_again_together() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
     assert topic.add(topic.chunk("a", 2)) == (None, 1, [((0, 1), ChunkFate.REDELIVER)])
     assert len(topic.assembler) == 0
 
 
-def test_a_gap_is_acked_away_only_when_others_had_their_time_to_give_the_rest_back() -> None:
+def test_chunks_with_a_gap_are_acked_only_after_other_consumers_had_time_to_return_the_rest() -> (
+    None
+):
     topic = Topic()
     first, last = (topic.chunk("a", index) for index in (0, 2))
     fates = []
@@ -133,7 +135,7 @@ def test_a_gap_is_acked_away_only_when_others_had_their_time_to_give_the_rest_ba
 
 
 @pytest.mark.parametrize("ack_oldest", [False, True])
-def test_one_message_too_many_lets_go_of_the_one_that_waits_longest(ack_oldest: bool) -> None:
+def test_one_message_over_the_limit_discards_the_longest_waiting_message(ack_oldest: bool) -> None:
     topic = Topic(max_messages=2, ack_oldest=ack_oldest)
     for uuid, index in (("a", 0), ("b", 0), ("a", 1)):
         topic.add(topic.chunk(uuid, index))
@@ -142,7 +144,7 @@ def test_one_message_too_many_lets_go_of_the_one_that_waits_longest(ack_oldest: 
     assert len(topic.assembler) == 2
 
 
-def test_the_rest_of_a_message_that_was_crowded_out_is_handed_back_though_it_is_old() -> None:
+def test_the_rest_of_a_discarded_message_is_requested_again_although_it_is_old() -> None:
     topic = Topic(max_messages=1)
     first, rest = (topic.chunk("a", index) for index in (0, 1))
     topic.add(first)
@@ -152,14 +154,14 @@ def test_the_rest_of_a_message_that_was_crowded_out_is_handed_back_though_it_is_
         topic.now_ms += 4 * EXPIRE_MS
 
 
-def test_without_a_limit_all_are_kept() -> None:
+def test_without_a_limit_all_messages_are_kept() -> None:
     topic = Topic(max_messages=0)
     for number in range(50):
         assert topic.add(topic.chunk(f"m{number}", 0))[2] == []
     assert len(topic.assembler) == 50
 
 
-def test_bytes_are_bounded() -> None:
+def test_the_bytes_are_bounded() -> None:
     topic = Topic(max_messages=0, max_bytes=2000)
     for number in range(10):
         topic.add(topic.chunk(f"m{number}", 0, count=2, total=0, payload=bytes(500)))
@@ -170,24 +172,24 @@ def test_bytes_are_bounded() -> None:
 @pytest.mark.parametrize("total", [0, 2500])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [2, 0, 1, 3, 4], [0, 1, 4, 3, 2]])
 def test_every_chunk_of_a_message_above_the_limit_is_refused(total: int, order: list[int]) -> None:
-    """Asked for again, they came again for ever, three times a second."""
+    """Such chunks were once requested again and returned for ever, three times a second."""
     topic = Topic(max_bytes=1200)
     chunks = [topic.chunk("a", i, 5, total=total, payload=bytes(500)) for i in range(5)]
     let_go = [one for at in order for one in topic.add(chunks[at])[2]]
-    let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]  # what was handed back
+    let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]  # chunks to request again
     refused = [entry for places, fate in let_go for entry in places if fate is ChunkFate.REFUSE]
     assert set(refused) == {0, 1, 2, 3, 4}
     assert not topic.assembler.held
 
 
-def test_a_chunk_that_announces_too_much_takes_those_that_were_kept_with_it() -> None:
+def test_a_chunk_with_a_too_large_total_size_also_discards_the_kept_chunks() -> None:
     topic = Topic(max_bytes=1200)
     assert topic.add(topic.chunk("a", 0, total=900, payload=bytes(300))) == (None, 1, [])
     found = topic.add(topic.chunk("a", 1, total=1500, payload=bytes(300)))
     assert found == (None, 1, [((0, 1), ChunkFate.REFUSE)])
 
 
-def test_only_the_first_refusal_of_a_message_is_marked_so() -> None:
+def test_only_the_first_refusal_of_a_message_is_marked_as_first() -> None:
     topic = Topic(max_bytes=1200)
     chunks = [topic.chunk("a", i, total=1500, payload=bytes(500)) for i in range(3)]
     let_go = [one for each in chunks for one in topic.assembler.add(each, now_ms=0).let_go]
@@ -218,7 +220,7 @@ def test_tiny_chunks_are_bounded_too() -> None:
         ([{"index": i, "total": 9} for i in range(3)], (0, 1, 2)),
     ],
 )
-def test_what_does_not_add_up_is_acked_away(
+def test_inconsistent_chunks_are_acked(
     chunks: list[dict[str, int]], entries: tuple[int, ...]
 ) -> None:
     topic = Topic()
@@ -227,7 +229,7 @@ def test_what_does_not_add_up_is_acked_away(
     assert topic.assembler.held == 0
 
 
-def test_waiting_for_a_chunk_has_an_end_and_another_consumer_may_have_the_rest() -> None:
+def test_the_wait_for_a_chunk_ends_and_another_consumer_may_get_the_rest() -> None:
     topic = Topic(expire_ms=1000)
     assembler = topic.assembler
     assert assembler.next_expiry() is None
@@ -248,7 +250,7 @@ def test_waiting_for_a_chunk_has_an_end_and_another_consumer_may_have_the_rest()
     ]
 
 
-def test_what_is_joined_has_the_count_of_the_chunk_that_came_least_often() -> None:
+def test_a_joined_message_has_the_lowest_redelivery_count_of_its_chunks() -> None:
     topic = Topic()
     for index, count in enumerate((1, 1, 5)):
         joined, _, _ = topic.add(topic.chunk("a", index, redelivery_count=count))
@@ -256,7 +258,7 @@ def test_what_is_joined_has_the_count_of_the_chunk_that_came_least_often() -> No
     assert joined.redelivery_count == 1
 
 
-def test_a_new_chunk_and_time_without_permits_put_the_end_off() -> None:
+def test_a_new_chunk_and_time_without_permits_extend_the_wait() -> None:
     topic = Topic(expire_ms=1000)
     topic.add(topic.chunk("a", 0))
     topic.now_ms = 900
@@ -267,7 +269,7 @@ def test_a_new_chunk_and_time_without_permits_put_the_end_off() -> None:
     assert len(topic.assembler.expire(6000)) == 1
 
 
-def test_a_lost_connection_takes_all_that_is_held() -> None:
+def test_a_lost_connection_drops_all_held_chunks() -> None:
     topic = Topic()
     topic.add(topic.chunk("a", 0))
     topic.add(topic.chunk("b", 0))
@@ -277,7 +279,9 @@ def test_a_lost_connection_takes_all_that_is_held() -> None:
 
 @given(data=st.data())
 def test_every_entry_has_one_fate(data: st.DataObject) -> None:
-    """Any chunks, in any order, some again: joined right, or handed back, or acked; else held."""
+    """In any order and with redeliveries, each chunk is joined, requested again, acked, or still
+    held.
+    """
     limits = {"max_messages": data.draw(st.integers(0, 3)), "max_bytes": 4000}
     topic = Topic(**limits, ack_oldest=data.draw(st.booleans()))
     log = [
@@ -310,7 +314,7 @@ def test_every_entry_has_one_fate(data: st.DataObject) -> None:
 
 
 def naively(chunks: list[Chunk]) -> list[tuple[tuple[Place, ...], str]]:
-    """What becomes of chunks, by one list of all that is kept and no thought of size or age."""
+    """Return the fate of chunks by a simple model: one list of all kept chunks, without limits."""
     kept: list[Chunk] = []
     ends: list[tuple[tuple[Place, ...], str]] = []
 
@@ -337,7 +341,7 @@ def naively(chunks: list[Chunk]) -> list[tuple[tuple[Place, ...], str]]:
 
 
 @given(data=st.data())
-def test_the_rules_are_those_of_a_naive_model(data: st.DataObject) -> None:
+def test_the_rules_equal_those_of_a_simple_model(data: st.DataObject) -> None:
     topic = Topic(max_messages=0)
     log = [
         topic.chunk(uuid, index, 3)
@@ -358,7 +362,7 @@ def test_the_rules_are_those_of_a_naive_model(data: st.DataObject) -> None:
     messages=st.lists(st.tuples(st.binary(max_size=50), st.integers(1, 20)), max_size=6),
     data=st.data(),
 )
-def test_what_is_cut_is_joined_however_it_is_mixed(
+def test_a_message_cut_into_chunks_is_joined_however_they_are_interleaved(
     messages: list[tuple[bytes, int]], data: st.DataObject
 ) -> None:
     topic = Topic(max_messages=0)
@@ -379,7 +383,7 @@ def test_what_is_cut_is_joined_however_it_is_mixed(
     assert sorted(whole) == sorted(payload for payload, _ in messages)
 
 
-def test_a_cut_copies_nothing_and_has_one_piece_at_least() -> None:
+def test_cutting_copies_nothing_and_gives_at_least_one_chunk() -> None:
     payload = bytes(range(10))
     pieces = cut(payload, 4)
     assert [bytes(piece) for piece in pieces] == [payload[:4], payload[4:8], payload[8:]]
@@ -387,7 +391,7 @@ def test_a_cut_copies_nothing_and_has_one_piece_at_least() -> None:
     assert [bytes(piece) for piece in cut(b"", 4)] == [b""]
 
 
-def test_no_room_for_a_chunk_is_said() -> None:
+def test_the_error_says_that_there_is_no_room_for_a_chunk() -> None:
     with pytest.raises(ConfigurationError, match="metadata"):
         cut(b"x", 0)
 
@@ -395,12 +399,12 @@ def test_no_room_for_a_chunk_is_said() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("max_messages", -1), ("max_bytes", 0), ("expire_ms", 0)]
 )
-def test_limits_out_of_range_are_named(name: str, value: int) -> None:
+def test_limits_out_of_range_are_errors_that_name_them(name: str, value: int) -> None:
     with pytest.raises(ConfigurationError, match=name):
         Topic(**{name: value})
 
 
-def test_one_chunk_makes_an_ordinary_message() -> None:
+def test_a_single_chunk_is_an_ordinary_message() -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     assert not is_chunk(metadata)
     metadata.num_chunks_from_msg = 1

@@ -1,4 +1,4 @@
-"""Commands: numbers as in the protocol, and nothing on the wire that was not given."""
+"""Commands: the protocol's numbers, and only given fields on the wire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MID = message_id(1, 2)
 
 
 def filled(kind: Any) -> Message:
-    """A message with a value in each required field."""
+    """Return a message with a value in each required field."""
     message = kind()
     for field in kind.DESCRIPTOR.fields:
         if field.is_required:
@@ -37,7 +37,7 @@ def filled(kind: Any) -> Message:
 
 
 @pytest.mark.parametrize("kind", BODY_FIELDS, ids=pb.BaseCommand.Type.Name)
-def test_every_command_passes_a_strict_decoder(kind: int) -> None:
+def test_a_strict_decoder_accepts_every_command(kind: int) -> None:
     command = filled(type(getattr(pb.BaseCommand(), BODY_FIELDS[kind])))
     payload = kind in (pb.BaseCommand.SEND, pb.BaseCommand.MESSAGE)
     data = encode_with_body(command, b"body") if payload else encode(command)
@@ -47,7 +47,7 @@ def test_every_command_passes_a_strict_decoder(kind: int) -> None:
     assert found.body == (b"body" if payload else None)
 
 
-def test_a_base_command_is_encoded_as_it_is() -> None:
+def test_a_base_command_is_encoded_unchanged() -> None:
     command = base_command(pb.CommandFlow(consumer_id=1, messagePermits=2))
     assert base_command(command) is command
     assert encode(command) == encode(pb.CommandFlow(consumer_id=1, messagePermits=2))
@@ -65,16 +65,17 @@ def test_the_body_of_every_type_has_its_number() -> None:
     assert numbers | {1} == set(fields)
 
 
-def test_a_plain_message_command_in_bytes() -> None:
-    # consumer 1, ledger 5, entry 6; partition -1 takes ten bytes, count and ack set are absent.
+def test_the_bytes_of_a_plain_message_command() -> None:
+    # This is consumer 1, ledger 5, entry 6. Partition -1 takes ten bytes; count and ack set are
+    # absent.
     data = base_command(
         pb.CommandMessage(consumer_id=1, message_id=message_id(5, 6))
     ).SerializeToString()
     assert data == b"\x08\x09\x4a\x13\x08\x01\x12\x0f\x08\x05\x10\x06\x18" + b"\xff" * 9 + b"\x01"
 
 
-def test_an_ack_in_bytes() -> None:
-    # Individual is 0 and required, so it is there; an ack set word is not packed.
+def test_the_bytes_of_an_ack() -> None:
+    # Individual is 0 and required, so it is present. A word of an ack set is not packed.
     one = message_id(5, 6, partition=None, ack_set=[-2])
     data = base_command(
         pb.CommandAck(consumer_id=1, message_id=[one], ack_type=pb.CommandAck.Individual)
@@ -83,7 +84,7 @@ def test_an_ack_in_bytes() -> None:
     assert data == b"\x08\x0a\x52\x15\x08\x01\x10\x00\x1a\x0f\x08\x05\x10\x06" + words
 
 
-def test_absent_is_absent() -> None:
+def test_absent_fields_stay_absent() -> None:
     command = pb.CommandSubscribe(topic="t", durable=False, priority_level=None, metadata=[])
     assert {field.name for field, _ in command.ListFields()} == {"topic", "durable"}
     assert base_command(pb.CommandPing()).HasField("ping")
@@ -91,17 +92,17 @@ def test_absent_is_absent() -> None:
     assert not message_id(1, 2, partition=None).HasField("partition")
 
 
-def test_ids_below_zero_wrap() -> None:
+def test_negative_ids_wrap_around() -> None:
     assert message_id(-1, -1).ledgerId == NO_REQUEST == 18446744073709551615
 
 
-def test_a_mapping_is_written_in_pairs() -> None:
+def test_a_mapping_is_written_as_pairs() -> None:
     assert key_values(None) == key_values({}) == []
     assert key_values({"a": "b"}) == [pb.KeyValue(key="a", value="b")]
 
 
-def test_the_hash_of_a_list_of_topics() -> None:
-    # What Pulsar 4.2.4 answered for these topics as they came.
+def test_the_hash_of_a_topic_list_equals_pulsars() -> None:
+    # Pulsar 4.2.4 answered with these hashes for these topics.
     names = [
         f"persistent://public/default/pw46446-{end}"
         for end in ("a", "p-partition-0", "p-partition-1")
@@ -111,7 +112,7 @@ def test_the_hash_of_a_list_of_topics() -> None:
     assert topics_hash(reversed(names)) == seen[-1]
 
 
-def test_enum_numbers() -> None:
+def test_enum_numbers_equal_the_protocols() -> None:
     assert (pb.MetadataError, pb.ProducerBusy, pb.TransactionConflict) == (1, 16, 23)
     assert (pb.ProducerFenced, pb.NotAllowedError, pb.TopicTerminatedError) == (25, 22, 15)
     assert len(pb.ServerError.values()) == 26

@@ -1,4 +1,4 @@
-"""Compression: round trips, Java's unfinished zlib streams, and outputs of the wrong size."""
+"""Compression: round trips, Java's unfinished zlib streams, and results of the wrong size."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_zlib_and_none_round_trip(data: bytes) -> None:
     assert decompress(pb.ZLIB, memoryview(java_zlib(data)), len(data), LIMIT) == data
 
 
-def test_a_java_stream_has_no_end() -> None:
+def test_java_streams_without_an_end_are_decompressed() -> None:
     with pytest.raises(zlib.error):
         zlib.decompress(java_zlib(TEXT))
 
 
-def test_none_does_not_look_at_the_announced_size() -> None:
+def test_no_compression_ignores_the_announced_size() -> None:
     assert decompress(pb.NONE, TEXT, 0, LIMIT) == TEXT
     assert decompress(pb.NONE, TEXT, 7, LIMIT) == TEXT
     with pytest.raises(UncompressedSizeError):
@@ -51,13 +51,15 @@ def test_none_does_not_look_at_the_announced_size() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, len(TEXT) - 1, len(TEXT) + 1, 20_000])
 @pytest.mark.parametrize("make", [zlib.compress, java_zlib])
-def test_zlib_of_another_size_is_named(make: Callable[[bytes], bytes], size: int) -> None:
+def test_the_error_for_zlib_data_of_another_size_says_so(
+    make: Callable[[bytes], bytes], size: int
+) -> None:
     with pytest.raises(DecompressionError, match=f"{size} announced"):
         decompress(pb.ZLIB, make(TEXT), size, LIMIT)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zlib", zlib.compress(TEXT)[:-20]])
-def test_broken_zlib_is_named(data: bytes) -> None:
+def test_the_error_for_broken_zlib_data_says_so(data: bytes) -> None:
     with pytest.raises(DecompressionError) as raised:
         decompress(pb.ZLIB, data, len(TEXT), LIMIT)
     assert raised.value.validation_error == pb.CommandAck.DecompressionError
@@ -65,14 +67,16 @@ def test_broken_zlib_is_named(data: bytes) -> None:
 
 @pytest.mark.parametrize("codec", [pb.ZLIB, *OPTIONAL])
 @pytest.mark.parametrize("size", [LIMIT + 1, 2**32 - 1, -1])
-def test_a_size_over_the_limit_is_refused_before_anything_else(codec: int, size: int) -> None:
+def test_a_size_over_the_limit_is_refused_first(codec: int, size: int) -> None:
     with pytest.raises(UncompressedSizeError) as raised:
         decompress(codec, b"", size, LIMIT)
     assert raised.value.validation_error == pb.CommandAck.UncompressedSizeCorruption
 
 
 @pytest.mark.parametrize("codec", OPTIONAL)
-def test_a_missing_package_is_named(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_package_names_it(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
     with pytest.raises(CodecError, match="pip install cramjam") as raised:
         decompress(codec, b"x", 1, 1)
@@ -81,7 +85,7 @@ def test_a_missing_package_is_named(codec: int, monkeypatch: pytest.MonkeyPatch)
         compress(codec, b"x")
 
 
-def test_an_unknown_codec_is_named() -> None:
+def test_the_error_for_an_unknown_codec_names_it() -> None:
     with pytest.raises(CodecError, match="codec 9 is unknown"):
         decompress(9, b"x", 1, 1)
     with pytest.raises(CodecError, match="codec 9 is unknown"):

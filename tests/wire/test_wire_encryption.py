@@ -1,4 +1,4 @@
-"""Encryption: what Java wrote is read, what we write is read, and what was altered is not."""
+"""Encryption: entries from Java and from us are readable, and altered entries are errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ EC = {"ec": PublicKey(java.EC_PUBLIC)}
     ],
     ids=["RSA", "EC"],
 )
-def test_what_java_encrypted_is_read(
+def test_entries_encrypted_by_java_are_decrypted(
     metadata: bytes, payload: bytes, name: str, private: bytes
 ) -> None:
     asked = []
@@ -90,9 +90,7 @@ def test_what_java_encrypted_is_read(
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])
 @pytest.mark.parametrize("recipients", [RSA, EC, {**RSA, **EC}], ids=["RSA", "EC", "both"])
-def test_what_is_encrypted_is_read_by_each_recipient(
-    recipients: dict[str, PublicKey], size: int
-) -> None:
+def test_each_recipient_can_decrypt(recipients: dict[str, PublicKey], size: int) -> None:
     fields, payload = entry(), b"x" * size
     assert not is_encrypted(fields)
     encrypted = Encryptor(recipients, now_ms=0).encrypt(fields, payload, now_ms=0)
@@ -105,7 +103,7 @@ def test_what_is_encrypted_is_read_by_each_recipient(
 
 
 @pytest.mark.parametrize("curve", [ec.SECP521R1(), ec.SECP384R1(), ec.SECP256K1()])
-def test_other_curves(curve: ec.EllipticCurve) -> None:
+def test_other_curves_work(curve: ec.EllipticCurve) -> None:
     key = ec.generate_private_key(curve)
     fields = entry()
     recipients = {"k": PublicKey(public_pem(key.public_key()))}
@@ -113,7 +111,7 @@ def test_other_curves(curve: ec.EllipticCurve) -> None:
     assert DataKeys().decrypt(fields, encrypted, reader(k=private_pem(key))) == b"text"
 
 
-def test_what_a_producer_says_of_its_key_is_sent_along() -> None:
+def test_metadata_of_a_producers_key_is_sent() -> None:
     fields = entry()
     key = PublicKey(java.EC_PUBLIC, {"version": "7"})
     encrypted = Encryptor({"ec": key}, now_ms=0).encrypt(fields, b"text", now_ms=0)
@@ -127,7 +125,7 @@ def test_what_a_producer_says_of_its_key_is_sent_along() -> None:
     assert asked == [("ec", {"version": "7"})]
 
 
-def test_encrypting_again_replaces_what_the_metadata_said() -> None:
+def test_encrypting_again_replaces_the_encryption_metadata() -> None:
     fields = pb.MessageMetadata.FromString(java.RSA_METADATA)
     fields.encryption_algo = "other"
     encrypted = Encryptor(EC, now_ms=0).encrypt(fields, b"text", now_ms=0)
@@ -148,7 +146,7 @@ def test_a_data_key_is_used_for_four_hours_and_a_nonce_once() -> None:
     assert len(nonces) == 4 and {len(nonce) for nonce in nonces} == {12}
 
 
-def test_a_data_key_is_renewed_before_random_nonces_may_meet(
+def test_a_data_key_is_renewed_before_random_nonces_may_collide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert DATA_KEY_ENTRIES == 1 << 32
@@ -177,7 +175,7 @@ def test_a_data_key_is_unwrapped_once() -> None:
     assert asked == ["ec"] and len(keys) == 1
 
 
-def test_the_data_key_that_was_not_used_for_longest_is_forgotten() -> None:
+def test_the_least_recently_used_data_key_is_forgotten() -> None:
     keys, asked = DataKeys(most=2), []
 
     def private_key(name: str, metadata: Mapping[str, str]) -> bytes:
@@ -200,7 +198,7 @@ def test_the_data_key_that_was_not_used_for_longest_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "keys", [{}, {"ec": java.RSA_PRIVATE}, {"ec": b"no key"}], ids=["none", "other", "no PEM"]
 )
-def test_without_the_right_private_key_the_error_names_it(keys: dict[str, bytes]) -> None:
+def test_the_error_names_a_missing_or_wrong_private_key(keys: dict[str, bytes]) -> None:
     fields = entry()
     encrypted = Encryptor(EC, now_ms=0).encrypt(fields, b"text", now_ms=0)
     with pytest.raises(DecryptionError, match="'ec'") as caught:
@@ -209,7 +207,7 @@ def test_without_the_right_private_key_the_error_names_it(keys: dict[str, bytes]
 
 
 @pytest.mark.parametrize("key", [ed25519.Ed25519PrivateKey.generate()])
-def test_a_private_key_of_another_kind_is_named(key: object) -> None:
+def test_the_error_names_a_private_key_of_another_kind(key: object) -> None:
     fields = entry()
     encrypted = Encryptor(EC, now_ms=0).encrypt(fields, b"text", now_ms=0)
     with pytest.raises(DecryptionError, match="use RSA or EC"):
@@ -222,7 +220,7 @@ def altered(data: bytes, at: int) -> bytes:
 
 @pytest.mark.parametrize("recipients", [RSA, EC], ids=["RSA", "EC"])
 @pytest.mark.parametrize("at", [0, 80, -1])
-def test_an_altered_data_key_is_noticed(recipients: dict[str, PublicKey], at: int) -> None:
+def test_an_altered_data_key_is_detected(recipients: dict[str, PublicKey], at: int) -> None:
     fields = entry()
     encrypted = Encryptor(recipients, now_ms=0).encrypt(fields, b"text", now_ms=0)
     wrapped = fields.encryption_keys[0]
@@ -232,7 +230,7 @@ def test_an_altered_data_key_is_noticed(recipients: dict[str, PublicKey], at: in
 
 
 @pytest.mark.parametrize("wrapped", [b"", b"\x04", bytes(85), bytes(300)])
-def test_a_data_key_of_any_length_is_an_error_by_name(wrapped: bytes) -> None:
+def test_a_data_key_of_a_wrong_length_is_an_error(wrapped: bytes) -> None:
     fields = entry()
     fields.encryption_keys.add(key="ec", value=wrapped)
     fields.encryption_param = bytes(12)
@@ -241,7 +239,7 @@ def test_a_data_key_of_any_length_is_an_error_by_name(wrapped: bytes) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 15, 16, 19])
-def test_an_altered_or_cut_payload_is_noticed(cut: int) -> None:
+def test_an_altered_or_cut_payload_is_detected(cut: int) -> None:
     fields = entry()
     encrypted = Encryptor(EC, now_ms=0).encrypt(fields, b"text", now_ms=0)
     for broken in (encrypted[:cut], altered(encrypted, cut)):
@@ -264,27 +262,27 @@ def test_a_nonce_of_another_length_is_refused() -> None:
         (public_pem(ed25519.Ed25519PrivateKey.generate().public_key()), "use RSA or EC"),
     ],
 )
-def test_a_recipient_that_cannot_be_is_named(pem: bytes, why: str) -> None:
+def test_an_invalid_recipient_is_an_error_that_names_it(pem: bytes, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"encryption key 'r': .*{why}"):
         Encryptor({"r": PublicKey(pem)}, now_ms=0)
 
 
-def test_a_short_rsa_key_is_named() -> None:
+def test_a_short_rsa_key_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match="RSA key of 512 bits is too short"):
         Encryptor({"r": PublicKey(RSA_OF_512_BITS)}, now_ms=0)
 
 
-def test_nobody_to_encrypt_for_is_refused() -> None:
+def test_encryption_without_recipients_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one key"):
         Encryptor({}, now_ms=0)
     with pytest.raises(ConfigurationError, match="at least 1 data key"):
         DataKeys(most=0)
 
 
-def test_without_the_package_the_error_says_what_to_install(
+def test_the_error_without_the_package_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    DataKeys()  # loads what is then taken away, whichever test runs first
+    DataKeys()  # loads modules that the test then removes, whichever test runs first
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     monkeypatch.delitem(sys.modules, "pulsar_encore.wire.ciphers")
     monkeypatch.delattr("pulsar_encore.wire.ciphers")

@@ -1,4 +1,4 @@
-"""Entries and batches: round trips, checksums, and every way of not adding up."""
+"""Entries and batches: round trips, checksums, and every kind of inconsistency."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def naive_crc32c(data: bytes) -> int:
     ("data", "crc"),
     [(b"123456789", 0xE3069283), (b"", 0), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43)],
 )
-def test_crc_known_answers(data: bytes, crc: int) -> None:
+def test_crc_has_the_known_values(data: bytes, crc: int) -> None:
     assert crc32c(data) == crc32c(memoryview(data)) == crc
 
 
 @given(st.binary(max_size=100))
-def test_crc_against_the_definition(data: bytes) -> None:
+def test_crc_equals_its_definition(data: bytes) -> None:
     assert crc32c(data) == naive_crc32c(data)
 
 
@@ -76,14 +76,14 @@ def test_a_body_round_trips(meta: pb.MessageMetadata, payload: bytes, checksum: 
     assert seen.HasField("num_messages_in_batch") == meta.HasField("num_messages_in_batch")
 
 
-def test_a_body_in_bytes() -> None:
+def test_the_bytes_of_a_body() -> None:
     rest = b"\0\0\0\x07\x0a\x01p\x10\x01\x18\x02hello"
     assert encode_body(META, b"hello", checksum=False) == rest
     crc = struct.pack(">I", naive_crc32c(rest))
     assert encode_body(META, b"hello") == b"\x0e\x01" + crc + rest
 
 
-def test_any_changed_bit_fails_the_checksum() -> None:
+def test_any_flipped_bit_fails_the_checksum() -> None:
     body = encode_body(META, b"hello")
     for at in range(2, len(body)):
         changed = bytearray(body)
@@ -96,7 +96,7 @@ def test_any_changed_bit_fails_the_checksum() -> None:
     assert metadata_of(damaged) == META
 
 
-def test_a_cut_body_is_named_at_every_byte() -> None:
+def test_a_body_cut_at_any_byte_is_an_error() -> None:
     for body in (encode_body(META, b""), encode_body(META, b"", checksum=False)):
         for cut in range(len(body)):
             with pytest.raises(EntryError):
@@ -117,17 +117,17 @@ def test_a_cut_body_is_named_at_every_byte() -> None:
         (b"\0\0\0\0", "without its producer name"),
     ],
 )
-def test_broken_metadata_is_named(body: bytes, named: str) -> None:
+def test_broken_metadata_is_an_error(body: bytes, named: str) -> None:
     with pytest.raises(EntryError, match=named):
         metadata_of(body)
 
 
-def test_metadata_that_is_not_whole_cannot_be_encoded() -> None:
+def test_incomplete_metadata_cannot_be_encoded() -> None:
     with pytest.raises(EntryError):
         encode_body(pb.MessageMetadata(producer_name="p"), b"")
 
 
-def test_an_unknown_codec_is_kept() -> None:
+def test_an_unknown_codec_is_preserved() -> None:
     meta = pb.MessageMetadata()
     meta.CopyFrom(META)
     meta.compression = 9
@@ -159,7 +159,7 @@ def test_a_batch_round_trips(batch: list[tuple[pb.SingleMessageMetadata, bytes]]
             decode_batch(data, len(batch) - 1)
 
 
-def test_a_cut_batch_is_named_at_every_byte() -> None:
+def test_a_batch_cut_at_any_byte_is_an_error() -> None:
     data = encode_batch([(pb.SingleMessageMetadata(partition_key="k"), b"abc")] * 2)
     for cut in range(len(data)):
         with pytest.raises(BatchError) as raised:
@@ -181,13 +181,13 @@ def test_a_cut_batch_is_named_at_every_byte() -> None:
         (b"\0\0\0\x02\x18\x00!", 1, "1 bytes are left after the 1 messages"),
     ],
 )
-def test_broken_batches_are_named(data: bytes, count: int, named: str) -> None:
+def test_broken_batches_are_errors(data: bytes, count: int, named: str) -> None:
     with pytest.raises(BatchError, match=named):
         decode_batch(data, count)
 
 
 @given(st.binary(max_size=80), st.integers(-1, 5))
-def test_random_bytes_raise_nothing_but_entry_errors(data: bytes, count: int) -> None:
+def test_random_bytes_raise_only_entry_errors(data: bytes, count: int) -> None:
     for read in (decode_body, metadata_of, lambda body: decode_batch(body, count)):
         try:
             read(data)
@@ -195,7 +195,7 @@ def test_random_bytes_raise_nothing_but_entry_errors(data: bytes, count: int) ->
             assert str(error)
 
 
-def test_text_of_other_clients_that_is_not_text() -> None:
+def test_invalid_text_of_other_clients_is_decoded() -> None:
     raw = META.SerializeToString() + b"\x22\x07\x0a\x02\xffk\x12\x01v" + b"\x32\x02\xfe!"
     body = struct.pack(">I", len(raw)) + raw
     meta = metadata_of(body)
@@ -204,7 +204,7 @@ def test_text_of_other_clients_that_is_not_text() -> None:
     assert text("plain") == "plain"
 
 
-def test_payloads_are_views_of_what_came_in() -> None:
+def test_payloads_are_views_of_the_received_bytes() -> None:
     body = encode_body(META, encode_batch([(pb.SingleMessageMetadata(), b"abc")]))
     ((_, payload),) = decode_batch(decode_body(body).payload, 1)
     assert payload.obj is body

@@ -1,4 +1,4 @@
-"""The frame decoder: any cut of the stream, every broken frame, nothing held beyond its bound."""
+"""The frame decoder: any cut of the stream, every broken frame, and bounded memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PING = bytes.fromhex("00000009 00000005 0812 920100")
 
 
 def frame(command: bytes, rest: bytes = b"") -> bytes:
-    """A frame of any bytes, written here without the code under test."""
+    """Return a frame of any bytes, encoded without the code under test."""
     return struct.pack(">II", 4 + len(command) + len(rest), len(command)) + command + rest
 
 
@@ -85,14 +85,14 @@ def feed_in_pieces(decoder: FrameDecoder, data: bytes, cuts: list[int]) -> list[
     return frames
 
 
-def test_ping_is_thirteen_known_bytes() -> None:
+def test_ping_has_thirteen_known_bytes() -> None:
     assert encode(pb.CommandPing()) == PING
     (found,) = FrameDecoder().feed(PING)
     assert found.command.type == pb.BaseCommand.PING and found.body is None
 
 
 @given(streams, st.lists(st.integers(0, 700), max_size=10))
-def test_what_is_decoded_does_not_depend_on_the_cuts(
+def test_decoded_frames_do_not_depend_on_the_cuts(
     stream: list[tuple[bytes, tuple[pb.BaseCommand, bytes | None, bytes | None]]], cuts: list[int]
 ) -> None:
     data = b"".join(part for part, _ in stream)
@@ -103,7 +103,7 @@ def test_what_is_decoded_does_not_depend_on_the_cuts(
     assert decoder.buffered == 0
 
 
-def test_every_single_cut_and_byte_by_byte() -> None:
+def test_every_single_cut_and_byte_by_byte_gives_the_same_frames() -> None:
     message = base_command(
         pb.CommandMessage(consumer_id=7, message_id=message_id(1, 2), redelivery_count=3)
     )
@@ -144,7 +144,7 @@ BROKEN = {
     "PING without its ping": frame(b"\x08\x12"),
     "FLOW without its flow": frame(b"\x08\x0b\x92\x01\x00"),
     "FLOW without required flow.messagePermits": frame(b"\x08\x0b\x5a\x02\x08\x01"),
-    # An unknown number in a required enum is a missing field.
+    # A required enum with an unknown number counts as a missing field.
     "ACK without required ack.ack_type": frame(b"\x08\x0a\x52\x04\x08\x01\x10\x63"),
     "UTF-8": frame(b"\x08\x17\xba\x01\x05\x0a\x01\xff\x10\x01"),
     "SEND without metadata and payload": frame(SEND),
@@ -156,7 +156,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("named", BROKEN)
-def test_broken_frames_are_named_wherever_they_are_cut(named: str) -> None:
+def test_broken_frames_are_errors_wherever_they_are_cut(named: str) -> None:
     data = PING + BROKEN[named]
     for cut in range(len(data)):
         decoder = FrameDecoder(skip_unknown=False)
@@ -170,7 +170,7 @@ def test_broken_frames_are_named_wherever_they_are_cut(named: str) -> None:
         assert again.value.frames == []
 
 
-def test_nested_text_is_checked_too() -> None:
+def test_text_in_nested_messages_is_checked_too() -> None:
     command = base_command(
         pb.CommandSubscribe(
             topic="t",
@@ -192,7 +192,7 @@ def test_a_client_skips_unknown_types() -> None:
     assert len(FrameDecoder().feed(data)) == 2
 
 
-def test_the_limit_is_exact_and_counts_the_size_field() -> None:
+def test_the_limit_is_exact_and_includes_the_size_field() -> None:
     send = pb.CommandSend(producer_id=1, sequence_id=1)
     room = 1000 - len(encode_with_body(send, b""))
     decoder = FrameDecoder(1000)
@@ -202,11 +202,12 @@ def test_the_limit_is_exact_and_counts_the_size_field() -> None:
     assert len(decoder.feed(longer)) == 1
     decoder.max_frame_size = 1000
     with pytest.raises(FrameError, match="frame of 1001 bytes, the limit is 1000"):
-        decoder.feed(longer[:4])  # the size alone decides; nothing is awaited or kept
+        # The size alone decides. The decoder neither waits for data nor keeps any.
+        decoder.feed(longer[:4])
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=30))
-def test_no_more_is_held_than_one_frame(reads: list[bytes]) -> None:
+def test_at_most_one_frame_is_held(reads: list[bytes]) -> None:
     decoder = FrameDecoder(200)
     for read in reads:
         try:
@@ -216,7 +217,7 @@ def test_no_more_is_held_than_one_frame(reads: list[bytes]) -> None:
         assert decoder.buffered <= 200
 
 
-def test_a_long_frame_in_many_reads() -> None:
+def test_a_long_frame_can_arrive_in_many_reads() -> None:
     body = bytes(range(256)) * 4096
     data = encode_with_body(pb.CommandSend(producer_id=1, sequence_id=1), body)
     (found,) = feed_in_pieces(FrameDecoder(), data, list(range(0, len(data), 1000)))
@@ -224,7 +225,7 @@ def test_a_long_frame_in_many_reads() -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_raise_nothing_but_a_protocol_error(data: bytes, skip: bool) -> None:
+def test_random_bytes_raise_only_protocol_errors(data: bytes, skip: bool) -> None:
     for stream in (data, frame(data[:9], data[9:])):
         try:
             FrameDecoder(skip_unknown=skip).feed(stream)
@@ -233,7 +234,7 @@ def test_random_bytes_raise_nothing_but_a_protocol_error(data: bytes, skip: bool
 
 
 @given(streams, st.data())
-def test_flipped_bytes_raise_nothing_but_a_protocol_error(
+def test_flipped_bytes_raise_only_protocol_errors(
     stream: list[tuple[bytes, object]], data: st.DataObject
 ) -> None:
     changed = bytearray(b"".join(part for part, _ in stream))
@@ -255,7 +256,7 @@ def test_flipped_bytes_raise_nothing_but_a_protocol_error(
     assert outcomes[0] == outcomes[1]
 
 
-def test_commands_that_are_not_whole_cannot_be_encoded() -> None:
+def test_incomplete_commands_cannot_be_encoded() -> None:
     no_body = pb.BaseCommand(type=pb.BaseCommand.FLOW)
     half = pb.BaseCommand(type=pb.BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=1))
     for command in (pb.BaseCommand(), no_body, half):

@@ -1,4 +1,4 @@
-"""Partitions: where the stock client and Java send a key, and how messages without one go round."""
+"""Partition choice: keys as in the stock transport and Java, and the spread of other messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pulsar_encore.wire.key_hashes import boost, java_string, murmur3
 from pulsar_encore.wire.partition_router import BatchLimits, HashingScheme, PartitionRouter
 
 PARTITIONS = 97
-# Key, the partition of 97 that pulsar-client 3.13.0 sent it to, and what JavaStringHash and
-# Murmur3Hash32 of Java's client 4.2.4 make of it.
+# The key, the partition of 97 to which pulsar-client 3.13.0 sent it, and its values of
+# JavaStringHash and Murmur3Hash32 in Java's client 4.2.4.
 SEEN = [
     ("a", 6, 97, 1009084850),
     ("z1", 14, 3831, 1190676024),
@@ -65,7 +65,7 @@ def test_keys_hash_as_in_other_clients(key: str, partition: int, java: int, murm
         (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
     ],
 )
-def test_murmur3_of_published_vectors(data: bytes, expected: int) -> None:
+def test_murmur3_equals_published_values(data: bytes, expected: int) -> None:
     assert murmur3(data) == expected
 
 
@@ -76,13 +76,15 @@ def test_any_text_is_a_key(key: str, partitions: int) -> None:
     assert java_string(key) < 1 << 31 and boost(key.encode()) < 1 << 31
 
 
-def test_a_surrogate_alone_is_a_key_too() -> None:
+def test_a_lone_surrogate_is_a_key_too() -> None:
     for scheme in HashingScheme:
         assert 0 <= scheme.partition("\ud800", 7) < 7
 
 
 @pytest.mark.parametrize("scheme", list(HashingScheme))
-def test_a_key_stays_on_its_partition_and_moves_nothing(scheme: HashingScheme) -> None:
+def test_a_keyed_message_stays_on_its_partition_and_does_not_advance_the_round_robin(
+    scheme: HashingScheme,
+) -> None:
     router = PartitionRouter(start=5, hashing=scheme)
     assert router.route(None, size=1, partitions=3, now_ms=0) == 2
     for key in ("a", "b", "a"):
@@ -90,12 +92,12 @@ def test_a_key_stays_on_its_partition_and_moves_nothing(scheme: HashingScheme) -
     assert router.route(None, size=1, partitions=3, now_ms=0) == 0
 
 
-def test_an_empty_key_is_none() -> None:
+def test_an_empty_key_counts_as_no_key() -> None:
     router = PartitionRouter(start=0)
     assert [router.route("", size=1, partitions=3, now_ms=0) for _ in range(4)] == [0, 1, 2, 0]
 
 
-def test_without_batches_every_message_goes_on() -> None:
+def test_without_batches_every_message_goes_to_the_next_partition() -> None:
     router = PartitionRouter(start=1)
     counts = Counter(router.route(None, size=1, partitions=4, now_ms=0) for _ in range(400))
     assert counts == dict.fromkeys(range(4), 100)
@@ -128,7 +130,7 @@ def test_batches_are_filled_before_the_next_partition(
     assert "".join(map(str, found)) == expected
 
 
-def test_partitions_that_come_later_get_their_share() -> None:
+def test_later_partitions_get_their_share() -> None:
     router = PartitionRouter(start=0)
     growing = itertools.chain([2] * 4, [5] * 10)
     found = [router.route(None, size=1, partitions=n, now_ms=0) for n in growing]
@@ -136,7 +138,7 @@ def test_partitions_that_come_later_get_their_share() -> None:
     assert Counter(found[4:]) == dict.fromkeys(range(5), 2)
 
 
-def test_one_partition_is_no_choice() -> None:
+def test_a_single_partition_is_always_chosen() -> None:
     assert PartitionRouter(start=3).route("key", size=1, partitions=1, now_ms=0) == 0
 
 

@@ -1,4 +1,4 @@
-"""Varints: the same bytes as protobuf writes."""
+"""Varints have the same bytes as protobuf's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pulsar_encore.wire.varints import SMALL_VARINTS, varint
 @example(0x4000)
 @example(0x1F_FFFF)
 @example(0x20_0000)
-def test_a_varint_has_the_bytes_that_protobuf_writes(value: int) -> None:
+def test_varints_equal_protobufs(value: int) -> None:
     field = pb.CommandFlow(consumer_id=value, messagePermits=0).SerializeToString()
     assert field == b"\x08" + varint(value) + b"\x10\x00"
 
@@ -25,6 +25,6 @@ def test_the_varint_of_minus_one_has_ten_bytes() -> None:
     assert varint(-1) == b"\xff" * 9 + b"\x01"
 
 
-def test_the_table_has_all_varints_of_at_most_two_bytes() -> None:
+def test_the_table_contains_all_varints_of_at_most_two_bytes() -> None:
     assert {len(each) for each in SMALL_VARINTS} == {1, 2}
     assert len(varint(len(SMALL_VARINTS))) == 3

@@ -1,4 +1,4 @@
-"""What a type checker has to refuse: each line that ends in `# wrong` is reported, and no other."""
+"""Mistakes for a type checker: it must report each line that ends in `# wrong`, and no other."""
 
 # pyright: strict
 

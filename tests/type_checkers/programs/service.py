@@ -1,5 +1,4 @@
-"""A service as its author would write it: mypy --strict and pyright's strict mode have nothing
-to say about it, and it runs.
+"""A service as a user would write it. It runs, and passes mypy --strict and strict pyright.
 
 python service.py SERVICE_URL
 """
@@ -133,7 +132,8 @@ async def consume(client: encore.Client, topic: str) -> None:
         event_listener=heard,
     ) as consumer:
         handled = looks = 0
-        while looks < 5:  # Ada's one, and two each of who is busy and of the poison, in any order
+        # one delivery of Ada's, and two each of the busy and the poison message, in any order
+        while looks < 5:
             try:
                 message = await consumer.receive(timeout_millis=5000)
             except encore.ReceiveTimeout:
